@@ -49,7 +49,7 @@ def test_no_name_means_two_things_in_a_family() -> None:
         ("check rotary", "(try position=rope)"),
         (
             "check --experiment vit_digits",
-            "--experiment: not a flag; families and options are written experiment=VALUE",
+            "--experiment: not a flag; families and options are written experiment=vit_digits",
         ),
         ("explain cosin", "cosin: unknown family"),
         ("sweep quickstart seeds=5", "--seeds 5 on the command line"),

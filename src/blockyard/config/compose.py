@@ -92,6 +92,9 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
     """Remove callbacks, the one family that is a collection."""
     callbacks = config["callbacks"]
     for key in keys:
+        if key == "callbacks":
+            callbacks.clear()
+            continue
         name = key.partition(".")[2]
         if name not in callbacks:
             issues.append(

@@ -32,19 +32,35 @@ class KnownKeys:
         if family in catalog.OUTSIDE_RUN:
             return Issue(key, "is not part of a run; `blockyard sweep` takes it")
         if not rest:
-            return None if key in options(Root) else self._unknown_root_key(key)
+            return None if key in options(Root) else self._unknown_root_key(key, value)
         if family == size_matching.KEY:
             allowed_keys = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
             return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.run_keys():
-            hint = did_you_mean(family, catalog.run_keys())
+            other = synonyms.family_for(family)
+            hint = f"; did you mean {other}?" if other else did_you_mean(family, catalog.run_keys())
             text = f"unknown config key; {family!r} is not a family{hint}"
             return Issue(key, text, see="`blockyard list`", unknown=True)
         return self._option_issue([family, *rest], value)
 
-    def _unknown_root_key(self, key: str) -> Issue:
-        hints = self._elsewhere(key) or near(key, [*options(Root), *catalog.run_keys()])
+    def _unknown_root_key(self, key: str, value: str) -> Issue:
+        hints = self._elsewhere(key) or self._chosen(key, value)
+        missing = synonyms.absent(key)
+        if missing and not hints:
+            return Issue(key, f"unknown config key; {missing}", unknown=True)
+        hints = hints or near(key, [*options(Root), *catalog.run_keys()])
         return Issue(key, "unknown config key", hints, unknown=True)
+
+    def _chosen(self, key: str, value: str) -> list[str]:
+        """A family by the name it has elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
+        family = synonyms.family_for(key)
+        if family:
+            known = value in catalog.choices(family, self.folders)
+            named_so = synonyms.choices_for(value, family)
+            return [f"{family}={value}"] if known else named_so or [f"{family}=NAME"]
+        return synonyms.meant(
+            key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()]
+        )
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
         key, family = ".".join(path), path[0]

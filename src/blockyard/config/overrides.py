@@ -26,7 +26,7 @@ class SortedOverrides:
 
     groups: choices, `family=name`
     values: options, as (dotted key, value as written)
-    deleted: callbacks, by their dotted keys
+    deleted: callbacks, by their dotted keys; `callbacks` for all of them
     """
 
     groups: list[str] = field(default_factory=list)
@@ -50,8 +50,8 @@ def sort_overrides(
         try:
             override = parse_override(text)
         except ValueError as error:
-            reason = "no value given" if "=" not in text else str(error)
-            hints = meant_by(text, folders) or ["key=value", "'key=\"text with = or ,\"'"]
+            reason = synonyms.absent(text) or ("no value given" if "=" not in text else str(error))
+            hints = meant_by(text, folders) or _of_family(text) or ["key=value", "'key=\"text with = or ,\"'"]
             issues.append(Issue(name, f"cannot parse {quoted(text)} ({reason})", hints))
             continue
         swept = override.is_sweep_override()
@@ -63,11 +63,12 @@ def sort_overrides(
         except ValueError as error:
             issues.append(Issue(name, f"{quoted(value)} cannot be swept: {error}", see="`blockyard list`"))
             continue
-        if override.is_delete() and name.startswith("callbacks."):
+        if override.is_delete() and name.partition(".")[0] == "callbacks":
             result.deleted.append(name)
         elif override.is_delete():
-            text = "cannot be deleted; every family has a choice and every option a value, callbacks apart"
-            issues.append(Issue(name, text))
+            text = "cannot be deleted: every family has a choice and every option a value; only callbacks can be"
+            empty = [f"{name}=none"] if name in catalog.run_keys() and "none" in catalog.choices(name, folders) else []
+            issues.append(Issue(name, text, empty))
         elif name.startswith("hydra"):
             issues.append(_hydra_issue(name, text))
         elif name in catalog.run_keys():
@@ -86,12 +87,32 @@ def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
     return synonyms.meant(name, [(family, list(catalog.choices(family, folders))) for family in families])
 
 
+def _of_family(name: str) -> list[str]:
+    """What `scheduler=` may mean: the family that has this name elsewhere, or a family without its choice."""
+    bare = name.partition("=")[0]
+    family = bare if bare in catalog.run_keys() else synonyms.family_for(bare)
+    return [f"{family}=NAME"] if family else []
+
+
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
     named_so = synonyms.choices_for(str(name), family)
-    hint = f"; did you mean {named_so[0].partition('=')[2]}?" if named_so else did_you_mean(str(name), choices)
+    missing = synonyms.absent(str(name))
+    others = meant_by(str(name)) if isinstance(name, str) else []
+    if named_so:
+        hint = f"; did you mean {named_so[0].partition('=')[2]}?"
+    elif missing:
+        hint = f"; {missing}"
+    else:
+        spelt = did_you_mean(str(name), choices)
+        hint = f"; did you mean {others[0]}?" if others and not _contains(str(name), choices) else spelt
     text = f"unknown {family} {quoted(name)}{hint}"
     return Issue(family, text, see=f"`blockyard list {family}`", unknown=True)
+
+
+def _contains(name: str, choices: Sequence[str]) -> bool:
+    """Whether a choice begins with a name, as hard_attention with hard."""
+    return any(choice.startswith(name) for choice in choices)
 
 
 def _values(override: Override, folders: tuple[Path, ...]) -> list[Any]:

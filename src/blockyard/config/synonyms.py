@@ -20,8 +20,8 @@ CHOICES = {
     "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
     "token_mixer=linear_attention": "performer linear_transformer elu",
     "token_mixer=fourier": "fnet fft",
-    "token_mixer=linear_recurrence": "mamba ssm s4 lru",
-    "token_mixer=long_conv": "hyena",
+    "token_mixer=linear_recurrence": "mingru min_gru",
+    "token_mixer=long_conv": "global_conv implicit_conv",
     "token_mixer=pool": "poolformer metaformer",
     "token_mixer=token_mlp": "mlp_mixer mixer",
     "token_mixer=gated_attention_unit": "gau",
@@ -70,6 +70,7 @@ CHOICES = {
     "trainer=cpu": "local",
     "callbacks=early_stopping": "early_stop patience",
     "callbacks=ema": "model_ema ema_weights exponential_moving_average weight_averaging",
+    "callbacks=quiet": "none",
     "callbacks=dropout_schedule": "early_dropout late_dropout",
 }
 
@@ -81,6 +82,7 @@ OPTIONS = {
     "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
     "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",
     "trainer.checkpoint_blocks": "gradient_checkpointing grad_checkpointing activation_checkpointing checkpointing",
+    "trainer.attention": "attn flash flash_attn flash_attention attn_implementation attention_kernel",
     "trainer.precision": "amp fp16 bf16 dtype mixed_precision",
     "trainer.eval_every": "val_check_interval eval_interval eval_steps",
     "trainer.log_every": "log_every_n_steps log_interval logging_steps",
@@ -97,6 +99,44 @@ OPTIONS = {
     "tokenizer.size": "patch_size",
     "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
 }
+
+# family -> the names it has elsewhere
+FAMILIES = {
+    "schedule": "scheduler lr_scheduler lr_schedule sched",
+    "optimizer": "optim opt optimiser",
+    "data": "dataset datamodule dataloader",
+    "callbacks": "callback",
+    "logger": "loggers logging",
+    "objective": "loss criterion task",
+    "token_mixer": "mixer attention_type",
+    "channel_mixer": "feedforward_type ffn_type",
+    "position": "positional_encoding pos pos_encoding position_embedding",
+    "norm": "normalization norm_layer norm_type",
+    "experiment": "exp",
+}
+
+# Mechanisms that blockyard does not have, by their names -> choices of the same idea, which are not the same mechanism.
+ABSENT = {
+    "mamba mamba2 mamba_2 ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
+    "lru rwkv gated_delta_net deltanet": ("token_mixer=linear_recurrence", "token_mixer=linear_attention"),
+    "hyena": ("token_mixer=long_conv",),
+    "moe mixture_of_experts switch switch_transformer": (),
+    "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
+}
+
+
+def absent(name: str) -> str | None:
+    """What to say of a mechanism that is not here, with what is related to it; None for any other name."""
+    for names, related in ABSENT.items():
+        if _plain(name) in names.split():
+            more = f" (related, not the same: {', '.join(related)})" if related else ""
+            return f"blockyard has no {name}{more}"
+    return None
+
+
+def family_for(name: str) -> str | None:
+    """The family that has this name elsewhere."""
+    return next((family for family, names in FAMILIES.items() if _plain(name) in names.split()), None)
 
 
 def choices_for(name: str, family: str | None = None) -> list[str]:

@@ -1,0 +1,103 @@
+"""Names of other projects, and forms of other command lines, lead to what works here; every one ends with code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.config import catalog
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.config.synonyms import ABSENT, FAMILIES, absent, family_for
+
+# A command line, and what its message proposes.
+TYPOS = [
+    ("check +trainer.foo=1", "trainer (TrainerPlan) has no option 'foo'"),
+    ("check hydra.sweep.dir=x", "blockyard sweep --help"),
+    ("check hydra.run.dir=x", "outputs=FOLDER"),
+    ("check lr=1", "try optimizer.lr"),
+    ("check epochs=1", "try trainer.max_epochs"),
+    ("check batch_size=1", "try data.batch_size"),
+    ("check pos=rope", "try position=rope"),
+    ("check position=rotary", "did you mean rope?"),
+    ("check norm=rmsnorm", "did you mean rms?"),
+    ("check optimizer=lamb", "did you mean timm_optim?"),
+    ("check vit_digits", "try experiment=vit_digits"),
+    ("check model.num_layers=3", "try model.depth"),
+    ("check data=imagenet", "did you mean image_folder?"),
+    ("check max_steps=4", "try trainer.max_steps"),
+    ("check hydra/sweeper=optuna", "blockyard sweep --help"),
+    ("check model=vit", "did you mean preset=vit?"),
+    ("check channel_mixer=moe", "blockyard has no moe (see"),
+    ("check block=swin", "related, not the same: token_mixer=windowed_attention"),
+    ("check wandb=true", "try logger=wandb"),
+    ("check ema=true", "try callbacks=ema"),
+    ("check attn=flash", "try trainer.attention"),
+    ("train --resume last", "resume=last"),
+    ("train --resume=last", "resume=last"),
+    ("train --resume", "resume=VALUE"),
+    ("train --config-name other", "experiment=NAME"),
+    ("eval last", "run=last"),
+    ("check scheduler=cosine", "try schedule=cosine"),
+    ("check scheduler=cosine_annealing", "try schedule=cosine"),
+    ("check scheduler=", "try schedule=NAME"),
+    ("check scheduler.warmup=3", "did you mean schedule?"),
+    ("check callbacks=none", "did you mean quiet?"),
+    ("check ~logger", "try logger=none"),
+    ("check token_mixer=mamba", "related, not the same: token_mixer=linear_recurrence"),
+    ("check token_mixer=ssm", "related, not the same: token_mixer=linear_recurrence"),
+    ("check token_mixer=s4", "related, not the same: token_mixer=linear_recurrence"),
+    ("check token_mixer=hyena", "related, not the same: token_mixer=long_conv"),
+    ("check mamba", "blockyard has no mamba"),
+    ("check mamba=true", "blockyard has no mamba"),
+    ("explain mamba", "blockyard has no mamba"),
+]
+
+
+@pytest.mark.parametrize(("line", "hint"), TYPOS, ids=[line for line, _ in TYPOS])
+def test_a_typo_leads_to_what_works(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The message has the hint, and names no other mechanism as the one that was asked for."""
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert hint in err
+    assert out == ""
+    if absent(line.rpartition("=")[2]):
+        assert "did you mean" not in err
+
+
+def test_an_absent_mechanism_is_absent_and_what_is_related_exists() -> None:
+    """No choice has the name of a mechanism that is said not to be here."""
+    for names, related in ABSENT.items():
+        for name in names.split():
+            assert not any(name in catalog.choices(family) for family in catalog.groups() if family != "preset")
+        for choice in related:
+            family, _, name = choice.partition("=")
+            assert name in catalog.choices(family)
+
+
+def test_a_name_of_a_family_is_no_family() -> None:
+    """Every family exists, and no other name is a family or names two."""
+    for family, names in FAMILIES.items():
+        assert family in catalog.families()
+        for name in names.split():
+            assert name not in catalog.families()
+            assert family_for(name) == family
+
+
+def test_all_callbacks_are_deleted_together() -> None:
+    """`~callbacks` leaves none, and the config is sound."""
+    composed = compose(["~callbacks", "logger=none"])
+    assert check(composed) == []
+    assert composed.config["callbacks"] == {}
+
+
+def test_info_needs_no_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--info` alone is `--info all`, also before an override."""
+    for line in (["--info"], ["-i", "seed=1"], ["--info", "defaults"]):
+        assert main(["train", *line]) == 0
+        assert "Defaults List" in capsys.readouterr().out
