@@ -134,5 +134,5 @@ def test_an_option_under_another_name_is_proposed_where_it_is(
 
 
 def test_a_flag_without_its_value_lists_the_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--info"]) == 2
-    assert "--info: a value is missing, one of all, config, defaults" in capsys.readouterr().err
+    assert main(["train", "--cfg"]) == 2
+    assert "--cfg: a value is missing, one of job, hydra, all" in capsys.readouterr().err

@@ -76,6 +76,10 @@ class Args:
         """Raise UserError on an override that is left after a command has taken its own `keys`."""
         if self.overrides:
             text = self.overrides[0]
+            if "=" not in text and "run" in keys:
+                raise UserError(
+                    f"{text}: {command} takes no names; did you mean run={text}? (options: {', '.join(keys)})"
+                )
             hint = did_you_mean(text.partition("=")[0], keys)
             raise UserError(f"{text}: unknown option of {command}{hint} (options: {', '.join(keys)})")
 
@@ -86,19 +90,25 @@ A = TypeVar("A", bound=Args)
 class Parser(argparse.ArgumentParser):
     """A parser of overrides and `--config-dir`, to which a command adds its flags. Raises UserError."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, keys: Sequence[str] = ()) -> None:
         super().__init__(prog=f"blockyard {command}", add_help=False, allow_abbrev=False)
+        self.keys = tuple(keys)
         self.add_argument("overrides", nargs="*")
         self.add_argument("--config-dir", "-cd", dest="config_dirs", action="append", default=[], metavar="DIR")
 
     def read(self, arguments: Iterable[str], kind: type[A]) -> A:
         """The command line as an object of `kind`, whose fields are the flags."""
-        namespace, unknown = self.parse_known_intermixed_args(list(arguments))
+        arguments = list(arguments)
+        namespace, unknown = self.parse_known_intermixed_args(arguments)
         flag = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
         if flag is not None:
-            flags = self.flags()
-            if flag.lstrip("-").partition(".")[0] in catalog.run_keys():
-                raise UserError(f"{flag}: not a flag; families and options are written {flag.lstrip('-')}=VALUE")
+            flags, name = self.flags(), flag.lstrip("-").replace("-", "_")
+            if name.partition(".")[0] in (*catalog.run_keys(), "resume", "run", *self.keys):
+                raise UserError(
+                    f"{flag}: not a flag; families and options are written {name}={_value_of(flag, arguments)}"
+                )
+            if flag == "--config-name":
+                raise UserError(f"{flag}: there is one root config; choose experiment=NAME, from --config-dir DIR too")
             raise UserError(f"{flag}: unknown flag{did_you_mean(flag, flags)} (flags: {', '.join(flags)})")
         return kind(**vars(namespace))
 
@@ -116,6 +126,16 @@ class Parser(argparse.ArgumentParser):
         elif text.startswith("ignored explicit argument"):
             text = "takes no value"
         raise UserError(f"{flag}: {text}")
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str:
+    """What follows an unknown flag, `last` of `--resume last`; VALUE where nothing does."""
+    for text, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = text.partition("=")
+        if name == flag:
+            value = value if equals else following
+            return value if value and not value.startswith("-") and ("=" not in value or equals) else "VALUE"
+    return "VALUE"
 
 
 def checkpoint(text: str) -> str:

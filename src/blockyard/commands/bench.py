@@ -38,6 +38,7 @@ KINDS = ("cost",)
 KERNELS = ("auto", "sdpa", "flex", "online", "eager")
 TOKENS = (64, 128, 256, 512, 1024, 2048, 4096)
 LONGEST = 65_536
+KEYS = ("token_mixer", "tokens", "of", "kernels", "batch", "device", "out")  # beside overrides of the model
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -27,6 +27,8 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import integer
 from blockyard.errors import UserError
 
+KEYS = ("outputs",)
+
 
 @dataclass
 class BoardArgs(Args):
@@ -42,7 +44,7 @@ class BoardArgs(Args):
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until Ctrl-C, the normal way to end: exit code 0."""
-    args = _parser().read(arguments, BoardArgs)
+    args = parser().read(arguments, BoardArgs)
     outputs = args.pop("outputs", "outputs")
     paths = args.overrides
     if not paths:
@@ -69,14 +71,15 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
-    parser = Parser("board")
-    parser.add_argument("--port", type=flag_type(integer(0, 65535)))
-    parser.add_argument("--host", default="127.0.0.1")
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("board")
+    flags.add_argument("--port", type=flag_type(integer(0, 65535)))
+    flags.add_argument("--host", default="127.0.0.1")
     for flag in ("--baseline", "--metric", "--by"):
-        parser.add_argument(flag)
-    parser.add_argument("--wandb", action="store_true")
-    return parser
+        flags.add_argument(flag)
+    flags.add_argument("--wandb", action="store_true")
+    return flags
 
 
 def _workspace(paths: Sequence[str], options: dict[str, Any]) -> int:

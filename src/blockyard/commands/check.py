@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from blockyard.config.compose import Composed
 
 
+KEYS = ("seed", "name", "tags", "outputs", "allow", "force")  # beside families and their options
+
+
 def run(arguments: Sequence[str]) -> int:
     """Print the problems (exit code 2), or the model (exit code 0)."""
     from blockyard.commands._model_card import print_card

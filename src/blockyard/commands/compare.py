@@ -44,6 +44,7 @@ FORMATS = {
     "--runs": (".csv",),
     "--html": (".html", ".htm"),
 }
+KEYS = ("outputs",)
 
 
 @dataclass
@@ -73,7 +74,7 @@ class CompareArgs(Args):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table, or write the formats that are named."""
-    args = _parser().read(_with_files(arguments), CompareArgs)
+    args = parser().read(_with_files(arguments), CompareArgs)
     files = args.files()
     outputs = args.pop("outputs", "outputs") or "outputs"
     from blockyard.report.comparison import compare
@@ -130,15 +131,16 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
         sys.stderr.write(f"a task is left out: {problem}\n")
 
 
-def _parser() -> Parser:
-    parser = Parser("compare")
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("compare")
     for flag in ("--baseline", "--metric", "--by", "--direction"):
-        parser.add_argument(flag)
-    parser.add_argument("--interesting", type=flag_type(number(exclusive=True)))
-    parser.add_argument("--cost")
+        flags.add_argument(flag)
+    flags.add_argument("--interesting", type=flag_type(number(exclusive=True)))
+    flags.add_argument("--cost")
     for flag in FORMATS:
-        parser.add_argument(flag)
-    return parser
+        flags.add_argument(flag)
+    return flags
 
 
 def _with_files(arguments: Sequence[str]) -> list[str]:

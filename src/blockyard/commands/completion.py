@@ -1,6 +1,6 @@
 """blockyard completion bash|zsh|fish
 
-Print a script that completes commands, families, choices, options and runs in a shell.
+Print a script that completes commands, their flags and keys, families, choices, options and runs in a shell.
 
 Example:
   eval "$(blockyard completion bash)"
@@ -8,11 +8,16 @@ Example:
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
+from blockyard.commands import COMMANDS, MODULES
+from blockyard.commands._args import CHECKPOINTS, Parser
 from blockyard.config import catalog, match_keys
+from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 
 SCRIPTS = {
@@ -47,78 +52,101 @@ def run(arguments: Sequence[str]) -> int:
 
 def complete(line: str) -> list[str]:
     """The completions of the last argument of a line."""
-    from blockyard.commands import COMMANDS
-
     arguments = line.split()
     typed = "" if line.endswith(" ") else arguments.pop()
     if len(arguments) <= 1:
         candidates = list(COMMANDS) if arguments else []
     else:
         candidates = _arguments(arguments[1], arguments[2:], typed)
-    return [candidate for candidate in candidates if candidate.startswith(typed)]
+    return list(dict.fromkeys(candidate for candidate in candidates if candidate.startswith(typed)))
 
 
 def _arguments(command: str, before: list[str], typed: str) -> list[str]:
-    """What may follow a command and the arguments before."""
+    """What may follow a command and the arguments before: its flags, its own keys, their values, and overrides."""
+    name = MODULES.get(command, command)
+    if command not in COMMANDS:
+        return []
+    module = importlib.import_module(f"blockyard.commands.{name}")
+    if command in ("sweep", "compare", "board") and not typed.startswith("-"):
+        return [*_sweep(command, before), *_own(module, typed), *_more(command, before, typed)]
+    if typed.startswith("-"):
+        return flags_of(command)
+    return [*_names(command, before), *_own(module, typed), *_more(command, before, typed)]
+
+
+def flags_of(command: str) -> list[str]:
+    """The flags of a command, as its parser has them; none for one that reads no flags."""
+    if command in ("new", "completion"):
+        return ["--help"]
+    if command == "sweep":
+        from blockyard.commands._sweep_args import parser
+
+        return parser().flags()
+    module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
+    return (module.parser() if hasattr(module, "parser") else Parser(command)).flags()
+
+
+def _names(command: str, before: list[str]) -> list[str]:
+    """The arguments without a `=` that a command takes."""
     if command == "list":
-        compatible = _overrides(typed, catalog.run_keys()) if "--compatible" in before else []
-        return [*catalog.groups(), "--compatible", *compatible]
-    if command in ("train", "check"):
-        return _runs("resume=") if typed.startswith("resume=") else _overrides(typed, catalog.run_keys())
-    if command == "explain":
-        return _overrides(typed, catalog.groups(), options=False)
-    if command in ("sweep", "compare", "board"):
-        return _sweep(command, before, typed)
+        return list(catalog.groups())
     if command == "new":
         from blockyard.commands.templates import TEMPLATES
 
         return [] if before else list(TEMPLATES)
-    if command == "bench":
-        own = ("tokens", "of", "kernels", "batch", "device", "out")
-        return ["cost", *(f"{key}=" for key in own), *_overrides(typed, catalog.groups())]
-    for key in ("run=", "draft="):
-        if typed.startswith(key):
-            return [*_runs(key), *(["draft=ngram"] if key == "draft=" else [])]
     if command == "inspect":
-        from blockyard.inspect.options import KEYS, KINDS
+        from blockyard.inspect.options import KINDS
 
-        return [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
-    if command in ("import", "export"):
-        return _conversion(command, typed)
-    keys = ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k", "draft", "draft_tokens")
-    return [f"{key}=" for key in keys]
+        return list(KINDS)
+    return {"bench": ["cost"], "completion": list(SCRIPTS)}.get(command, [])
 
 
-def _conversion(command: str, typed: str) -> list[str]:
-    """The keys of import and export, and the values of those that have a few."""
-    from blockyard.commands.export import FORMATS, KEYS
+def _own(module: ModuleType, typed: str) -> list[str]:
+    """The keys that a command reads itself, or the values of the one that is typed."""
+    keys = getattr(module, "KEYS", ())
+    key, equals, _ = typed.partition("=")
+    if not equals or key not in keys:
+        return [f"{each}=" for each in keys]
+    if key in ("run", "draft", "judge", "resume"):
+        return [*_runs(f"{key}="), *(["draft=ngram"] if key == "draft" else [])]
+    values: dict[str, Sequence[str]] = {
+        "which": CHECKPOINTS,
+        "as": list(catalog.choices("preset")),
+        "format": getattr(module, "FORMATS", ()),
+        "tokenizer": list(catalog.choices("tokenizer")),
+    }
+    return [f"{key}={value}" for value in values.get(key, ())]
 
-    if typed.startswith("format=") and command == "export":
-        return [f"format={name}" for name in FORMATS]
-    if typed.startswith("as="):
-        return [f"as={name}" for name in catalog.choices("preset")]
-    if command == "export":
-        return [f"{key}=" for key in KEYS]
-    return [*(f"{key}=" for key in ("out", "as", "timm")), *_overrides(typed, catalog.groups())]
+
+def _more(command: str, before: list[str], typed: str) -> list[str]:
+    """Families, their choices and their options, where a command takes them."""
+    if command in ("train", "check", "verify"):
+        return _overrides(typed, catalog.run_keys())
+    if command == "list":
+        return _overrides(typed, catalog.run_keys()) if "--compatible" in before else []
+    if command == "explain":
+        return _overrides(typed, catalog.groups(), options=False)
+    named = any(not argument.startswith("-") for argument in before)
+    if command in ("bench", "import") or (command == "sweep" and named):
+        return _overrides(typed, catalog.groups())
+    return []
 
 
 def _runs(key: str) -> list[str]:
-    """The run folders below outputs/, newest first."""
-    folders = sorted(Path("outputs").glob("*/s[0-9]*/status.json"), key=lambda path: -path.stat().st_mtime)
+    """The run folders of the project's outputs, newest first."""
+    outputs = Path(default_outputs())
+    folders = sorted(outputs.glob("*/s[0-9]*/status.json"), key=lambda path: -path.stat().st_mtime)
     return [f"{key}last", *(f"{key}{path.parent}" for path in folders)]
 
 
-def _sweep(command: str, before: list[str], typed: str) -> list[str]:
-    """The name of a sweep first; then, to run it, flags and overrides."""
-    from blockyard.commands._sweep_args import parser
+def _sweep(command: str, before: list[str]) -> list[str]:
+    """The names of sweeps, of which `blockyard sweep` takes one; or those of executors."""
     from blockyard.sweep.spec.locate import sweep_names
 
     if before and before[-1] == "--executor":
         return list(catalog.choices("executor"))
-    if typed.startswith("-"):
-        return parser().flags() if command == "sweep" else []
     named = any(not argument.startswith("-") for argument in before)
-    return _overrides(typed, catalog.groups()) if named and command == "sweep" else list(sweep_names())
+    return [] if named and command == "sweep" else list(sweep_names())
 
 
 def _overrides(typed: str, families: Sequence[str], options: bool = True) -> list[str]:

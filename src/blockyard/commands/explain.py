@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import read
 from blockyard.config import catalog, tree
-from blockyard.config.overrides import meant_by
 from blockyard.errors import UserError, did_you_mean, fold, near
 from blockyard.terminal import console, table
 
@@ -31,8 +30,13 @@ if TYPE_CHECKING:
     from blockyard.config.schema import Option
 
 
+KEYS = ("allow",)  # beside names of choices and options
+
+
 def run(arguments: Sequence[str]) -> int:
     """Print the description of each choice."""
+    from blockyard.config.overrides import meant_by
+
     args = read("explain", arguments)
     allow = args.pop_allow()
     budget = [f"match.{key}={value}" for key, value in args.pop_prefix("match.").items()]
@@ -64,6 +68,8 @@ def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
 
 
 def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
+    from blockyard.config.overrides import meant_by
+
     groups = catalog.groups()
     if not name and family not in groups and (whole := meant_by(family, folders)):
         if len(whole) > 1:
@@ -81,7 +87,11 @@ def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
 
 def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
     """The message about a name that is no family and, where no choice is given, no choice and no option."""
+    from blockyard.config.synonyms import absent
+
     groups = catalog.groups()
+    if missing := absent(name):
+        return f"{name}: {missing}"
     if choice:
         return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
     meanings = {family: [family] for family in groups}

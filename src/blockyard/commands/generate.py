@@ -74,6 +74,7 @@ IMAGES: dict[str, Reader] = {
 }
 TEXT_ONLY = ("compile", "max_tokens", "beam", "length_penalty", "draft", "draft_tokens")
 TEXTS = ("prompt", "prompts", "source", "sources")
+KEYS = ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     settings = {key: args.pop(key, None, reader) for key, reader in OPTIONS.items()}
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     images = {key: args.pop(key, None, reader) for key, reader in IMAGES.items()}
-    args.check_empty("generate", ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow"))
+    args.check_empty("generate", KEYS)
     name = run_of(name, "generate", outputs)
     chosen = {key: value for key, value in settings.items() if value is not None}
     if "compile" in chosen:

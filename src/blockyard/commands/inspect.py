@@ -42,9 +42,10 @@ from pathlib import Path
 from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.option_text import boolean
 from blockyard.errors import UserError, did_you_mean
-from blockyard.inspect.options import KEYS, KINDS, options
+from blockyard.inspect.options import KEYS as OF_KINDS
+from blockyard.inspect.options import KINDS, options
 
-OTHER_KEYS = ("run", "which", "out", "log", "outputs", "allow")
+KEYS = ("run", "which", "out", "log", "outputs", "allow", *OF_KINDS)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,8 +59,8 @@ def run(arguments: Sequence[str]) -> int:
     name, which = args.pop("run"), args.pop("which", "best", checkpoint)
     log, out = args.pop("log", True, boolean), args.pop("out")
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
-    texts = {key: text for key in KEYS if (text := args.pop(key)) is not None}
-    args.check_empty("inspect", (*OTHER_KEYS, *KEYS))
+    texts = {key: text for key in OF_KINDS if (text := args.pop(key)) is not None}
+    args.check_empty("inspect", KEYS)
     name = run_of(name, "inspect", outputs)
     if out is not None and (not out or (Path(out).exists() and not Path(out).is_dir())):
         raise UserError(f"out={out}: expected a folder")

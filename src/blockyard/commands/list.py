@@ -32,9 +32,7 @@ class ListArgs(Args):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the choices."""
-    parser = Parser("list")
-    parser.add_argument("--compatible", action="store_true")
-    args = parser.read(arguments, ListArgs)
+    args = parser().read(arguments, ListArgs)
     folders, groups = args.folders(), catalog.groups()
     names = args.pop_names()
     for name in names:
@@ -56,6 +54,13 @@ def run(arguments: Sequence[str]) -> int:
         screen.print(rows)
         screen.print()
     return 0
+
+
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("list")
+    flags.add_argument("--compatible", action="store_true")
+    return flags
 
 
 def compatible(family: str, names: Sequence[str], args: Args) -> list[str]:

@@ -39,6 +39,7 @@ from blockyard.config.local_path import local_path
 from blockyard.errors import UserError, did_you_mean
 
 PACKAGE, CONF = "mypackage", "myconf"
+KEYS = ("package", "conf")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -103,8 +104,8 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     names = [each for each in arguments if "=" not in each]
     options = dict(each.split("=", 1) for each in arguments if "=" in each)
     for key in options:
-        if key not in ("package", "conf"):
-            raise UserError(f"new has no option {key}{did_you_mean(key, ('package', 'conf'))} (options: package, conf)")
+        if key not in KEYS:
+            raise UserError(f"new has no option {key}{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
     if len(names) != 2 or names[0].startswith("-"):
         raise UserError("new takes a family and a name: blockyard new token_mixer running_mean")
     family, name = names

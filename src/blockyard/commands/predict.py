@@ -41,7 +41,7 @@ from blockyard.terminal import console, table
 if TYPE_CHECKING:
     from blockyard.evaluate.predict import Predictions
 
-KEYS = ("run", "out", "column", "which", "outputs", "allow")
+KEYS = ("run", "out", "column", "which", "outputs", "allow", "data.root", "data.path", "data.splits")
 _WIDTH = 60  # characters of an input in the table
 _NEXT = 2  # classes in the table after the first
 

@@ -61,6 +61,7 @@ from blockyard.sweep.plan.cell_names import cell_names
 SHOWN = 20  # rows of the table where no limit is given
 ACTIONS = ("tag", "untag", "note", "rename", "archive", "unarchive", "delete")
 _DIFFERING = 5  # families that differ and get a column
+KEYS = ("outputs",)
 
 
 @dataclass
@@ -80,7 +81,7 @@ class RunsArgs(Args):
 
 def run(arguments: Sequence[str]) -> int:
     """Print the runs, or carry out an action on some of them."""
-    args = _parser().read(_with_html(arguments), RunsArgs)
+    args = parser().read(_with_html(arguments), RunsArgs)
     outputs = args.pop("outputs", "outputs") or "outputs"
     if args.overrides and args.overrides[0] in ACTIONS:
         from blockyard.commands._run_actions import act
@@ -121,15 +122,16 @@ def _check_first(conditions: Sequence[str], every: Sequence[RunRecord]) -> None:
         )
 
 
-def _parser() -> Parser:
-    parser = Parser("runs")
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("runs")
     for flag in ("--sort", "--best", "--columns"):
-        parser.add_argument(flag)
-    parser.add_argument("--html")
-    parser.add_argument("--limit", type=flag_type(integer()))
+        flags.add_argument(flag)
+    flags.add_argument("--html")
+    flags.add_argument("--limit", type=flag_type(integer()))
     for flag in ("--archived", "--csv", "--json", "--yes"):
-        parser.add_argument(flag, action="store_true")
-    return parser
+        flags.add_argument(flag, action="store_true")
+    return flags
 
 
 def _with_html(arguments: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""blockyard train [key=value ...] [resume=RUN] [-m] [--cfg job|hydra|all] [--config-dir DIR]
+"""blockyard train [key=value ...] [resume=RUN] [-m] [--cfg job|hydra|all] [--info [PART]] [--config-dir DIR]
 
 Train a model: compose and check the config, create a run folder, fit, test, and write a summary. The folder lies
 under outputs/ and is addressed by the config. A finished run is not trained again unless force=true; an interrupted
@@ -8,6 +8,7 @@ one continues where it stopped, with the same command or with resume=RUN.
                     trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
   -m, --multirun    several values per key; each combination is a run of its own, one after the other
   --cfg job         print the composed config and exit
+  --info            print what Hydra composes from, or a part: config, defaults, defaults-tree, plugins, searchpath
   match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
@@ -25,6 +26,9 @@ from dataclasses import dataclass
 
 from blockyard.commands._args import Args, Parser
 from blockyard.errors import UserError, printable
+
+KEYS = ("resume", "seed", "name", "tags", "outputs", "allow", "force")  # beside families and their options
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 @dataclass
@@ -47,7 +51,7 @@ class TrainArgs(Args):
 
 def run(arguments: Sequence[str]) -> int:
     """Train the config of the command line."""
-    args = _parser().read(arguments, TrainArgs)
+    args = parser().read(_with_info(arguments), TrainArgs)
     if args.hydra_flags():
         from blockyard.commands import _hydra, _multirun
 
@@ -56,14 +60,25 @@ def run(arguments: Sequence[str]) -> int:
     return resume(resumed, args) if resumed is not None else start(args, arguments)
 
 
-def _parser() -> Parser:
-    parser = Parser("train")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--info", "-i", choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"))
-    return parser
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("train")
+    flags.add_argument("--multirun", "-m", action="store_true")
+    flags.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    flags.add_argument("--resolve", action="store_true")
+    flags.add_argument("--package", "-p")
+    flags.add_argument("--info", "-i", choices=INFO)
+    return flags
+
+
+def _with_info(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--info` completed to `--info=all`, as Hydra takes it, where no word of its own follows."""
+    result = list(arguments)
+    for index, text in enumerate(result):
+        following = result[index + 1 : index + 2]
+        if text in ("--info", "-i") and (not following or following[0].startswith("-") or "=" in following[0]):
+            result[index] = "--info=all"
+    return result
 
 
 def start(args: Args, arguments: Sequence[str]) -> int:
