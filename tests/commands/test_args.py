@@ -6,7 +6,8 @@ import pytest
 
 from blockyard.commands._args import Args, Parser, read
 from blockyard.commands._sweep_args import SweepArgs, parser
-from blockyard.commands.compare import CompareArgs, _parser, _with_files
+from blockyard.commands.compare import CompareArgs, _with_files
+from blockyard.commands.compare import parser as compare_parser
 from blockyard.config.option_text import boolean, config_value, indices, integer, number, one_of, read_option
 from blockyard.config.override_grammar import allowed_packages, parse_allow, parse_override, parse_value
 from blockyard.errors import UserError
@@ -51,7 +52,7 @@ def test_a_bad_flag_has_one_message(arguments: list[str], message: str) -> None:
 
 def test_a_format_takes_the_next_argument_only_if_it_is_a_file() -> None:
     def compared(*arguments: str) -> CompareArgs:
-        return _parser().read(_with_files(arguments), CompareArgs)
+        return compare_parser().read(_with_files(arguments), CompareArgs)
 
     assert compared("--csv", "norms").files() == {"--csv": ""}
     assert compared("--csv", "norms").overrides == ["norms"]
