@@ -124,7 +124,7 @@ def test_the_encoder_is_the_encoder_of_its_own_kind() -> None:
 def test_the_scheme_of_the_sequence_over_the_source_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the source is placed as the sequence is, by a learned vector."""
     planted: Any = lambda parts: parts._replace(embedder=parts.source_embedder)  # noqa: E731
-    monkeypatch.setattr("blockyard.model._sequence_to_sequence.of_source", planted)
+    monkeypatch.setattr("blockyard.model.encoder_decoder.of_source", planted)
     with pytest.raises((AssertionError, RuntimeError)):
         assert_encoder_is_a_vision_transformer()
 

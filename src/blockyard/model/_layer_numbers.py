@@ -13,8 +13,8 @@ from torch import nn
 
 from blockyard.contracts import Block, Embedder, Position
 from blockyard.model._embedding import MaskToken
-from blockyard.model._latents import Latents
 from blockyard.model._prefix import PrefixTokens
+from blockyard.model.perceiver import Latents
 
 _FIRST = (Embedder, Position, PrefixTokens, MaskToken, Latents)
 

@@ -15,12 +15,135 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from blockyard.contracts import Context, Depth, Heads, Parts, Positive, Rate, Width
-from blockyard.model._joint import JointModel
+from blockyard.contracts import Context, Depth, Heads, Inputs, Memory, Parts, Positive, Rate, Seq, Width
+from blockyard.model._cache import Cache
+from blockyard.model._compatibility import check_call, check_only_embeds, check_parts
+from blockyard.model._embedding import Embeds
 from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.model._record import Record, note
+from blockyard.model._source_model import SourceModel, of_source
 from blockyard.model._stack import Stack
+from blockyard.weight_init import Init
+
+
+class Types(nn.Module):
+    """A learned vector for each kind of token: those of the source, and those of the sequence."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.empty(2, ctx.dim))  # (2, D)
+
+    def init_weights(self, init: Init) -> None:
+        """Normal vectors."""
+        init.normal("vectors")
+
+    def forward(self, x: Tensor, kind: int) -> Tensor:
+        """x (B, N, D) -> (B, N, D). kind: 0 for the source, 1 for the sequence."""
+        return x + self.vectors[kind].to(x.dtype)
+
+
+class SourceTokens(Embeds):
+    """The embedder and the position scheme of the source: forward(source) -> x (B, M, D), Seq."""
+
+    def __init__(self, ctx: Context, parts: Parts) -> None:
+        super().__init__(ctx, parts)
+        check_only_embeds(ctx, self.position, "mixers leave the source alone")
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Seq]:
+        """Return the tokens of a source (`Batch.source`) and their facts."""
+        return self.embed_tokens(Inputs(source))  # (B, M, D)
+
+
+class JointModel(SourceModel):
+    """One sequence of two kinds: forward(inputs, cache, record) -> (B, V) or (B, N, V).
+
+    The tokens of the source are counted in `Seq.num_prefix`, so that heads, windows and the position scheme leave
+    them alone as they do class and register tokens.
+
+    ctx: of the joined sequence; source_ctx: of the source alone
+    ties: the tokens of the source have one index, and so see each other in a causal model
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        source_ctx: Context,
+        parts: Parts,
+        *,
+        prefix: Prefix,
+        types: bool,
+        ties: bool,
+        dropout: Rate,
+    ) -> None:
+        super().__init__(ctx, parts, prefix=prefix, dropout=dropout)
+        self.source = SourceTokens(source_ctx, of_source(parts))
+        self.types = Types(ctx) if types else None
+        self.ties = ties
+        self.head = parts.head(ctx)
+        self.head.tie(self.embedder)
+        check_parts(ctx, prefix, self.position, self.mixers, self.head)
+
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.
+
+        The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
+        that of its first call. Raises ValueError unless it comes in exactly one of these ways.
+        """
+        inputs = Inputs.of(inputs)
+        memory = self.memory_of(inputs, cache, record)
+        check_call(self.ctx, self.prefix_options, inputs, cache is not None)
+        past = 0 if cache is None else cache.length
+        x, seq = self.embed_tokens(inputs, record, start=past)  # (B, N, D)
+        new = len(seq)
+        x = x if self.types is None else self.types(x, 1)
+        if past == 0:
+            x, seq = self._behind(memory, x, seq)  # (B, M + N, D)
+        else:
+            seq.index = seq.index + (1 if self.ties else len(memory.seq))
+        x, seq = self._add_prefix(x, seq, past)  # (B, prefix + M + N, D)
+        x = self.mixed(x, seq, past, cache, None, record)
+        if cache is not None:
+            cache.length, cache.memory = past + new, memory
+        prediction = self.head(x, seq)
+        note(record, "prediction", prediction)
+        return prediction
+
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
+        """Returns the tokens of a source (`Batch.source`): x (B, M, D) and their facts.
+
+        Raises ValueError for sources of different lengths, whose padding would stand inside the joined sequence.
+        """
+        if source_lengths is not None:
+            raise ValueError("sources of different lengths cannot stand in front of a sequence; use one length")
+        x, seq = self.source(source)
+        x = x if self.types is None else self.types(x, 0)
+        note(record, "source.placed", x)
+        return Memory(x, seq)
+
+    def _behind(self, memory: Memory, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+        """Returns the source with the sequence x (B, N, D) behind it: (B, M + N, D), and the facts of both."""
+        count = len(memory.seq)
+        first = torch.zeros_like(memory.seq.index) if self.ties else torch.arange(count, device=seq.index.device)
+        front = (count, 0)
+        joined = replace(
+            seq,
+            index=torch.cat([first, seq.index + (1 if self.ties else count)]),  # (M + N,)
+            coords=F.pad(seq.coords, (0, 0, *front)),
+            valid=None if seq.valid is None else F.pad(seq.valid, front, value=True),
+            segment=None if seq.segment is None else F.pad(seq.segment, front, value=-1),
+            num_prefix=count,
+            ties=self.ties,
+            features=None if seq.features is None else F.pad(seq.features, (0, 0, *front)),
+            pairs=None if seq.pairs is None else tuple(F.pad(pair, (*front, *front)) for pair in seq.pairs),
+            memo={},
+        )
+        return torch.cat([memory.x.to(x.dtype), x], dim=1), joined
 
 
 class Joint(Stack):

@@ -15,10 +15,9 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Context, Depth, Heads, Parts, Positive, Rate, Width
-from blockyard.model._joint import JointModel
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
-from blockyard.model.joint import joined, of_the_source
+from blockyard.model.joint import JointModel, joined, of_the_source
 
 
 class JointEncoder(Stack):

@@ -16,11 +16,123 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from blockyard.contracts import Context, Depth, Heads, Length, Parts, Positive, Rate, TokenMixer, TokenSpec, Width
-from blockyard.model._latents import PerceiverModel
+from blockyard.contracts import (
+    Context,
+    Depth,
+    Heads,
+    Inputs,
+    Length,
+    Memory,
+    Parts,
+    Positive,
+    Rate,
+    Seq,
+    TokenMixer,
+    TokenSpec,
+    Width,
+)
+from blockyard.model._cache import Cache
+from blockyard.model._compatibility import check_no_cache, check_no_source, check_only_embeds
+from blockyard.model._embedding import Embeds
+from blockyard.model._record import Record, note
 from blockyard.model._stack import CROSS, Stack, crossing
+from blockyard.model._tower import first_mixers
+from blockyard.weight_init import Init
+
+
+class Latents(nn.Module):
+    """Learned vectors (M, D), the same for every sample."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})  # as class and register tokens
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.empty(ctx.tokens.max_len, ctx.dim))  # (M, D)
+
+    def init_weights(self, init: Init) -> None:
+        """Normal vectors."""
+        init.normal("vectors")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Seq]:
+        """Returns the latents for as many samples as x (B, N, D) has, (B, M, D), and their facts: no coordinates."""
+        index = torch.arange(len(self.vectors), device=x.device)
+        latents = self.vectors.to(x.dtype).repeat(x.shape[0], 1, 1)  # (B, M, D)
+        return latents, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
+
+
+class PerceiverModel(Embeds):
+    """Latents that read the input: forward(inputs, None, record) -> (B, V), or (B, N, V) for a head of tokens."""
+
+    def __init__(
+        self, ctx: Context, inner: Context, parts: Parts, *, cross: Callable[[Context], TokenMixer], dropout: Rate
+    ) -> None:
+        super().__init__(ctx, parts)
+        rest = (parts.channel_mixer, parts.norm)
+        self.dropout = nn.Dropout(dropout)
+        self.latents = Latents(inner)
+        self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
+        self.read = parts.block(inner, cross, *rest)
+        blocks = [parts.block(inner.at(layer), parts.token_mixer, *rest) for layer in range(ctx.depth)]
+        self.blocks = nn.ModuleList(blocks)
+        self.head = parts.head(ctx)
+        self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives != "sequence" else None
+        self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
+        write_norm = self.write is not None and self.write.needs_final_norm
+        self.last_norm = parts.norm(ctx) if write_norm else nn.Identity()
+        self.head.tie(self.embedder)
+        check_only_embeds(ctx, self.position, "model=perceiver mixes latents, which have no coordinates")
+        if ctx.tokens.variable and not self.reading.traits.padding:
+            raise ValueError(
+                f"model.cross: {type(self.reading).__name__} cannot mask padding; use data of one length or "
+                "another mixer"
+            )
+
+    @property
+    def reading(self) -> TokenMixer:
+        """The mixer that reads the input."""
+        return first_mixers(nn.ModuleList([self.read]))[0]
+
+    @property
+    def mixers(self) -> list[TokenMixer]:
+        """The token mixer of each block over the latents, in order; a block without one is left out."""
+        return first_mixers(self.blocks)
+
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
+        inputs = Inputs.of(inputs)
+        check_no_source(self, inputs)
+        check_no_cache(self, cache)
+        if inputs.segment is not None:
+            raise ValueError(
+                "packed sequences in model=perceiver: latents would carry one document into another; use one document "
+                "a sequence"
+            )
+        x, seq = self.embed_tokens(inputs, record)  # (B, N, D)
+        x = self.dropout(x)
+        note(record, "seq", seq)
+        latents, latent_seq = self.latents(x)  # (B, M, D)
+        latent_seq.scale = seq.scale
+        latents = self.read(latents, latent_seq, None, Memory(self.input_norm(x), seq))
+        note(record, "read", latents)
+        if not torch.compiler.is_compiling():
+            for mixer in self.mixers:
+                mixer.prepare(latents, latent_seq)
+        for layer, block in enumerate(self.blocks):
+            latents = block(latents, latent_seq, None, None)
+            note(record, f"block.{layer}", latents)
+        latents = self.final_norm(latents)
+        note(record, "normed", latents)
+        if self.write is None:
+            prediction = self.head(latents, latent_seq)  # (B, V)
+        else:
+            x = self.last_norm(self.write(x, seq, None, Memory(latents, latent_seq)))  # (B, N, D)
+            note(record, "written", x)
+            prediction = self.head(x, seq)  # (B, N, V)
+        note(record, "prediction", prediction)
+        return prediction
 
 
 class Perceiver(Stack):
