@@ -282,8 +282,8 @@ CASES: list[tuple[str, int, bool, int, dict[str, Any]]] = [
 def parity(device: torch.device) -> dict[str, float]:
     """The largest relative error of `attend` in bf16 against the eager reference in float64, per case."""
     from blockyard.ops.attend import attend
+    from blockyard.ops.mask import Visibility
     from blockyard.ops.reference import eager
-    from blockyard.ops.visibility import Visibility
 
     found = {}
     for name, keys, causal, length, rule in CASES:

@@ -57,8 +57,8 @@ def _decoder(device: torch.device, choices: dict[str, str], values: dict[str, An
 def masks(device: torch.device, dry: bool) -> dict[str, dict[str, float]]:
     """For each mask: its time as a multiple of plain flash attention's, and its error relative to float64's."""
     from blockyard.ops.attend import attend
+    from blockyard.ops.mask import Visibility
     from blockyard.ops.reference import eager
-    from blockyard.ops.visibility import Visibility
 
     size = DRY if dry else SHAPE
     batch, heads, tokens = size["batch"], size["heads"], size["tokens"]

@@ -15,8 +15,8 @@ from blockyard.contracts import Inputs, Parts, Seq
 from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
+from blockyard.ops.mask import CAUSAL
 from blockyard.ops.reference import eager
-from blockyard.ops.visibility import CAUSAL
 from tests.helpers import (
     TinyEmbedder,
     axes_of,

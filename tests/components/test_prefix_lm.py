@@ -15,7 +15,7 @@ from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats, speculate
 from blockyard.model.decoder import Decoder
 from blockyard.ops import mask
-from blockyard.ops.selection import attention_kernel
+from blockyard.ops.kernel import attention_kernel
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import tiny_parts
 from tests.generate.decoding import beam, greedy

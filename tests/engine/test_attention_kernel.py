@@ -11,7 +11,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.run import train
 from blockyard.errors import UserError
-from blockyard.ops.selection import selected
+from blockyard.ops.kernel import selected
 from blockyard.runs.identity import identity
 from tests.engine_runs import config, folder, run, state
 from tests.tiny import TINY

@@ -20,7 +20,7 @@ from blockyard.errors import UserError
 from blockyard.ops import maps
 from blockyard.ops.attend import attend
 from blockyard.ops.kernel import record
-from blockyard.ops.visibility import FULL
+from blockyard.ops.mask import FULL
 from blockyard.report.attention_maps import maps as reported
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.start import create_run

@@ -12,9 +12,9 @@ from torch import distributed as dist
 
 from blockyard.contracts import Batch, Position, Seq
 from blockyard.objective.next_token import NextToken
-from blockyard.ops import key_chunks, ring, ring_cut
+from blockyard.ops import online, ring
+from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import eager
-from blockyard.ops.visibility import Visibility
 from blockyard.weight_init import initialise
 from tests.helpers import context, factory, stir, tiny, token_ids
 
@@ -55,7 +55,7 @@ def whole(case: str) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(weighted(out, torch.arange(N)), [*qkv, *weights])]
 
 
-def part(case: str, by: ring_cut.Ring) -> list[Tensor]:
+def part(case: str, by: ring.Ring) -> list[Tensor]:
     """The same of this process's tokens; gradients are zero at the others'."""
     qkv, seq, visibility, weights = inputs(case)
     mine = by.tokens(N, by.rank)
@@ -70,7 +70,7 @@ def weighted(out: Tensor, tokens: Tensor) -> Tensor:
     return (out * torch.sin(torch.arange(out.shape[-1]) + tokens[:, None] * 1.3)).sum()
 
 
-def trained(name: str, by: ring_cut.Ring | None, updates: int = 20, causal: bool = True) -> list[Tensor]:
+def trained(name: str, by: ring.Ring | None, updates: int = 20, causal: bool = True) -> list[Tensor]:
     """The loss of each update and the weights after them, of a tiny language model."""
     model = tiny(causal=causal, axes=1, position=name, token_mixer="attention", sizes={"depth": 2}).train()
     objective, optimizer = NextToken(), torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -79,7 +79,7 @@ def trained(name: str, by: ring_cut.Ring | None, updates: int = 20, causal: bool
         batch = objective.prepare(Batch(token_ids(2, 7, seed=update)))
         wanted = batch.target.clone()
         wanted[0, 1 + update % 3] = Batch.ignore
-        with ring_cut.sharing(by):
+        with ring.sharing(by):
             prediction = model(batch)
         target, share = (wanted, 1.0) if by is None else by.targets(wanted)
         loss = objective.loss(prediction, target) * share / (1 if by is None else by.world)
@@ -109,15 +109,15 @@ def work(rank: int, folder: Path) -> int:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
-    by = ring_cut.Ring(rank, WORLD, dist.new_group())
-    key_chunks.CHUNK = 2
+    by = ring.Ring(rank, WORLD, dist.new_group())
+    online.CHUNK = 2
     result: dict[str, list[Tensor]] = {case: part(case, by) for case in CASES}
-    right = ring.merged, ring_cut._part
+    right = ring.merged, ring._part
     ring.merged = no_rescale
     result["no rescale"] = part("causal", by)
-    ring.merged, ring_cut._part = right[0], by_row
+    ring.merged, ring._part = right[0], by_row
     result["mask by row"] = part("causal", by)
-    ring_cut._part = right[1]
+    ring._part = right[1]
     result |= {f"model {name}": trained(name, by) for name in PARTS}
     torch.save(result, folder / f"{rank}.pt")
     dist.destroy_process_group()

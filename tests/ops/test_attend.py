@@ -13,8 +13,8 @@ from blockyard.ops import kernel, mask
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.flex import flex
+from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import chunked, eager
-from blockyard.ops.visibility import CAUSAL, FULL, Visibility
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.pairwise import in_pairs
 

@@ -15,8 +15,8 @@ from blockyard.ops import mask
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.flex import flex
+from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import chunked, eager, weights
-from blockyard.ops.visibility import Visibility
 from tests.components.properties.checks import cached_decoding
 from tests.helpers import tiny, token_ids
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme

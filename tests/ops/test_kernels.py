@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from blockyard.contracts import Context, Inputs, Position
 from blockyard.ops import kernel
-from blockyard.ops.expected_kernel import expected
+from blockyard.ops.kernel import expected
 from blockyard.weight_init import Init
 from tests.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
 

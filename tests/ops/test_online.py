@@ -19,9 +19,9 @@ from blockyard.ops import kernel, online
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import hard, weigh
+from blockyard.ops.kernel import attention_kernel, selected
+from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import eager
-from blockyard.ops.selection import attention_kernel, selected
-from blockyard.ops.visibility import CAUSAL, FULL, Visibility
 from tests.helpers import PAIRS, context, factory
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.pairwise import in_pairs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Seq
-from blockyard.ops.ring_cut import Ring, sharing
+from blockyard.ops.ring import Ring, sharing
 from tests.fork import forked
 from tests.helpers import tiny, token_ids
 from tests.ops.ring_processes import CASES, PARTS, WORLD, trained, whole, work

@@ -18,7 +18,7 @@ from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.ops import kernel
 from blockyard.ops.flops import counter
-from blockyard.ops.selection import Kernel, attention_kernel
+from blockyard.ops.kernel import Kernel, attention_kernel
 
 # A decoder of characters, where the command line does not say otherwise.
 BASE = {

@@ -24,7 +24,7 @@ from blockyard.contracts import (
     TokenMixer,
     iter_blocks,
 )
-from blockyard.ops.expected_kernel import expected
+from blockyard.ops.kernel import expected
 from blockyard.terminal import console, table
 
 # The family of a module, by its class. Any other module inside a block belongs to `block`, and else to `model`.

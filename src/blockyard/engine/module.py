@@ -22,7 +22,7 @@ from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.learner_settings import Settings, StepState
 from blockyard.engine.loss_mean import LossMean
 from blockyard.ops.projection import deferred
-from blockyard.ops.ring_cut import Ring, sharing
+from blockyard.ops.ring import Ring, sharing
 
 
 class Learner(pl.LightningModule):

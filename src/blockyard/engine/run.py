@@ -28,7 +28,7 @@ from blockyard.engine.worker_rank import train_worker_rank
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.extrapolation_files import write
 from blockyard.objective._torchmetrics import import_torchmetrics
-from blockyard.ops.selection import attention_kernel
+from blockyard.ops.kernel import attention_kernel
 from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
 from blockyard.runs.predictions_file import write_predictions
 from blockyard.runs.rank import rank_in

@@ -22,7 +22,7 @@ from blockyard.contracts import (
 from blockyard.engine.context_problems import model_problems
 from blockyard.engine.trainer_problems import check_options, trainer_problems
 from blockyard.errors import UserError
-from blockyard.ops.selection import Kernel
+from blockyard.ops.kernel import Kernel
 
 if TYPE_CHECKING:
     from torch import nn

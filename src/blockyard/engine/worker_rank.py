@@ -9,7 +9,7 @@ from blockyard.engine.peers import symptom
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.engine.system.silence import silence_libraries
 from blockyard.objective._torchmetrics import import_torchmetrics
-from blockyard.ops.selection import attention_kernel
+from blockyard.ops.kernel import attention_kernel
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_in, started_by_run
 from blockyard.runs.rank_notes import Note, write_note

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import UNREACHABLE, Context, Embedder, Inputs, Parts, Position, Seq, TokenMixer
 from blockyard.model._record import Record, Recorded, note
-from blockyard.ops.full_precision import as_stream
+from blockyard.ops.autocast import as_stream
 from blockyard.weight_init import Init
 
 

@@ -18,7 +18,7 @@ from blockyard.model._compatibility import check_call
 from blockyard.model._embedding import Embeds, check_key_widths
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
-from blockyard.ops.ring_cut import shared
+from blockyard.ops.ring import shared
 
 
 class Tower(Embeds):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from blockyard.contracts import Batch
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.projection import LOGITS, Projection
 
 

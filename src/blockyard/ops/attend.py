@@ -5,7 +5,7 @@
     bias, padding, segments, window, on CUDA    FlexAttention
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
 
-That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.selection`).
+That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.kernel`).
 
 Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees nothing gives zero.
 """
@@ -13,17 +13,63 @@ Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees not
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, maps, mask, online, reference, ring, ring_cut, selection
+from blockyard.ops import kernel, maps, mask, online, reference, ring
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.flex import flex, refusal
-from blockyard.ops.sdpa import sdpa, shifted
+from blockyard.ops.mask import Visibility
 from blockyard.ops.shared_masks import shared_block_mask, shared_dense_mask
-from blockyard.ops.visibility import Visibility
+
+
+def shifted(q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None) -> Tensor:
+    """Strictly causal attention without a mask: all keys but the last, and zero for the query that sees none.
+
+    whole: queries and keys are those of one sequence; otherwise one query follows a cache
+    """
+    if k.shape[2] < 2:
+        kernel.note("none", ["the only token sees nothing"])
+        return torch.zeros_like(q)
+    if not whole:
+        return sdpa(q, k[:, :, :-1], v[:, :, :-1], None, False, dropout, scale, [])
+    rest = sdpa(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1], None, True, dropout, scale, [])
+    return F.pad(rest, (0, 0, 1, 0))  # (B, H, N, K)
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None,
+    is_causal: bool,
+    dropout: float,
+    scale: float | None,
+    reasons: list[str],
+) -> Tensor:
+    """torch's `scaled_dot_product_attention`; notes the kernel it takes and the reasons against a faster one."""
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not kernel.takes_groups(q, allowed):
+        repeats = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)  # (B, H, M, K)
+        grouped = False
+    settings: dict[str, Any] = {
+        "attn_mask": allowed,
+        "dropout_p": dropout,
+        "is_causal": is_causal,
+        "scale": scale,
+        "enable_gqa": grouped,
+    }
+    if kernel.recording():
+        kernel.note(*kernel.chosen(q, k, v, reasons, settings))
+    if kernel.faster_in_float32(q, k, allowed):
+        with full_precision(q):
+            return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), **settings).to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, **settings)
 
 
 def attend(
@@ -52,17 +98,17 @@ def attend(
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, visibility, scale)
-    if ring_cut.KEY in seq.memo:
+    if ring.KEY in seq.memo:
         ring.check(dropout, whole=k_seq is seq)
         kernel.note("ring", ["trainer.strategy=context"])
         return ring.ring_attention(q, k, v, seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    named = selection.selected()
+    named = kernel.selected()
     if named in ("eager", "online"):
         kernel.note(named, [f"trainer.attention={named}"])
     if named == "eager":
         return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
     if named == "online":
-        selection.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
+        kernel.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
         return online.online(q, k, v, seq, k_seq, visibility, scale)
     width = v.shape[-1]
     if width != k.shape[-1]:
@@ -88,11 +134,11 @@ def attend(
 
 def _against_flex(q: Tensor, dropout: float) -> str | None:
     """Why FlexAttention is not taken for these queries. Raises UserError where it was chosen by name."""
-    if selection.selected() == "sdpa":
+    if kernel.selected() == "sdpa":
         return "trainer.attention=sdpa"
     refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
-    if selection.selected() == "flex":
-        selection.refuse("flex", kernel.layer(), refused)
+    if kernel.selected() == "flex":
+        kernel.refuse("flex", kernel.layer(), refused)
     return refused
 
 
@@ -114,8 +160,8 @@ def prepare(
     k_seq: the facts of the keys, where they are kept in the memo of `seq` under their own "name"
     """
     k_seq = seq if k_seq is None else k_seq
-    named = selection.selected()
-    if named in ("eager", "online") or ring_cut.KEY in seq.memo:
+    named = kernel.selected()
+    if named in ("eager", "online") or ring.KEY in seq.memo:
         return
     if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
         shared_block_mask(seq, k_seq, visibility, len(like))

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, maps, mask, reference, selection
-from blockyard.ops.full_precision import full_precision
-from blockyard.ops.visibility import Visibility
+from blockyard.ops import kernel, maps, mask, reference
+from blockyard.ops.autocast import full_precision
+from blockyard.ops.mask import Visibility
 
 Rule = Callable[..., Tensor]  # (q, k, seq, k_seq, visibility, scale) -> weights (B, H, N, M)
 
@@ -38,8 +38,8 @@ def weigh(
     exact = torch.promote_types(v.dtype, torch.float32)
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, visibility, scale, rule=rule)
-    if selection.selected() not in ("auto", "eager"):
-        selection.refuse(selection.selected(), kernel.layer(), kernel.EAGER)
+    if kernel.selected() not in ("auto", "eager"):
+        kernel.refuse(kernel.selected(), kernel.layer(), kernel.EAGER)
     kernel.note("eager", [kernel.EAGER])
     with full_precision(v):
         weights = rule(q.to(exact), k.to(exact), seq, k_seq, visibility, scale)  # (B, H, N, M)

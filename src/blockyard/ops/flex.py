@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Seq
-from blockyard.ops.mask import everything, scheme, visible
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility, everything, scheme, visible
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:

@@ -1,4 +1,12 @@
-"""Which attention kernel each layer takes, and why a faster one was refused.
+"""Which attention kernel each layer takes, why a faster one was refused, and the one that is chosen by name.
+
+Chosen for all calls by `trainer.attention`:
+
+    auto     the fastest that can serve, as `ops.attend` describes
+    sdpa     torch's scaled_dot_product_attention, with a mask where one is needed
+    flex     FlexAttention, on CUDA
+    online   the online softmax by chunks of keys (`ops.online`), whose memory grows with N and not with N^2
+    eager    the formula, step by step: O(N^2) memory
 
 `record` runs one forward pass and queries torch, with the tensors of each call, which backend of
 `scaled_dot_product_attention` it takes (`torch._fused_sdp_choice`, which torch itself calls).
@@ -9,13 +17,48 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
-from blockyard.contracts import Block, TokenMixer
+from blockyard.contracts import Block, Context, Position, TokenMixer
+from blockyard.errors import UserError
+from blockyard.ops.flex import refusal
+from blockyard.ops.mask import BIASED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
+
+Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
+
+
+class _Selected:
+    """The kernel in force."""
+
+    kernel: Kernel = "auto"
+
+
+def selected() -> Kernel:
+    """Returns the name of the kernel in force; "auto" outside `attention_kernel`."""
+    return _Selected.kernel
+
+
+@contextmanager
+def attention_kernel(name: Kernel) -> Iterator[None]:
+    """Inside this context all attention takes the kernel of this name, and is refused where that cannot serve."""
+    before = _Selected.kernel
+    _Selected.kernel = name
+    try:
+        yield
+    finally:
+        _Selected.kernel = before
+
+
+def refuse(name: str, layer: str, reason: str | None) -> None:
+    """Raises UserError where there is a reason against a kernel that was chosen by name."""
+    if reason is not None:
+        where = f" in {layer}" if layer else ""
+        raise UserError(f"trainer.attention={name} cannot serve{where}: {reason}; use trainer.attention=auto")
+
 
 NAMES = {
     SDPBackend.MATH.value: "math",
@@ -154,3 +197,51 @@ def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:
                 records.append({"layer": path, "kernel": "none", "reason": reason})
         order = {path: number for number, (path, _) in enumerate(model.named_modules())}
         return sorted(records, key=lambda entry: order.get(entry["layer"], -1))
+
+
+def expected(
+    ctx: Context,
+    position: type[Position] | Position,
+    device: str,
+    dtype: torch.dtype,
+    dropout: float = 0.0,
+    mixer: TokenMixer | None = None,
+) -> tuple[str, str]:
+    """Returns the kernel that a forward pass over full sequences should take, and why none faster, without running it.
+
+    mixer: its window, strict order, further keys and widths count too; None is plain attention
+    """
+    if not getattr(mixer, "fused", True):
+        return "eager", EAGER
+    reasons, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
+    biased = bool({"bias", "relate"} & position.acts_on)
+    if biased:
+        reasons.append(BIASED)
+    if ctx.tokens.variable:
+        reasons.append(PADDED)
+    if ctx.data.packed:
+        reasons.append(PACKED)
+    if ctx.causal and getattr(mixer, "slots", None):
+        reasons.append(OTHER_KEYS)
+    if getattr(mixer, "window", None) is not None:
+        reasons.append(WINDOWED)
+    if getattr(mixer, "strict", False) and (reasons or not ctx.causal):
+        reasons.append(STRICT)
+    if reasons:
+        refused = refusal(device, dtype, width, dropout)
+        if refused is None:
+            return "flex", "; ".join(reasons)
+        reasons.append(refused)
+    if device == "cuda":
+        half = dtype in (torch.float16, torch.bfloat16)
+        if half and not reasons and width <= 256:
+            return "flash", ""
+        if not half:
+            reasons.append(f"flash takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}")
+        return "efficient", "; ".join(reasons)
+    if dropout:
+        reasons.append(NO_DROPOUT)
+    if biased and isinstance(position, nn.Module) and list(position.parameters()):
+        reasons.append(NO_GRADIENT)
+    slow = NO_DROPOUT in reasons or NO_GRADIENT in reasons
+    return "math" if slow else "flash", "; ".join(reasons)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, mask, reference
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 
 
 @dataclass

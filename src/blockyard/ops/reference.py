@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops.mask import bias_table, table
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility, bias_table, table
 
 
 def scores(

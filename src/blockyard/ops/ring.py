@@ -9,23 +9,115 @@ Equation: with the output O_j and the logarithm L_j of the sums over the keys of
     L = log sum_j e^L_j, O = sum_j e^(L_j - L) O_j; the backward pass reads O and L, as in `ops.online`
 Cost: each process computes N^2 / P pairs, holds N / P tokens, and sends the keys and values of N / P tokens P - 1 times
     forward; backward the same, and their gradients P times
+
+    2 processes, causal     chunk 1  process 0   *          A token of the last chunk reads four times as many keys as
+                            chunk 2  process 1   * *        one of the first. With a chunk from the front and one from
+                            chunk 3  process 1   * * *      the back, all processes have equal work.
+                            chunk 4  process 0   * * * *
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Batch, Seq
 from blockyard.errors import UserError
-from blockyard.ops import key_chunks, online
-from blockyard.ops.full_precision import full_precision
-from blockyard.ops.mask import scheme
-from blockyard.ops.ring_cut import KEY, Ring
-from blockyard.ops.visibility import Visibility
+from blockyard.ops import online
+from blockyard.ops.autocast import full_precision
+from blockyard.ops.mask import Visibility, scheme
+
+KEY = "ring"  # of the memo of a sequence that is cut
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The processes that share every sequence.
+
+    group: of torch.distributed, for the ring alone, so that nothing else comes between
+    """
+
+    rank: int
+    world: int
+    group: Any
+
+    def tokens(self, length: int, rank: int) -> Tensor:
+        """The tokens of a process, (n,) int64 and increasing: one chunk of 2 `world` from the front, one from the back.
+
+        Raises ValueError where a process would get none in a chunk.
+        """
+        chunks = 2 * self.world
+        if length < chunks:
+            raise ValueError(f"{length} tokens cannot be cut among {self.world} processes; use at least {chunks}")
+        bounds = [length * chunk // chunks for chunk in range(chunks + 1)]
+        front, back = rank, chunks - 1 - rank
+        return torch.cat([torch.arange(bounds[each], bounds[each + 1]) for each in (front, back)])
+
+    def cut(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+        """The tokens of this process: x (B, N, D) -> (B, n, D), and their facts, with those of the other processes'.
+
+        Raises ValueError for sequences with padding, segments, prefix tokens or facts of pairs.
+        """
+        if seq.num_prefix or any(each is not None for each in (seq.valid, seq.segment, seq.pairs, seq.shown)):
+            raise ValueError("only whole sequences of one length, without a prefix, are cut among processes")
+        parts = [_part(seq, self.tokens(len(seq), rank).to(x.device)) for rank in range(self.world)]
+        own = parts[self.rank]
+        own.memo[KEY] = (self, parts)
+        return x[:, self.tokens(len(seq), self.rank).to(x.device)], own
+
+    def targets(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The targets (B, n) of this process's tokens out of (B, N), and the weight of their mean loss.
+
+        The mean over processes of weighted losses is the mean loss over all targets that count.
+        """
+        own = target[:, self.tokens(target.shape[1], self.rank).to(target.device)]
+        return own, Batch.counted(own).sum() / Batch.counted(target).sum().clamp_min(1) * self.world
+
+    def passed_on(self, tensors: list[Tensor], sizes: list[torch.Size]) -> tuple[list[Tensor], list[Any]]:
+        """Send tensors to the next process. Returns those of the process before, of these sizes, and what to wait for.
+
+        The received tensors are complete once `wait` of each was called.
+        """
+        received = [each.new_empty(size) for each, size in zip(tensors, sizes, strict=True)]
+        to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.world) for by in (1, -1))
+        sends = [dist.P2POp(dist.isend, each.contiguous(), to, self.group) for each in tensors]
+        receives = [dist.P2POp(dist.irecv, each, source, self.group) for each in received]
+        return received, dist.batch_isend_irecv([*sends, *receives])
+
+
+class _State:
+    """The ring in force."""
+
+    ring: Ring | None = None
+
+
+@contextmanager
+def sharing(ring: Ring | None) -> Iterator[None]:
+    """Inside this context models cut their sequences among the processes of a ring; None changes nothing."""
+    before = _State.ring
+    _State.ring = ring
+    try:
+        yield
+    finally:
+        _State.ring = before
+
+
+def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+    """Returns this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
+    return (x, seq) if _State.ring is None else _State.ring.cut(x, seq)
+
+
+def _part(seq: Seq, tokens: Tensor) -> Seq:
+    """The facts of some tokens of a sequence; their indices and coordinates stay the ones in the whole."""
+    features = None if seq.features is None else seq.features[:, tokens]
+    return replace(seq, index=seq.index[tokens], coords=seq.coords[:, tokens], features=features, grid=None, memo={})
 
 
 def check(dropout: float, *, whole: bool) -> None:
@@ -43,9 +135,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibi
     Sums are in float32 at least. There is no second derivative.
     """
     ring, parts = seq.memo[KEY]
-    calls = [
-        key_chunks.Call(seq, part, visibility, scale, key_chunks.CHUNK, _first(seq, part, visibility)) for part in parts
-    ]
+    calls = [online.Call(seq, part, visibility, scale, online.CHUNK, _first(seq, part, visibility)) for part in parts]
     position = scheme(seq, seq, "bias")
     weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
     out: Tensor = _Ring.apply(ring, calls, q, k, v, *weights)
@@ -57,7 +147,7 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ring: Ring, calls: list[key_chunks.Call], q: Tensor, k: Tensor, v: Tensor, *weights: Tensor
+        ctx: Any, ring: Ring, calls: list[online.Call], q: Tensor, k: Tensor, v: Tensor, *weights: Tensor
     ) -> Tensor:
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
@@ -106,11 +196,11 @@ class _Ring(torch.autograd.Function):
 def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:
     """The output (B, H, n, K) over two sets of keys, and the logarithm of its sums (B, H, n, 1), from those of each."""
     total = torch.logaddexp(log_sum, log_part)
-    shift = total.masked_fill(total == key_chunks.NEVER, 0.0)
+    shift = total.masked_fill(total == online.NEVER, 0.0)
     return out * (log_sum - shift).exp() + part * (log_part - shift).exp(), total
 
 
-def _sizes(tensors: list[Tensor], calls: list[key_chunks.Call], owner: int) -> list[torch.Size]:
+def _sizes(tensors: list[Tensor], calls: list[online.Call], owner: int) -> list[torch.Size]:
     """The sizes of such tensors for the keys of another process: (B, H', n, width)."""
     tokens = len(calls[owner % len(calls)].k_seq)
     return [torch.Size((*each.shape[:2], tokens, each.shape[3])) for each in tensors]
@@ -120,4 +210,4 @@ def _first(seq: Seq, k_seq: Seq, visibility: Visibility) -> tuple[int, ...] | No
     """Of each chunk of keys the first query that may see one of them; None where all queries may."""
     if not visibility.causal:
         return None
-    return tuple(torch.searchsorted(seq.index, k_seq.index[:: key_chunks.CHUNK].contiguous()).tolist())
+    return tuple(torch.searchsorted(seq.index, k_seq.index[:: online.CHUNK].contiguous()).tolist())

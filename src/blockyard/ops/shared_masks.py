@@ -11,7 +11,7 @@ from torch import Tensor
 from blockyard.contracts import Seq
 from blockyard.ops import mask
 from blockyard.ops.flex import block_mask
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 
 Mask = TypeVar("Mask")
 

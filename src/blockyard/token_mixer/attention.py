@@ -18,8 +18,8 @@ from blockyard.contracts import Context, Heads, Memory, Rate, Seq, TokenMixer, T
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
+from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
-from blockyard.ops.visibility import FULL, Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 

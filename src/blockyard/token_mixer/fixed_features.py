@@ -18,9 +18,9 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import linear, residual
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 
 

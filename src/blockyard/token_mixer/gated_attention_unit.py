@@ -24,8 +24,8 @@ from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixe
 from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
+from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
-from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Heads, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
 
 

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Because, Context, Length, Memory, NonNegative, Seq, TokenMixer, Traits
 from blockyard.ops import mask
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import linear, residual
+from blockyard.ops.mask import FULL
 from blockyard.ops.rotate import rotate
-from blockyard.ops.visibility import FULL
 from blockyard.token_mixer import _monomials
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context

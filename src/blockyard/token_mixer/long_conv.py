@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Length, Memory, Seq, TokenMixer, Traits, Width
 from blockyard.ops import mask
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear, residual_gain
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._neighbours import cache_window, full_grid

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Heads, Length, Rate, Seq
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
 

@@ -21,7 +21,7 @@ from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, residual
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, CountOrZero, DataSpec, Tokenizer, TokenSpec
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops.autocast import full_precision
 from blockyard.tokenizer._audio import AudioEmbedder, StridedConv, audio_tokens, check_audio, mask, windows_of
 
 Milliseconds = Annotated[float, Gt(0), Le(1000)]

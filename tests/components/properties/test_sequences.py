@@ -9,7 +9,7 @@ from blockyard.contracts import Context, Seq, TokenSpec
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
-from blockyard.ops.visibility import Visibility
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import causality, packing, padding, padding_of_pooled_outputs
 from tests.helpers import (

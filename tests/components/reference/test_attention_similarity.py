@@ -17,7 +17,7 @@ from blockyard.contracts import DataSpec, Seq
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.ops import maps
 from blockyard.ops.custom_weights import Rule, average, hard, weigh
-from blockyard.ops.visibility import FULL
+from blockyard.ops.mask import FULL
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.fixed_features import FixedFeatures
 from blockyard.token_mixer.hard_attention import HardAttention

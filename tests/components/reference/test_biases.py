@@ -14,9 +14,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from blockyard.contracts import Position, Seq
 from blockyard.ops.flex import flex
-from blockyard.ops.mask import bias_table
+from blockyard.ops.mask import CAUSAL, Visibility, bias_table
 from blockyard.ops.reference import eager
-from blockyard.ops.visibility import CAUSAL, Visibility
 from blockyard.position.alibi import Alibi
 from blockyard.position.bias_offset import BiasOffset
 from blockyard.position.bias_table import BiasTable

@@ -17,9 +17,8 @@ from blockyard.contracts import UNREACHABLE, Seq
 from blockyard.model._embedding import set_pairs
 from blockyard.ops.attend import attend
 from blockyard.ops.flex import flex
-from blockyard.ops.mask import bias_table
+from blockyard.ops.mask import FULL, bias_table
 from blockyard.ops.reference import chunked, eager
-from blockyard.ops.visibility import FULL
 from blockyard.position.graph import GraphDistance
 from blockyard.position.random_walk import return_probabilities
 from tests.components.reference.inputs import stirred

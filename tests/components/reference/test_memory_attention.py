@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Memory
+from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import eager
-from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.hard_attention import HardAttention
 from blockyard.token_mixer.memory_attention import MemoryAttention

@@ -12,7 +12,7 @@ from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.autocast import autocast
-from blockyard.ops.selection import selected
+from blockyard.ops.kernel import selected
 
 
 class KernelRecord(RunCallback):
