@@ -16,7 +16,7 @@ from blockyard.config.check import check, reasons
 from blockyard.config.compose import compose
 from blockyard.config.model_size import flops_by_module
 from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Splits, Tokenizer, TokenSpec
-from blockyard.contracts.targets import source_as_input
+from blockyard.contracts.objective import source_as_input
 from blockyard.data._loaded import LoadedData
 from blockyard.evaluate.by_position import ByPosition
 from blockyard.model._example_batch import example

@@ -6,13 +6,12 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model
     baselines.py      rules and simple models beside the runs of a task
-    batch.py          what is known of a batch, and of the tokens of one forward pass
+    batch.py          what is known of a batch, and of the tokens of one forward pass; position
     builders.py       data, model, optimizer, schedule
     tokenizers.py     tokenizer
     splits.py         the parts of a data set
     objective.py      objective
     modules.py        embedder, token and channel mixer, norm, block, head
-    position.py       position
     option_types.py   the ranges of options
 
 Letters, the same in the whole project:
@@ -26,19 +25,21 @@ head) is built later, from a `Context` and its options.
 
 from __future__ import annotations
 
-from blockyard.contracts.auxiliary import HasAuxiliary, auxiliary_loss
 from blockyard.contracts.baselines import Baseline, Baselines, SimpleModel
-from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Seq
+from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Position, Seq
 from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
     Block,
     ChannelMixer,
     Embedder,
+    HasAuxiliary,
     Head,
     Norm,
     NoWeightDecay,
     Projected,
     TokenMixer,
+    Traits,
+    auxiliary_loss,
     iter_blocks,
 )
 from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, Transcriber, any_split
@@ -66,7 +67,6 @@ from blockyard.contracts.option_types import (
     Width,
     Workers,
 )
-from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 from blockyard.contracts.splits import (
     AsksForPart,
@@ -83,7 +83,6 @@ from blockyard.contracts.splits import (
     Transcripts,
 )
 from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
-from blockyard.contracts.traits import Traits
 
 __all__ = [
     "UNREACHABLE",

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
+from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, TokenMixer
-from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer

@@ -1,15 +1,49 @@
-"""Modules: built from a Context, then options. Embedder, token and channel mixers, norm, block, head."""
+"""Modules: built from a Context, then options. Embedder, token and channel mixers, norm, block, head.
+
+What a token mixer can do is in its `Traits`; a module with a loss of its own is `HasAuxiliary`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from blockyard.contracts.batch import Memory, Seq
 from blockyard.contracts.specs import Context
-from blockyard.contracts.traits import Traits
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a token mixer can do. Every trait is tested for every choice that declares it.
+
+    causal: it can run so that no output depends on later tokens; bidirectional: it can run without that
+    any_length: it takes any number of tokens; otherwise exactly `tokens.max_len` + prefix
+    padding: padding does not change the outputs of real tokens
+    packing: several segments in one sequence give what each gives alone
+    cross: it can take a `memory`
+    prefix: it can mix class and register tokens
+    equivariant: without positions, permuting tokens permutes outputs
+    axes: the numbers of coordinate axes that it can take; 0 is a set of tokens without coordinates
+    ports: what it offers to a position scheme: "queries_and_keys", "scores"
+    reads_features: it mixes by `Seq.features`, which the tokenizer must provide
+    reads_pairs: it mixes by `Seq.pairs`, which the data must provide
+    """
+
+    causal: bool = False
+    bidirectional: bool = True
+    any_length: bool = True
+    padding: bool = False
+    packing: bool = False
+    cross: bool = False
+    prefix: bool = True
+    equivariant: bool = False
+    axes: frozenset[int] = frozenset({0, 1, 2})
+    ports: frozenset[str] = frozenset()
+    reads_features: bool = False
+    reads_pairs: bool = False
 
 
 class Embedder(nn.Module):
@@ -167,3 +201,24 @@ class Head(nn.Module):
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
     """Returns every block of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Block))
+
+
+@runtime_checkable
+class HasAuxiliary(Protocol):
+    """A module with a loss of its own beside the objective's, such as the commitment of a codebook.
+
+    auxiliary: what its forward in training adds to the loss of the batch, a scalar; None where it adds nothing. It is
+        logged as `train/auxiliary` and is no part of any other metric; its weight is an option of the module
+    """
+
+    auxiliary: Tensor | None
+
+
+def auxiliary_loss(modules: Iterable[nn.Module]) -> Tensor | None:
+    """Returns the sum of the modules' auxiliary losses, and forgets them; None where there are none."""
+    total: Tensor | None = None
+    for module in modules:
+        if isinstance(module, HasAuxiliary) and module.auxiliary is not None:
+            total = module.auxiliary if total is None else total + module.auxiliary
+            module.auxiliary = None
+    return total

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Objective, Split
-from blockyard.contracts.targets import ignored
+from blockyard.contracts.objective import ignored
 
 if TYPE_CHECKING:
     import torchmetrics

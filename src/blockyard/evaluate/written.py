@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer, Transcriber
-from blockyard.contracts.targets import source_as_input
+from blockyard.contracts.objective import source_as_input
 from blockyard.data._order import eval_indices, eval_steps
 from blockyard.evaluate.text_scores import DIRECTIONS, scores
 from blockyard.generate.beam_search import beam_search_batch

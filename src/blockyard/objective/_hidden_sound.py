@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
-from blockyard.contracts.targets import source_as_input
+from blockyard.contracts.objective import source_as_input
 from blockyard.data._hash import uniform
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
