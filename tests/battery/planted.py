@@ -42,7 +42,7 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
 
 
 _FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
-_IO, _REPLACE, _JSON = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/json_file.py"
+_IO, _REPLACE, _JSON = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/replace.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop_actions.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"

@@ -16,9 +16,8 @@ import blockyard
 from blockyard.cli import main
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
-from blockyard.generate.api import generate, generate_all, stream_to_terminal
+from blockyard.generate.api import detokenize, generate, generate_all, stream_to_terminal
 from blockyard.generate.decode import decode
-from blockyard.generate.detokenize import detokenize
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded

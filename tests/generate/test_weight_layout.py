@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from blockyard.generate.weight_layout import FEW, order_for_decoding
+from blockyard.generate.stepper import FEW, order_for_decoding
 from tests.generate.decoding import greedy
 from tests.helpers import tiny, token_ids
 

@@ -3,21 +3,29 @@
 A writer that is killed leaves at most a file named `.tmp-...`, which is never read and which the next start of the run
 removes.
 
-    replace.py     any file; renaming and removing what was left
-    read.py        any file
+    replace.py     any file, and JSON with a checksum on request; removing what was left
     owner.py       whether another user decides what a file holds
     csv_text.py    CSV for spreadsheets
-    json_file.py   JSON, with a checksum on request
     yaml_file.py   YAML
 """
 
 from __future__ import annotations
 
 from blockyard.atomic_files.csv_text import Formatted, csv_text
-from blockyard.atomic_files.json_file import CHECKSUM, read_json, write_json
 from blockyard.atomic_files.owner import link_reason, shared_reason
-from blockyard.atomic_files.read import is_regular, read_bytes
-from blockyard.atomic_files.replace import TEMPORARY, move_aside, remove_temporary, replacing, sync_folder, write_text
+from blockyard.atomic_files.replace import (
+    CHECKSUM,
+    TEMPORARY,
+    is_regular,
+    move_aside,
+    read_bytes,
+    read_json,
+    remove_temporary,
+    replacing,
+    sync_folder,
+    write_json,
+    write_text,
+)
 from blockyard.atomic_files.yaml_file import read_yaml, write_yaml
 
 __all__ = [

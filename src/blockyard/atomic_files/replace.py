@@ -1,15 +1,51 @@
-"""A file is replaced as a whole: a temporary file in the same folder is synced, then renamed over the target."""
+"""A file is replaced as a whole: a temporary file in the same folder is synced, then renamed over the target.
+
+It is read as a whole too, and only if it has an end: no pipe, socket or device. JSON has a checksum on request.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import math
 import os
 import re
+import stat
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file that can be read to its end: no folder, pipe, socket or device, nor a link to one."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """The content of a regular file. Never waits: opening a named pipe would, and a device has no end.
+
+    Raises FileNotFoundError without a file, OSError for anything that is not a regular file, ValueError for one that
+    is larger than `limit` bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if limit is not None and status.st_size > limit:
+            raise ValueError(f"larger than {limit} bytes")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
 
 TEMPORARY = ".tmp-"
 _TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}.*-[0-9]+-[0-9a-f]+", re.S)  # a name of `replacing`
@@ -82,3 +118,55 @@ def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
             path.unlink()
             removed.append(path.name)
     return removed
+
+
+CHECKSUM = "checksum"
+_MAX_BYTES = 1_000_000_000
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool = False) -> None:
+    """Write plain data as JSON, numbers that are not finite as null. Raises TypeError for tensors and other objects.
+
+    checked: add a checksum to a mapping, which `read_json` verifies and leaves out
+    """
+    try:
+        text = json.dumps(value, indent=indent, default=_plain, allow_nan=False)
+    except ValueError:
+        value = _finite(value)
+        text = json.dumps(value, indent=indent, default=_plain, allow_nan=False)
+    if checked:
+        plain = json.loads(text)
+        text = json.dumps(plain | {CHECKSUM: _checksum(plain)}, indent=indent)
+    write_text(path, text + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises ValueError naming the file if it is damaged, OSError if it cannot be read."""
+    try:
+        value = json.loads(read_bytes(path, _MAX_BYTES).decode("utf-8"))
+        if isinstance(value, dict) and CHECKSUM in value and value.pop(CHECKSUM) != _checksum(value):
+            raise ValueError(f"its {CHECKSUM} is wrong (to edit it by hand, remove that entry)")
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _checksum(value: Any) -> str:
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON does not have (RFC 8259, section 6)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | set | frozenset):
+        return sorted(value) if isinstance(value, set | frozenset) else list(value)
+    raise TypeError(f"{type(value).__name__} is not plain data")

@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from blockyard.atomic_files.read import read_bytes
-from blockyard.atomic_files.replace import write_text
+from blockyard.atomic_files.replace import read_bytes, write_text
 
 _MAX_BYTES = 4_000_000
 

@@ -19,8 +19,6 @@ from blockyard.contracts.splits import Split, Splits
 if TYPE_CHECKING:
     import torchmetrics
 
-    pass
-
 
 def source_as_input(batch: Batch) -> Batch:
     """Returns the batch of a model that reads the source alone: the source as inputs, the inputs as target.

@@ -1,6 +1,6 @@
 """Text or images from a trained decoder, token by token, or text by beam search.
 
-api.py           `generate` and `generate_all`: a run and prompts in, a stream of text out
+api.py           `generate` and `generate_all`: a run and prompts in, a stream of text in whole characters out
 options.py       validates the options that need no model
 request.py       validates prompts and sources, and encodes them
 decode.py        sampling and greedy decoding of a batch of prompts
@@ -8,13 +8,10 @@ beam_search.py   beam search over a batch of prompts
 speculative.py   speculative decoding: accepts tokens that a draft proposes
 draft.py         a smaller run, or the text so far, as a draft
 retracting.py    a sequence whose last tokens can be taken back
-stepper.py       next-token scores, from a cache where the model has one
-context_limit.py how long a sequence a model takes
+stepper.py       next-token scores, from a cache where the model has one, and how long a sequence a model takes
 stats.py         what a generation cost
 sampling.py      from scores to a token id
-detokenize.py    from token ids to whole characters
-images.py        `generate_images`: a run of image tokens in, images out
-image_grid.py    images as one PNG file
+images.py        `generate_images`: a run of image tokens in, images out, also as one PNG file
 judge.py         what a classifier reads in drawn images, and how near they are to training images
 """
 

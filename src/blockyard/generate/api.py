@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from blockyard.contracts import Memory, Transcriber
+from blockyard.contracts import Memory, TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
@@ -19,9 +19,93 @@ from blockyard.generate.request import GeneratedText, encode_sources, prepare_te
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats
 from blockyard.generate.stats import Stats
-from blockyard.generate.text_stream import Generation, TextStream
 from blockyard.generate.transcribe import transcription
 from blockyard.runs.load import Loaded, load
+
+_MAX_HELD = 8  # tokens without a whole character after which one is given up; UTF-8 needs four bytes at most
+
+
+class Detokenizer:
+    """Decodes token ids as they arrive and holds a character back until all of its tokens are there."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._token_ids: list[int] = []
+        # token_ids[start:stop] is the last piece that was returned. It is decoded again with the next one, for
+        # tokenizers whose text depends on the token before.
+        self._start = self._stop = 0
+
+    def push(self, token_id: int) -> str:
+        """Add a token and return the text that became whole, or "" while a character is incomplete."""
+        self._token_ids.append(token_id)
+        text = self._tokenizer.decode(self._token_ids[self._start :])
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._token_ids) - self._stop < _MAX_HELD:
+            return ""
+        return self._emit(text)
+
+    def flush(self) -> str:
+        """Return what is still held back, after the last token."""
+        if self._stop == len(self._token_ids):
+            return ""
+        return self._emit(self._tokenizer.decode(self._token_ids[self._start :]))
+
+    def _emit(self, text: str) -> str:
+        previous = len(self._tokenizer.decode(self._token_ids[self._start : self._stop]))
+        self._start, self._stop = self._stop, len(self._token_ids)
+        return text[previous:]
+
+
+def detokenize(tokenizer: TextTokenizer, token_ids: Iterator[int]) -> Iterator[str]:
+    """Yield the text of a stream of token ids in whole characters."""
+    detokenizer = Detokenizer(tokenizer)
+    for token_id in token_ids:
+        if text := detokenizer.push(token_id):
+            yield text
+    if text := detokenizer.flush():
+        yield text
+
+
+class TextStream:
+    """Several texts being generated: iterate over it for (index, new text), then read `texts` and `stats`."""
+
+    def __init__(
+        self, loaded: Loaded, texts: list[GeneratedText], steps: Iterator[list[tuple[int, int]]], stats: Stats
+    ) -> None:
+        self.loaded, self.texts, self.stats, self._steps = loaded, texts, stats, steps
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """New text in whole characters, as it comes; the parts of one index add up to its `text`."""
+        assert isinstance(self.loaded.tokenizer, TextTokenizer)
+        detokenizers = [Detokenizer(self.loaded.tokenizer) for _ in self.texts]
+        for step in self._steps:
+            for index, token_id in step:
+                self.texts[index].token_ids.append(token_id)
+                yield from self._emit(index, detokenizers[index].push(token_id))
+        for index, detokenizer in enumerate(detokenizers):
+            yield from self._emit(index, detokenizer.flush())
+
+    def _emit(self, index: int, text: str) -> Iterator[tuple[int, str]]:
+        if text:
+            self.texts[index].text += text
+            yield index, text
+
+
+class Generation:
+    """One text being generated: iterate over it for new text, then read `text`, `token_ids` and `stats`."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self.stream, self.stats, self.loaded = stream, stream.stats, stream.loaded
+        self.prompt, self.prompt_ids = stream.texts[0].prompt, stream.texts[0].prompt_ids
+        self.token_ids = stream.texts[0].token_ids  # generated so far
+
+    def __iter__(self) -> Iterator[str]:
+        """New text in whole characters; the parts add up to `text`."""
+        return (text for _, text in self.stream)
+
+    @property
+    def text(self) -> str:
+        """The text generated so far."""
+        return self.stream.texts[0].text
 
 
 def generate(run: Run, prompt: str = "", *, source: str | None = None, **settings: Any) -> Generation:

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
-from blockyard.generate.context_limit import tokens_left
 from blockyard.generate.decode import separate
 from blockyard.generate.sampling import to_finite
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import Stepper
+from blockyard.generate.stepper import Stepper, tokens_left
 from blockyard.model._cache import select_sequences
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch, ImageTokenizer, Memory, SourceFiles, TextTokenizer
 from blockyard.errors import UserError
-from blockyard.generate.context_limit import max_context, max_length
+from blockyard.generate.stepper import max_context, max_length
 from blockyard.runs.folder import TOKENIZER
 from blockyard.runs.load import Loaded
 

@@ -20,11 +20,10 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
-from blockyard.generate.context_limit import tokens_left
 from blockyard.generate.retracting import RetractingStepper
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import special_token_ids
+from blockyard.generate.stepper import special_token_ids, tokens_left
 
 Proposal = tuple[list[int], list[Tensor]]  # token ids, and the distribution (V,) that each was drawn from
 

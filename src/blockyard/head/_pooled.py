@@ -8,8 +8,17 @@ from torch import Tensor
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Head, Seq, Width
-from blockyard.head._checks import check_one_document
 from blockyard.ops.linear import linear
+
+
+def check_one_document(head: Head, seq: Seq) -> None:
+    """Raises ValueError for packed sequences, where one prediction per sequence would mix documents."""
+    if seq.segment is not None:
+        raise ValueError(
+            f"head {type(head).__name__} makes one prediction per sequence and this sequence packs several documents; "
+            "pass one document per sequence, or use head=token"
+        )
+
 
 Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
 

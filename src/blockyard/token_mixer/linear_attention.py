@@ -15,7 +15,9 @@ chunk for the whole sequence is the parallel form, chunks of one token are the r
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations_with_replacement
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -29,11 +31,11 @@ from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer import _monomials
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
 
+MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
 Feature = Literal["elu", "relu", "polynomial", "polynomial_relu"]
 EPSILON = 1e-6  # a query whose weights are all zero reads zero
@@ -97,13 +99,13 @@ class LinearAttention(TokenMixer):
                 f"token_mixer.degree={degree}: weights of an odd degree can be negative, and their sum zero; use 2 or "
                 "4, or token_mixer.feature=polynomial_relu"
             )
-        count = _monomials.count(self.head_dim, degree, constant=self.constant > 0)
-        if count > _monomials.MOST:
+        count = count_monomials(self.head_dim, degree, constant=self.constant > 0)
+        if count > MOST_FEATURES:
             raise ValueError(
                 f"token_mixer.degree={degree}: a polynomial of {self.head_dim} channels has {count:,} features a head, "
-                f"more than {_monomials.MOST:,}; use a smaller degree, or more model.heads"
+                f"more than {MOST_FEATURES:,}; use a smaller degree, or more model.heads"
             )
-        index, factor = _monomials.monomials(self.head_dim + (self.constant > 0), degree)
+        index, factor = monomials(self.head_dim + (self.constant > 0), degree)
         self.register_buffer("index", index, persistent=False)
         self.register_buffer("factor", factor, persistent=False)
 
@@ -197,4 +199,30 @@ class LinearAttention(TokenMixer):
         x = x / x.shape[-1] ** 0.25
         if self.constant:
             x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)
-        return _monomials.features(x, self.index, self.factor)
+        return monomial_features(x, self.index, self.factor)
+
+
+def count_monomials(width: int, degree: int, *, constant: bool) -> int:
+    """Returns how many features `monomials` lists."""
+    return math.comb(width + constant + degree - 1, degree)
+
+
+def monomials(width: int, degree: int) -> tuple[Tensor, Tensor]:
+    """Returns the products of `degree` channels of a vector: their indices (F, degree), and a factor each (F,).
+
+    With phi(x)_f = factor_f x[index_f1] ... x[index_fp], phi(x)^T phi(y) = (x^T y)^p: the square of a factor counts the
+    orders in which its product occurs, p! over the factorials of how often each channel does.
+    """
+    index = list(combinations_with_replacement(range(width), degree))
+    orders = [
+        math.factorial(degree) / math.prod(math.factorial(times) for times in Counter(each).values()) for each in index
+    ]
+    return torch.tensor(index), torch.tensor(orders, dtype=torch.float64).sqrt()
+
+
+def monomial_features(x: Tensor, index: Tensor, factor: Tensor) -> Tensor:
+    """phi(x): (..., width) -> (..., F)."""
+    product = x.index_select(-1, index[:, 0])
+    for column in range(1, index.shape[1]):
+        product = product * x.index_select(-1, index[:, column])
+    return product * factor.to(x.dtype)
