@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from blockyard.inspect.attention_weights import attention_layers, query_weights
-from blockyard.inspect.mixing import LayerMixing
+from blockyard.inspect.kinds.mixing import LayerMixing
 from tests.inspect.small_models import build_model
 
 
 def test_a_memory_is_not_on_the_grid_of_the_sequence() -> None:
     """With as many latents as patches, what the latents read is not a window on the grid of patches."""
-    from blockyard.inspect.views.mixing_view import layer_pattern
+    from blockyard.inspect.kinds.mixing import layer_pattern
 
     norms = torch.eye(9)
     norms[0, 1] = 1.0

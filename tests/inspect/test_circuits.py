@@ -108,7 +108,7 @@ def test_a_vocabulary_of_a_model_without_text_is_refused() -> None:
     from types import SimpleNamespace
 
     from blockyard.contracts import DataSpec
-    from blockyard.inspect._token_circuits import select_tokens
+    from blockyard.inspect.circuits import select_tokens
     from blockyard.tokenizer.symbols import Symbols
 
     data = SimpleNamespace(spec=DataSpec("symbols", (8,), vocabulary=4))

@@ -13,7 +13,7 @@ from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.contracts import Batch
 from blockyard.errors import UserError
-from blockyard.inspect.permuted import permuted
+from blockyard.inspect.kinds.equivariance import permuted
 from blockyard.inspect.samples import Sample
 from blockyard.model._prefix import Prefix
 from tests import engine_runs

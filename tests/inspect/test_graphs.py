@@ -10,7 +10,7 @@ import torch
 
 from blockyard.cli import main
 from blockyard.inspect.attention_weights import attention_layers
-from blockyard.inspect.figures.graph_figure import attends_graph
+from blockyard.inspect.figures.query_figure import attends_graph
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
 from blockyard.runs.load import load

@@ -12,8 +12,8 @@ from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
+from blockyard.inspect.kinds.norms import token_norms
 from blockyard.inspect.samples import Sample
-from blockyard.inspect.token_norms import token_norms
 from blockyard.model._prefix import Prefix
 from tests import engine_runs
 from tests.components.tiny_models import build_tiny

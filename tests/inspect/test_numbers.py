@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from blockyard.inspect.mixing import mixing_layers
-from blockyard.inspect.pattern import pattern
+from blockyard.inspect.kinds.mixing import mixing_layers, pattern
 from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
 from tests.inspect.small_models import build_model

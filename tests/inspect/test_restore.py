@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
+from blockyard.inspect.kinds.restore import restorations
 from blockyard.inspect.options import Options
-from blockyard.inspect.restoration import restorations
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from tests import engine_runs

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from blockyard.cli import main
-from blockyard.inspect.attention_weights import attention_layers
-from blockyard.inspect.figures.words_figure import attends_source
+from blockyard.inspect.attention_weights import attention_layers, region_patches, region_share
+from blockyard.inspect.figures.query_figure import attends_source
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
-from blockyard.inspect.source_region import region_patches, region_share
 from blockyard.ops import maps
 from blockyard.runs.load import Loaded, load
 from tests.tiny import ON_CPU, ONE_BATCH, steps

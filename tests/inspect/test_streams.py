@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.inspect._token_circuits import copying_spectrum, ov_circuit, qk_circuit, token_tables
-from blockyard.inspect.circuits import head_circuits
+from blockyard.inspect.circuits import copying_spectrum, head_circuits, ov_circuit, qk_circuit, token_tables
 from blockyard.inspect.samples import Sample
 from blockyard.inspect.spectrum import spectrum
 from blockyard.ops import maps

@@ -3,6 +3,10 @@
 Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5; Voita et al. 2019 (arXiv 1905.09418) and
     Zhai et al. 2023 (arXiv 2303.06296), for the entropy of a head
 Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of keys that query i may see)
+
+Where a question asks for a part of a source, also how much of the attention to the source lies on it: sum_{j in the
+region} w_j / sum_{j of the source} w_j, beside the share of its patches among all (Torralba, Isola and Freeman 2024,
+Foundations of Computer Vision, section 26.6: the token of an answer attends to the patches of the object in question).
 """
 
 from __future__ import annotations
@@ -12,12 +16,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Context
 from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
-from blockyard.inspect.source_region import region_patches, region_share
 from blockyard.ops import maps
+
+
+def region_patches(region: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Returns which patches of a grid hold a pixel of a region, (M,) bool. region: (height, width) bool."""
+    return F.adaptive_max_pool2d(region[None].float(), (grid[0], grid[1]))[0].flatten() > 0
+
+
+def region_share(weights: Tensor, patches: Tensor) -> tuple[Tensor, float]:
+    """Returns the share of each head's attention on the source that lies on `patches` (M,), (H,), and their share.
+
+    weights: (H, M), of one query over the patches of the source
+    """
+    on_source = weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
+    return weights[:, patches].sum(1) / on_source, float(patches.float().mean())
 
 
 @dataclass

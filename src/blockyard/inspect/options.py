@@ -1,15 +1,21 @@
-"""The options of `blockyard inspect`, read from text. Nothing heavy is imported here."""
+"""The kinds of `blockyard inspect`, and their options, read from text. Nothing heavy is imported here.
+
+A kind is a file of `inspect/kinds/`, found on the disk. Its `OPTIONS` are read from the source: to import it would
+import torch, for which `--help` and completion do not wait.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from blockyard.config.option_text import Reader, indices, integer, non_empty, one_of, read_option
 from blockyard.errors import UserError
 
-KINDS = ("attention", "mixing", "circuits", "restore", "positions", "norms", "memory", "equivariance")
+FOLDER = Path(__file__).parent / "kinds"
 QUERIES = ("mean", "class", "last")
 MAX_SAMPLES = 10_000
 
@@ -61,21 +67,42 @@ def _query(text: str) -> str | int:
         raise ValueError(f"{', '.join(QUERIES)}, or the index of a token") from None
 
 
+READERS: dict[str, Reader] = {
+    "layers": indices,
+    "heads": indices,
+    "sample": integer(),
+    "samples": integer(1, MAX_SAMPLES),
+    "prompt": non_empty,
+    "query": _query,
+    "of": one_of("mixer", "block"),
+    "probes": integer(note="; 0 is exact"),
+    "vocabulary": non_empty,
+    "keys": indices,
+    "examples": integer(1, 50),
+    "train_samples": integer(1, MAX_SAMPLES),
+    "permute": one_of("patches", "shift"),
+}
+
+
+def declared(path: Path) -> tuple[str, ...]:
+    """Return the options that a kind's file declares. Raises ValueError for one that declares none it can read."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OPTIONS":
+            names: tuple[str, ...] = ast.literal_eval(node.value)
+            unknown = [name for name in names if name not in READERS]
+            if unknown:
+                raise ValueError(
+                    f"{path.name}: OPTIONS has {_listed(unknown)}; options.py reads {_listed(list(READERS))}"
+                )
+            return names
+    raise ValueError(f"{path.name}: a kind of inspection declares its OPTIONS, a tuple of names")
+
+
+_DECLARED = {path.stem: declared(path) for path in sorted(FOLDER.glob("[!_]*.py"))}
+KINDS = tuple(_DECLARED)
 # key: the kinds that have the option, and how its text is read
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
-    "layers": (("attention", "mixing", "circuits", "memory"), indices),
-    "heads": (("attention", "circuits", "positions"), indices),
-    "sample": (("attention", "mixing", "restore", "norms", "equivariance"), integer()),
-    "samples": (("attention", "mixing", "restore", "norms", "equivariance"), integer(1, MAX_SAMPLES)),
-    "prompt": (("attention", "mixing"), non_empty),
-    "query": (("attention",), _query),
-    "of": (("mixing",), one_of("mixer", "block")),
-    "probes": (("mixing",), integer(note="; 0 is exact")),
-    "vocabulary": (("circuits",), non_empty),
-    "keys": (("memory",), indices),
-    "examples": (("memory",), integer(1, 50)),
-    "train_samples": (("memory",), integer(1, MAX_SAMPLES)),
-    "permute": (("equivariance",), one_of("patches", "shift")),
+    key: (tuple(kind for kind, names in _DECLARED.items() if key in names), reader) for key, reader in READERS.items()
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,6 @@ from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult
-from blockyard.inspect.views.attention_view import attention_view
-from blockyard.inspect.views.circuits_view import circuits_view
-from blockyard.inspect.views.equivariance_view import equivariance_view
-from blockyard.inspect.views.memory_view import memory_view
-from blockyard.inspect.views.mixing_view import mixing_view
-from blockyard.inspect.views.norms_view import norms_view
-from blockyard.inspect.views.positions_view import positions_view
-from blockyard.inspect.views.restore_view import restore_view
 from blockyard.runs.load import load
 from blockyard.runs.redact import redact_text
 from blockyard.terminal import console, table
@@ -34,16 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("blockyard")
 
-VIEWS: dict[str, Callable[[Loaded, Options, Path], InspectionResult]] = {
-    "attention": attention_view,
-    "mixing": mixing_view,
-    "circuits": circuits_view,
-    "restore": restore_view,
-    "positions": positions_view,
-    "norms": norms_view,
-    "memory": memory_view,
-    "equivariance": equivariance_view,
-}
 _LOGGER_SECONDS = 20.0
 
 
@@ -75,7 +58,7 @@ def inspect(
 
 def _inspect_kind(loaded: Loaded, kind: str, options: Options, folder: Path) -> dict[str, Path]:
     try:
-        result = VIEWS[kind](loaded, options, folder)
+        result: InspectionResult = import_module(f"blockyard.inspect.kinds.{kind}").inspect(loaded, options, folder)
     except ValueError as error:  # the user's input: a prompt that cannot be encoded, a token that does not exist
         raise UserError(str(error)) from error
     path = folder / f"{kind}.json"

@@ -13,10 +13,16 @@ import numpy as np
 from blockyard.inspect.attention_weights import LayerAttention
 from blockyard.inspect.figures._attention_panels import head_pages, page_colorbar, scale_end, sequential_colours
 from blockyard.inspect.figures._canvas import DIVERGING, INK, canvas, label_ticks, panel_side, save
-from blockyard.inspect.figures.graph_figure import attends_graph, draw_on_graph
-from blockyard.inspect.figures.query_figure import attends_image, draw_on_image, draw_strips
+from blockyard.inspect.figures.query_figure import (
+    attends_graph,
+    attends_image,
+    attends_source,
+    draw_on_graph,
+    draw_on_image,
+    draw_strips,
+    draw_words,
+)
 from blockyard.inspect.figures.sound_figure import attends_sound, draw_on_sound
-from blockyard.inspect.figures.words_figure import attends_source, draw_words
 from blockyard.inspect.samples import Sample
 from blockyard.ops.maps import smaller
 

@@ -1,4 +1,4 @@
-"""How far a model is from treating its tokens as a set: it reads them in another order.
+"""`blockyard inspect equivariance`: whether permuted tokens give permuted outputs, with positions and without.
 
 Source: Torralba, Isola and Freeman 2024, Foundations of Computer Vision, section 26.8 and figure 26.15: attention and
     mixers of each token alone are equivariant, f(P x) = P f(x); positions, masks and convolutions are what breaks it
@@ -17,6 +17,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +26,15 @@ from torch import Tensor, nn
 from blockyard.contracts import Batch, Position, Seq
 from blockyard.data._order import mix
 from blockyard.errors import UserError
-from blockyard.inspect.samples import Sample
+from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, panel_side, save, split_pages
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.position.none import NoPosition
+from blockyard.runs.load import Loaded
+
+OPTIONS = ("sample", "samples", "permute")
+
 
 PREDICTION = "prediction"
 
@@ -170,3 +178,112 @@ def _positions(model: Any, read: bool) -> Iterator[None]:
         handle.remove()
         if scheme is not None:
             model.position = scheme
+
+
+_BLOCKS = 8  # columns of a page
+
+
+def draw_equivariance(result: Permuted, sample: Sample, permute: str, folder: Path) -> Iterator[Path]:
+    """Draw equivariance.png, rows with and without positions and a column for each block; first x and P x."""
+    arms = list(result.stages)
+    stages = {arm: [stage for stage in result.stages[arm] if stage.tokens is not None] for arm in arms}
+    grid = _grid(result)
+    title = f"|f(Px) - Pf(x)| of each token of {sample.name}, P: {_NAMES[permute]}; one scale"
+    image = _cells(sample.image, grid) if sample.image is not None and len(grid) == 2 else None
+    first = 0 if image is None else 2
+    for page, part in enumerate(split_pages(len(stages[arms[0]]), _BLOCKS)):
+        columns = first + len(part)
+        tables = [stages[arm][index].tokens for arm in arms for index in part]
+        end = max(float(torch.cat([table for table in tables if table is not None]).max()), 1e-12)
+        side = panel_side(columns, 12)
+        with canvas(len(arms), columns, (side, side if len(grid) == 2 else 0.9), title) as (figure, axes):
+            drawn = None
+            for row, arm in zip(axes, arms, strict=True):
+                if image is not None:
+                    _draw_image(row[0], image, torch.arange(len(result.order)), grid, "x")
+                    _draw_image(row[1], image, result.order, grid, "P x")
+                row[0].set_ylabel(f"{arm} positions")
+                for panel, index in zip(row[first:], part, strict=True):
+                    stage = stages[arm][index]
+                    assert stage.tokens is not None
+                    table = _laid_out(stage.tokens, grid)
+                    drawn = panel.imshow(table.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=end, aspect=_aspect(grid))
+                    panel.set_title(f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|", pad=3)
+                for panel in row:
+                    panel.set_xticks([])
+                    panel.set_yticks([])
+            add_colorbar(figure, drawn, [panel for row in axes for panel in row[first:]], "|f(Px) - Pf(x)|")
+            yield save(figure, folder, "equivariance", page)
+
+
+_NAMES = {"patches": "a random order of the tokens", "shift": "all tokens one place on"}
+
+
+def _grid(result: Permuted) -> tuple[int, ...]:
+    """The layout of the tokens: that of an image's patches where they fill one, else a line."""
+    grid, count = result.grid, len(result.order)
+    return grid if grid is not None and len(grid) == 2 and grid[0] * grid[1] == count else (count,)
+
+
+def _aspect(grid: tuple[int, ...]) -> str:
+    return "equal" if len(grid) == 2 else "auto"
+
+
+def _laid_out(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
+    return tokens.view(grid) if len(grid) == 2 else tokens[None]
+
+
+def _cells(image: Tensor, grid: tuple[int, ...]) -> Tensor | None:
+    """The patches of an image (N, height, width[, 3]), row by row; None where the grid does not divide it."""
+    (rows, columns), (height, width) = grid, image.shape[:2]
+    if height % rows or width % columns:
+        return None
+    cells = image.unflatten(0, (rows, height // rows)).unflatten(2, (columns, width // columns))
+    return cells.transpose(1, 2).flatten(0, 1)
+
+
+def _draw_image(panel: Any, cells: Tensor, order: Tensor, grid: tuple[int, ...], name: str) -> None:
+    squares = cells[order].unflatten(0, grid).transpose(1, 2)  # (rows, h, columns, w[, 3])
+    panel.imshow(squares.flatten(0, 1).flatten(1, 2).numpy(), cmap="gray", vmin=0, vmax=1)
+    panel.set_title(name, pad=3)
+
+
+EXACT = 1e-10  # in float64; rounding leaves about 1e-15
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns |f(P x) - P f(x)| / |f(x)| after each block."""
+    samples = load_samples(loaded, options)
+    result = permuted(loaded.model, samples, options.permute)
+    arms = tuple(result.stages)
+    pairs = zip(*result.stages.values(), strict=True)
+    return InspectionResult(
+        numbers={
+            "samples": [sample.index for sample in samples],
+            "permute": options.permute,
+            "order": result.order.tolist(),
+            **{f"{arm}_positions": [_numbers(stage) for stage in stages] for arm, stages in result.stages.items()},
+        },
+        columns=("after", *(f"{arm} positions" for arm in arms)),
+        rows=[(row[0].name.replace(".", " "), *(_shown(stage) for stage in row)) for row in pairs],
+        figures=draw_equivariance(result, samples[0], options.permute, folder),
+        summary=f"|f(Px) - Pf(x)| / |f(x)| of {samples_name(samples)}, 0 below {EXACT:g}; {_verdict(result)}",
+    )
+
+
+def _numbers(stage: PermutedStage) -> dict[str, Any]:
+    tokens = None if stage.tokens is None else to_json(stage.tokens)
+    return {"name": stage.name, "relative": stage.relative, "tokens": tokens}
+
+
+def _shown(stage: PermutedStage) -> str:
+    return "0" if stage.relative < EXACT else f"{stage.relative:.3g}"
+
+
+def _verdict(result: Permuted) -> str:
+    exact = {arm: all(stage.relative < EXACT for stage in stages) for arm, stages in result.stages.items()}
+    if exact.get("with"):
+        return "the positions of this model change nothing"
+    if exact["without"]:
+        return "without positions the model treats its tokens as a set"
+    return "a mixer or a mask depends on the order of the tokens, also without positions"

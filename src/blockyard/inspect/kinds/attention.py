@@ -15,10 +15,13 @@ from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.ops.maps import smaller
 from blockyard.runs.load import Loaded
 
+OPTIONS = ("layers", "heads", "sample", "samples", "prompt", "query")
+
+
 SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
 
 
-def attention_view(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the attention of each selected layer and head. Raises UserError where no layer attends."""
     samples = load_samples(loaded, options)
     layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads, query=options.query)

@@ -1,0 +1,280 @@
+"""`blockyard inspect memory`: the training tokens that each key of an MLP or a memory answers to most, in context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, Split
+from blockyard.data._order import take
+from blockyard.errors import UserError
+from blockyard.inspect.figures._canvas import (
+    DIVERGING,
+    HIGHLIGHT,
+    INK,
+    add_colorbar,
+    canvas,
+    printable,
+    save,
+    split_pages,
+)
+from blockyard.inspect.labels import token_labels
+from blockyard.inspect.memory_keys import LayerKeys, coefficients, key_mixers, strongest
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import Sample, load_splits, sample_of
+from blockyard.runs.load import Loaded
+
+OPTIONS = ("layers", "keys", "examples", "train_samples")
+
+
+SHOWN = 8  # keys of a layer, where none are named
+AT_ONCE = 16  # samples of a forward pass
+
+
+@dataclass(frozen=True)
+class Example:
+    """One token of the training split, and its sequence without prefix and padding.
+
+    coefficients: (N,), of the key at each token; labels: names of the tokens
+    image, grid: what the tokens are patches of, as `Sample.image`, and their layout; None where it is no image
+    """
+
+    sample: int
+    token: int
+    coefficients: Tensor
+    labels: list[str]
+    image: Tensor | None
+    grid: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class ShownKey:
+    """A key and its examples, the strongest first."""
+
+    layer: LayerKeys
+    key: int
+    examples: list[Example]
+
+
+def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], list[ShownKey], int]:
+    """Returns the strongest training tokens of all keys, examples of those that are shown, and the samples searched.
+
+    Raises UserError where no layer has keys, and for keys and layers that do not exist.
+    """
+    key_mixers(loaded.model, options.layers)  # refuses before any data is read
+    split = load_splits(loaded).train
+    count = min(options.train_samples, len(split))
+    layers = strongest(loaded.model, _batches(loaded, split, count), options.examples, options.layers)
+    chosen = [(layer, key) for layer in layers for key in _chosen(layer, options.keys)]
+    wanted = {int(number) for layer, key in chosen for number in layer.samples[key]}
+    samples = {number: sample_of(loaded, take(split, torch.tensor([number]), None), number) for number in wanted}
+    by_sample = {number: _sequences(loaded, sample, options.layers) for number, sample in samples.items()}
+    return layers, [_shown(layer, key, samples, by_sample) for layer, key in chosen], count
+
+
+def _batches(loaded: Loaded, split: Split, count: int) -> Iterator[Batch]:
+    for order in torch.arange(count).split(AT_ONCE):
+        yield loaded.objective.ready(take(split, order, None))
+
+
+def _chosen(layer: LayerKeys, keys: tuple[int, ...] | None) -> list[int]:
+    if keys is None:
+        return layer.coefficients[:, 0].argsort(dim=0, descending=True, stable=True)[:SHOWN].tolist()
+    unknown = [key for key in keys if key >= len(layer.coefficients)]
+    if unknown:
+        raise UserError(
+            f"keys={','.join(map(str, unknown))}: no such key; {layer.name} has {len(layer.coefficients)}, counted "
+            "from 0"
+        )
+    return list(keys)
+
+
+def _sequences(
+    loaded: Loaded, sample: Sample, layers: tuple[int, ...] | None
+) -> dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]:
+    """Returns coefficients (N, E), labels and the grid of a sample without prefix and padding, by layer."""
+    results = {}
+    for path, (m, seq) in coefficients(loaded.model, sample.batch, key_mixers(loaded.model, layers)).items():
+        real = int(torch.isfinite(m[0, :, 0]).sum())
+        labels = token_labels(sample.text_at(path), loaded.model, seq)[seq.num_prefix :][:real]
+        results[path] = (m[0, :real], labels, seq.grid)
+    return results
+
+
+def _shown(
+    layer: LayerKeys,
+    key: int,
+    samples: dict[int, Sample],
+    by_sample: dict[int, dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]],
+) -> ShownKey:
+    examples = []
+    for number, token in zip(layer.samples[key].tolist(), layer.tokens[key].tolist(), strict=True):
+        m, labels, grid = by_sample[number][layer.path]
+        sample = samples[number]
+        image = sample.source_image if "encoder" in layer.path.split(".") else sample.image
+        if grid is None or len(grid) != 2 or grid[0] * grid[1] != len(m):
+            image = None
+        examples.append(Example(number, token, m[:, key], labels, image, grid))
+    return ShownKey(layer, key, examples)
+
+
+BEFORE = 20  # tokens of a context before the example; as many follow where the model reads them
+_KEYS = 8  # of a page
+_COLUMNS = 10  # images of a row
+
+
+def window(example: Example, before: int, *, causal: bool) -> range:
+    """Returns the tokens that are shown around an example."""
+    stop = example.token + 1 if causal else example.token + 1 + before
+    return range(max(0, example.token - before), min(stop, len(example.labels)))
+
+
+def draw_keys(shown: list[ShownKey], folder: Path, *, causal: bool) -> Iterator[Path]:
+    """Draw memory.png: a row of images for each key, or a strip of tokens for each example."""
+    images = [each for each in shown if all(example.image is not None for example in each.examples)]
+    others = [each for each in shown if each not in images]
+    page = 0
+    for keys, draw in ((images, _draw_images), (others, _draw_strips)):
+        for part in split_pages(len(keys), _KEYS) if keys else ():
+            yield draw([keys[index] for index in part], folder, page, causal)
+            page += 1
+
+
+def _draw_images(keys: list[ShownKey], folder: Path, page: int, _: bool) -> Path:
+    from matplotlib.patches import Rectangle
+
+    columns = min(_COLUMNS, max(len(each.examples) for each in keys))
+    title = "Training patches with the largest coefficient of each key, the strongest first"
+    with canvas(len(keys), columns, (1.5, 1.5), title) as (figure, axes):
+        for row, each in zip(axes, keys, strict=True):
+            for panel in row:
+                panel.set_xticks([])
+                panel.set_yticks([])
+            for panel in row[len(each.examples) :]:
+                panel.set_axis_off()
+            row[0].set_ylabel(f"{each.layer.name}\nkey {each.key}")
+            for panel, example in zip(row, each.examples, strict=False):
+                assert example.image is not None
+                assert example.grid is not None
+                panel.imshow(example.image.numpy(), cmap="gray", vmin=0, vmax=1)
+                height, width = (side / n for side, n in zip(example.image.shape, example.grid, strict=False))
+                cell = divmod(example.token, example.grid[1])
+                corner = (cell[1] * width - 0.5, cell[0] * height - 0.5)
+                panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=HIGHLIGHT, linewidth=1.5))
+                panel.set_title(f"{float(example.coefficients[example.token]):.3g}", pad=2)
+        return save(figure, folder, "memory", page)
+
+
+def _draw_strips(keys: list[ShownKey], folder: Path, page: int, causal: bool) -> Path:
+    examples = [example for each in keys for example in each.examples]
+    parts = {id(example): window(example, BEFORE, causal=causal) for example in examples}
+    before = max(example.token - parts[id(example)].start for example in examples)
+    width = before + max(parts[id(example)].stop - example.token for example in examples)
+    most = max(len(each.examples) for each in keys)
+    shown = [each.labels[index] for each in examples for index in parts[id(each)]]
+    cell = 0.12 + 0.07 * min(12, max(map(len, shown)))
+    title = "Training tokens with the largest coefficient of each key (framed), and the key's coefficient around them"
+    with canvas(len(keys), 1, (cell * width + 1.6, 0.22 * most + 0.35), title) as (figure, axes):
+        values = [each.coefficients[parts[id(each)].start : parts[id(each)].stop] for each in examples]
+        limit = float(torch.cat(values).abs().max()) or 1.0
+        image = None
+        for (panel,), each in zip(axes, keys, strict=True):
+            image = _draw_strip(panel, each, parts, before, (most, width), limit)
+        add_colorbar(figure, image, [panel for row in axes for panel in row], "coefficient")
+        return save(figure, folder, "memory", page)
+
+
+def _draw_strip(
+    panel: Any, shown: ShownKey, parts: dict[int, range], before: int, size: tuple[int, int], limit: float
+) -> Any:
+    from matplotlib.patches import Rectangle
+
+    table = torch.full(size, torch.nan)
+    for row, example in enumerate(shown.examples):
+        part = parts[id(example)]
+        start = before - (example.token - part.start)
+        table[row, start : start + len(part)] = example.coefficients[part.start : part.stop]
+        for column, index in enumerate(part, start):
+            value = abs(float(example.coefficients[index])) / limit
+            colour = "white" if value > 0.6 else INK
+            label = printable(example.labels[index])
+            panel.text(column, row, label, ha="center", va="center", fontsize=6, color=colour)
+        panel.add_patch(Rectangle((before - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=HIGHLIGHT, linewidth=1.2))
+    image = panel.imshow(table.numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+    panel.set_title(f"{shown.layer.name}, key {shown.key}", pad=2, loc="left")
+    panel.set_yticks(range(len(shown.examples)), [f"sample {each.sample}" for each in shown.examples], fontsize=6)
+    panel.set_xticks([])
+    return image
+
+
+_CONTEXT = 12  # tokens before an example, in the table
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the strongest training tokens of the keys of the selected layers."""
+    layers, shown, count = key_examples(loaded, options)
+    causal = bool(loaded.model.ctx.causal)
+    return InspectionResult(
+        numbers={
+            "train_samples": count,
+            "layers": [_numbers(layer) for layer in layers],
+            "shown": [_examples(each, causal) for each in shown],
+        },
+        columns=("layer", "key", "coefficients", "strongest training tokens"),
+        rows=[_row(each) for each in shown],
+        figures=draw_keys(shown, folder, causal=causal),
+        summary=f"Of {count:,} training samples, each of which counts once for a key; [ ] is the token",
+    )
+
+
+def _numbers(layer: LayerKeys) -> dict[str, Any]:
+    return {
+        "path": layer.path,
+        "coefficients": to_json(layer.coefficients),
+        "samples": layer.samples.tolist(),
+        "tokens": layer.tokens.tolist(),
+    }
+
+
+def _examples(shown: ShownKey, causal: bool) -> dict[str, Any]:
+    examples = []
+    for example in shown.examples:
+        part = window(example, BEFORE, causal=causal)
+        examples.append(
+            {
+                "sample": example.sample,
+                "token": example.token,
+                "context": example.labels[part.start : part.stop],
+                "context_start": part.start,
+                "coefficients": to_json(example.coefficients[part.start : part.stop]),
+            }
+        )
+    return {"path": shown.layer.path, "key": shown.key, "examples": examples}
+
+
+def _row(shown: ShownKey) -> tuple[str, ...]:
+    values = shown.layer.coefficients[shown.key]
+    return (
+        shown.layer.name,
+        str(shown.key),
+        f"{float(values[0]):.3g} to {float(values[-1]):.3g}",
+        "  ".join(_text(example) for example in shown.examples),
+    )
+
+
+def _text(example: Example) -> str:
+    """The token in brackets behind those before it, or where it lies in its sample."""
+    label = example.labels[example.token]
+    if example.grid is not None and len(example.grid) == 2:
+        return f"sample {example.sample} at {label}"
+    if label == str(example.token):  # not a text
+        return f"sample {example.sample} token {label}"
+    before = example.labels[max(0, example.token - _CONTEXT) : example.token]
+    joint = "" if all(len(each) == 1 for each in (*before, label)) else " "
+    return joint.join([*before, f"[{label}]"])

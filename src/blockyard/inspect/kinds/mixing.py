@@ -1,0 +1,373 @@
+"""`blockyard inspect mixing`: which token reads from which in every layer, of any mixer, and the pattern's name.
+
+Equation: M_ij = |dy_i/dx_j|_F / sqrt(D), the norms of the blocks of a mixer's Jacobian, so that the identity gives 1;
+    see jacobian.py
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import TokenMixer
+from blockyard.errors import UserError
+from blockyard.inspect.figures._canvas import (
+    HIGHLIGHT,
+    SEQUENTIAL,
+    ZERO_COLOUR,
+    add_colorbar,
+    canvas,
+    label_ticks,
+    panel_side,
+    save,
+    split_pages,
+)
+from blockyard.inspect.jacobian import block_norms
+from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect.options import Options
+from blockyard.inspect.recorded_calls import RecordedCall, mixing_modules, record_calls, repeat
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import Sample, load_samples, samples_name, select_layers
+from blockyard.inspect.spectrum import effective_rank
+from blockyard.ops.maps import parts
+from blockyard.runs.load import Loaded
+
+OPTIONS = ("layers", "sample", "samples", "prompt", "of", "probes")
+
+
+VISIBLE = 1e-5  # relative to the largest entry: smaller entries count as zero
+ZERO = 1e-12  # relative to the largest entry: float64 leaves less of an exact zero
+EDGE = 1e-2  # relative to the largest entry: a drop from here to zero in one step is an edge
+
+
+def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0) -> str:
+    """Returns the name of the pattern of a table (N, M) of norms; entries below 1e-5 of the largest count as zero.
+
+    A band and a window have an edge: entries beyond it are exactly zero, or entries just inside of it are large. A
+    table without an edge reaches over the whole sequence and fades; the stated distance is only where it falls below
+    1e-5.
+    """
+    norms = norms / norms.max().clamp_min(torch.finfo(norms.dtype).tiny)
+    nonzero = norms > VISIBLE
+    if not nonzero.any():
+        return "nothing"
+    if nonzero.all():
+        return "all"
+    if nonzero.shape[0] != nonzero.shape[1]:
+        return _share(nonzero)
+    count, index = len(nonzero), torch.arange(len(nonzero))
+    distance = index[:, None] - index  # (N, N), from an output back to an input
+    back, ahead = int(distance[nonzero].max()), -int(distance[nonzero].min())
+    if torch.equal(nonzero, torch.ones_like(nonzero).tril()):
+        return "causal: itself and all previous tokens"
+    if torch.equal(nonzero, torch.ones_like(nonzero).tril(-1)):
+        return "strictly causal: all previous tokens"
+    if back == ahead == 0 and _has_edge(norms, distance != 0, distance == 0):
+        return "itself only"
+    extent = "all" if ahead > 0 else "causal" if ahead == 0 else "strictly causal"
+    if grid is not None and len(grid) == 2 and prefix == 0 and grid[0] * grid[1] == count:
+        rows, columns = ((i[:, None] - i).abs() for i in (index // grid[1], index % grid[1]))  # 2 x (N, N)
+        down, across = int(rows[nonzero].max()), int(columns[nonzero].max())
+        if down < grid[0] - 1 or across < grid[1] - 1:
+            if _has_edge(norms, rows > down, rows == down) and _has_edge(norms, columns > across, columns == across):
+                return f"window of {2 * down + 1} x {2 * across + 1}"
+            return f"{extent}, fading: below 1e-5 beyond {down} rows and {across} columns"
+    elif back < count - 1 and ahead < count - 1:
+        ends_back = _has_edge(norms, distance > back, distance == back)
+        if ends_back and _has_edge(norms, distance < -ahead, distance == -ahead):
+            reach = " and itself" if ahead == 0 else f" to {ahead} after" if ahead > 0 else ""
+            return f"band: {back} before{reach}"
+        after = f" before and {ahead} after" if ahead > 0 else ""
+        return f"{extent}, fading: below 1e-5 beyond {back}{after}"
+    if ahead <= 0:
+        hidden = (~nonzero[distance >= -ahead]).float().mean()
+        return f"{extent}, below 1e-5 in {float(hidden):.0%} of its pairs"
+    return _share(nonzero)
+
+
+def _has_edge(norms: Tensor, beyond: Tensor, edge: Tensor) -> bool:
+    """Whether entries `beyond` are zero, or those at the `edge`, just inside of it, are large."""
+    outside, inside = norms[beyond], norms[edge]
+    return not outside.numel() or bool(outside.max() <= ZERO) or bool(inside.max() >= EDGE)
+
+
+def _share(nonzero: Tensor) -> str:
+    return f"{float(nonzero.float().mean()):.0%} of all pairs"
+
+
+_MAX_ELEMENTS = 2**21  # of one activation
+_MAX_COPIES = 512
+
+
+@dataclass
+class LayerMixing:
+    """One layer: `norms` (N, M), the mean over samples of |dy_i/dx_j|_F / sqrt(D).
+
+    variation: the standard deviation of the samples' norms, over the norm of their mean; None for one sample
+    probes: random directions a token, 0 where exact
+    error: the standard error of the estimate, as a share of the typical entry; 0 where exact
+    memory: the columns are the tokens of another sequence
+    rows, columns: labels of outputs (N) and inputs (M): their text for one sample, their indices for several
+    """
+
+    path: str
+    mixer: str
+    norms: Tensor
+    variation: float | None
+    probes: int
+    error: float
+    memory: bool
+    prefix: int
+    grid: tuple[int, ...] | None
+    rows: list[str]
+    columns: list[str]
+
+    @property
+    def name(self) -> str:
+        """The readable name of the layer."""
+        return layer_name(self.path)
+
+
+def mixing_layers(
+    model: nn.Module,
+    samples: list[Sample],
+    *,
+    of: str = "mixer",
+    layers: tuple[int, ...] | None = None,
+    probes: int | None = None,
+) -> list[LayerMixing]:
+    """Returns the token mixing of `model`, layer by layer. Sequences of different lengths are cut to the shortest.
+
+    of: the token "mixer" alone, or the whole "block"; probes: 0 is exact, None is exact up to 4,096 directions
+    Raises UserError for a layer that does not exist, and for a mixer that the model never calls as a module.
+    """
+    all_modules = mixing_modules(model, of)
+    modules = {path: all_modules[path] for path in select_layers(all_modules, layers)}
+    estimates: dict[str, list[tuple[Tensor, float, int]]] = {path: [] for path in modules}
+    first_calls: dict[str, RecordedCall] = {}
+    for sample in samples:
+        single = record_calls(model, modules, sample.batch)
+        elements = max((call.x.numel() for call in single.values()), default=1)
+        copies = max(1, min(_MAX_COPIES, _MAX_ELEMENTS // elements))
+        repeated = record_calls(model, modules, repeat(sample.batch, copies))
+        for path in modules:
+            if path not in repeated:
+                raise UserError(f"{path} is never called as a module; of=block inspects the whole block")
+            first_calls.setdefault(path, single[path])
+            estimates[path].append(block_norms(repeated[path], probes))
+    labelled = samples[0] if len(samples) == 1 else None  # a mean over several samples has no text
+    return [_layer(model, labelled, path, modules[path], first_calls[path], estimates[path]) for path in modules]
+
+
+def to_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[Sample]]:
+    """Returns copies in float64, where an exact zero differs from a small value."""
+    copies = []
+    for sample in samples:
+        batch = sample.batch.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        copies.append(replace(sample, batch=batch))
+    return deepcopy(model).double(), copies
+
+
+def _layer(
+    model: nn.Module,
+    sample: Sample | None,
+    path: str,
+    module: nn.Module,
+    call: RecordedCall,
+    estimates: list[tuple[Tensor, float, int]],
+) -> LayerMixing:
+    rows, columns = (min(norms.shape[axis] for norms, _, _ in estimates) for axis in (0, 1))
+    tables = torch.stack([norms[:rows, :columns] for norms, _, _ in estimates])  # (samples, N, M)
+    mean = tables.mean(0)
+    deviation = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
+    text, memory_text = ([], []) if sample is None else (sample.text_at(path), sample.memory_text)
+    mixer = module if isinstance(module, TokenMixer) else next(m for m in module.modules() if isinstance(m, TokenMixer))
+    return LayerMixing(
+        path=path,
+        mixer=type(mixer).__name__ if mixer is module else f"{type(module).__name__}({type(mixer).__name__})",
+        norms=mean,
+        variation=float(deviation) if len(estimates) > 1 else None,
+        probes=estimates[0][2],
+        error=max(error for _, error, _ in estimates) / math.sqrt(len(estimates)),
+        memory=call.reads_memory,
+        prefix=call.seq.num_prefix,
+        grid=call.seq.grid,
+        rows=token_labels(text, model, call.seq)[:rows],
+        columns=token_labels(memory_text if call.reads_memory else text, model, call.input_seq)[:columns],
+    )
+
+
+_COLUMNS, _PANELS = 4, 12
+_DECADES = 3
+_SIDE = 512  # most rows and columns of a table that is drawn
+_GRID_LABELS = 8  # the size of a panel without labels, as a number of labels
+
+
+def draw_mixing(layers: list[LayerMixing], averaged: str, folder: Path) -> Iterator[Path]:
+    """Draw mixing.png for all layers, and mixing_grid.png where tokens lie on a grid.
+
+    averaged: the samples that were averaged, and how, for the title
+    """
+    title = (
+        f"|dy_i/dx_j| / sqrt(D): how strongly output i (row) depends on input j (column). {averaged}; "
+        "grey is below 1e-6 of the maximum"
+    )
+    for page, part in enumerate(split_pages(len(layers), _PANELS)):
+        page_layers = [layers[i] for i in part]
+        labels = max(max(layer.norms.shape) for layer in page_layers)
+        yield _draw_page(page_layers, title, labels, _draw_table, folder, "mixing", page)
+    on_grid = [layer for layer in layers if layer.grid is not None and len(layer.grid) == 2 and not layer.memory]
+    title = "The same for the output of the middle token (framed), on the grid of inputs; grey is below 1e-6"
+    for page, part in enumerate(split_pages(len(on_grid), _PANELS) if on_grid else []):
+        page_layers = [on_grid[i] for i in part]
+        yield _draw_page(page_layers, title, _GRID_LABELS, _draw_middle, folder, "mixing_grid", page)
+
+
+def _draw_page(
+    layers: list[LayerMixing],
+    title: str,
+    labels: int,
+    draw_panel: Callable[[Any, LayerMixing, float], Any],
+    folder: Path,
+    name: str,
+    page: int,
+) -> Path:
+    columns = min(_COLUMNS, len(layers))
+    rows = -(-len(layers) // columns)
+    side = panel_side(columns, labels)
+    with canvas(rows, columns, (side + 0.5, side), title) as (figure, axes):
+        panels = [panel for row in axes for panel in row]
+        for panel in panels[len(layers) :]:
+            panel.set_axis_off()
+        for panel, layer in zip(panels, layers, strict=False):
+            image = draw_panel(panel, layer, side)
+            panel.set_title(f"{layer.name}: {layer.mixer}", pad=3)
+            add_colorbar(figure, image, panel, fraction=0.046, pad=0.02)
+        return save(figure, folder, name, page)
+
+
+def _draw_table(panel: Any, layer: LayerMixing, side: float) -> Any:
+    image = _draw_norms(panel, merge_neighbours(layer.norms, _SIDE).numpy())
+    for axis, labels in (("x", layer.columns), ("y", layer.rows)):
+        label_ticks(panel, labels if len(labels) <= _SIDE else [], side, axis)  # merged neighbours have no label
+    return image
+
+
+def _draw_middle(panel: Any, layer: LayerMixing, _: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    assert layer.grid is not None
+    rows, columns = layer.grid
+    middle = layer.prefix + (rows // 2) * columns + columns // 2
+    image = _draw_norms(panel, layer.norms[middle, layer.prefix :].reshape(layer.grid).numpy())
+    corner = (columns // 2 - 0.5, rows // 2 - 0.5)
+    panel.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=HIGHLIGHT, linewidth=2))
+    panel.set_xticks([])
+    panel.set_yticks([])
+    return image
+
+
+def _draw_norms(panel: Any, table: Any) -> Any:
+    """Draw a table, on a logarithmic scale where the largest entries would hide the rest, and with grey for zero."""
+    import matplotlib
+    from matplotlib.colors import LogNorm, Normalize
+
+    end = max(float(table.max()), 1e-30)
+    masked = np.ma.masked_less_equal(table, end * 1e-6)
+    low = max(float(masked.min()), end * 10**-_DECADES) if masked.count() else end / 10
+    wide = masked.count() and float(np.ma.median(masked)) < end / 8
+    norm = LogNorm(low, end) if wide and low < end else Normalize(0, end)
+    colours = matplotlib.colormaps[SEQUENTIAL].with_extremes(bad=ZERO_COLOUR)
+    return panel.imshow(masked, cmap=colours, norm=norm, interpolation="nearest")
+
+
+def merge_neighbours(norms: Tensor, side: int) -> Tensor:
+    """Returns norms of at most `side` rows and columns: those of the merged blocks of the Jacobian."""
+    if max(norms.shape) <= side:
+        return norms
+    rows, columns = parts(norms.shape[0], side, norms), parts(norms.shape[1], side, norms)
+    return (rows @ norms.square() @ columns.T).sqrt()
+
+
+SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the token mixing of each selected layer."""
+    model, samples = to_double(loaded.model, load_samples(loaded, options))
+    layers = mixing_layers(model, samples, of=options.of, layers=options.layers, probes=options.probes)
+    method = _method(layers)
+    averaged = f"{'Mean over' if len(samples) > 1 else 'Of'} {samples_name(samples)}; {method}"
+    return InspectionResult(
+        numbers={
+            "of": options.of,
+            "samples": [sample.index for sample in samples],
+            "layers": [_numbers(layer) for layer in layers],
+        },
+        columns=("layer", "mixer", "reads from", "gain", "from itself", "rank", "varies between samples"),
+        rows=[_row(layer) for layer in layers],
+        figures=draw_mixing(layers, averaged, folder),
+        summary=f"{averaged}. gain: |dy/dx|_F / sqrt(N D); from itself: the diagonal's share of the squared norm; "
+        f"rank: singular values above a thousandth of the largest, and effective rank",
+    )
+
+
+def layer_pattern(layer: LayerMixing) -> str:
+    """Returns the name of a layer's pattern; the grid applies to its own sequence only, not to a memory."""
+    return pattern(layer.norms, None if layer.memory else layer.grid, layer.prefix)
+
+
+def _method(layers: list[LayerMixing]) -> str:
+    probes = layers[0].probes
+    if not probes:
+        return "exact"
+    error = max(layer.error for layer in layers)
+    return f"estimated from {probes} random directions a token (standard error {error:.0%})"
+
+
+def _numbers(layer: LayerMixing) -> dict[str, Any]:
+    return {
+        "path": layer.path,
+        "mixer": layer.mixer,
+        "pattern": layer_pattern(layer),
+        "rank": rank(layer.norms),
+        "effective_rank": effective_rank(torch.linalg.svdvals(layer.norms)),
+        "differs": layer.variation,
+        "probes": layer.probes,
+        "standard_error": None if math.isnan(layer.error) else layer.error,
+        "prefix": layer.prefix,
+        "grid": layer.grid,
+        "rows": layer.rows,
+        "columns": layer.columns,
+        "norms": to_json(merge_neighbours(layer.norms, SIDE)),
+    }
+
+
+def _row(layer: LayerMixing) -> tuple[str, ...]:
+    return (
+        layer.name,
+        layer.mixer,
+        layer_pattern(layer),
+        f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
+        "" if layer.memory else f"{_diagonal_share(layer.norms):.0%}",
+        f"{rank(layer.norms)} ({effective_rank(torch.linalg.svdvals(layer.norms)):.1f})",
+        "" if layer.variation is None else f"{layer.variation:.1%}",
+    )
+
+
+def rank(norms: Tensor) -> int:
+    """Returns how many singular values of a matrix are above a thousandth of the largest."""
+    return int(torch.linalg.matrix_rank(norms, rtol=1e-3))
+
+
+def _diagonal_share(norms: Tensor) -> float:
+    power = norms.square()
+    return float(power.diagonal().sum() / power.sum().clamp_min(1e-30))

@@ -1,0 +1,131 @@
+"""`blockyard inspect norms`: how large tokens are after each block, and how many stand out.
+
+Source: Darcet et al. 2024, Vision Transformers Need Registers (arXiv 2309.16588), section 2.1: a few tokens of large
+    norm carry facts of the whole image; with registers they are gone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Seq
+from blockyard.errors import UserError
+from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, canvas, save, split_pages
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import Sample, load_samples, samples_name
+from blockyard.runs.load import Loaded
+
+OPTIONS = ("sample", "samples")
+
+
+FACTOR = 2.0  # times the median from which on a norm stands out; Darcet et al. read theirs off a histogram
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """One place in the stream: `stream`, before the first block, or the output of a block.
+
+    tokens: norms of all real tokens of all samples (n,); prefix: those of class and register tokens (m,)
+    """
+
+    name: str
+    tokens: Tensor
+    prefix: Tensor
+
+    @property
+    def median(self) -> float:
+        """The median norm of tokens without the prefix."""
+        return float(self.tokens.median())
+
+    @property
+    def outliers(self) -> float:
+        """The share of tokens whose norm is more than FACTOR times the median."""
+        return float((self.tokens > FACTOR * self.tokens.median()).float().mean())
+
+
+@torch.no_grad()
+def token_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
+    """Returns the norms of a model's tokens, block by block. Raises UserError for a model of several streams."""
+    steps: Any = getattr(model, "steps", None)
+    assert steps is not None, "every model of ours names its intermediates"
+    tokens: dict[str, list[Tensor]] = {}
+    prefix: dict[str, list[Tensor]] = {}
+    for sample in samples:
+        record = steps(sample.batch)
+        seq = record.get("seq")
+        recorded = [name for name in record if name == "stream" or name.startswith("block.")]
+        if not isinstance(seq, Seq) or not recorded or any(record[name].shape[1] != len(seq) for name in recorded):
+            raise UserError("norms: the blocks of this model do not run over its tokens; use an encoder or a decoder")
+        for name in recorded:
+            norms = record[name][0].norm(dim=-1)  # (prefix + N,)
+            real = torch.ones_like(norms, dtype=torch.bool) if seq.valid is None else seq.valid[0]
+            prefix.setdefault(name, []).append(norms[: seq.num_prefix])
+            tokens.setdefault(name, []).append(norms[seq.num_prefix :][real[seq.num_prefix :]])
+    return [LayerNorms(name, torch.cat(tokens[name]), torch.cat(prefix[name])) for name in tokens]
+
+
+_PANELS = 12  # of a page
+_BINS = 40
+
+
+def draw_norms(layers: list[LayerNorms], of: str, folder: Path) -> Iterator[Path]:
+    """Draw norms.png, a panel for the stream and for each block; the dashed line is where norms stand out."""
+    title = f"Norms of the tokens of {of}; dashed: {FACTOR:g} times the median; marks below: class and register tokens"
+    for page, part in enumerate(split_pages(len(layers), _PANELS)):
+        shown = [layers[index] for index in part]
+        columns = min(4, len(shown))
+        with canvas(-(-len(shown) // columns), columns, (2.8, 2.0), title) as (figure, axes):
+            panels = [panel for row in axes for panel in row]
+            for panel, layer in zip(panels, shown, strict=False):
+                panel.hist(layer.tokens.numpy(), bins=_BINS, color=INK, log=True)
+                panel.yaxis.set_major_formatter(lambda count, _: f"{count:g}")
+                panel.axvline(FACTOR * layer.median, color=HIGHLIGHT, linestyle="--", linewidth=0.9)
+                edge = panel.get_xaxis_transform()
+                panel.plot(layer.prefix.numpy(), [0.02] * len(layer.prefix), "|", color=HIGHLIGHT, transform=edge)
+                panel.set_title(f"{layer.name.replace('.', ' ')}: {layer.outliers:.1%} stand out", pad=3)
+            for panel in panels[len(shown) :]:
+                panel.set_visible(False)
+            yield save(figure, folder, "norms", page)
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the norms of the tokens of the selected samples, block by block."""
+    samples = load_samples(loaded, options)
+    layers = token_norms(loaded.model, samples)
+    return InspectionResult(
+        numbers={
+            "samples": [sample.index for sample in samples],
+            "factor": FACTOR,
+            "layers": [_numbers(layer) for layer in layers],
+        },
+        columns=("after", "median norm", "largest", "stand out", "class and registers"),
+        rows=[_row(layer) for layer in layers],
+        figures=draw_norms(layers, samples_name(samples), folder),
+        summary=f"Of {samples_name(samples)}. stand out: norms of more than {FACTOR:g} times the median",
+    )
+
+
+def _numbers(layer: LayerNorms) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "outliers": layer.outliers,
+        "norms": to_json(layer.tokens),
+        "prefix": to_json(layer.prefix),
+    }
+
+
+def _row(layer: LayerNorms) -> tuple[str, ...]:
+    return (
+        layer.name.replace(".", " "),
+        f"{layer.median:.3g}",
+        f"{float(layer.tokens.max()):.3g}",
+        f"{layer.outliers:.2%}",
+        f"{float(layer.prefix.mean()):.3g}" if len(layer.prefix) else "",
+    )

@@ -1,0 +1,166 @@
+"""`blockyard inspect positions`: the codes that a position scheme adds, and the scores that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Position
+from blockyard.errors import UserError
+from blockyard.inspect.figures._canvas import DIVERGING, add_colorbar, canvas, save
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import select_heads
+from blockyard.runs.load import Loaded
+from blockyard.tokenizer._grid import grid_coordinates
+
+OPTIONS = ("heads",)
+
+
+MOST = 256  # positions that are shown, the first ones
+
+
+@dataclass(frozen=True)
+class PositionCodes:
+    """What one scheme does.
+
+    grid: the layout of the positions, as many as are shown
+    codes: (N, channels), what it adds to tokens or appends to them; None where it does neither
+    tables: (H, N, N) by name: `bias`, what is added to the score of query i and key j, and `rotation`, what rotating
+        equal queries and keys leaves of their product, from 1
+    """
+
+    name: str
+    grid: tuple[int, ...]
+    codes: Tensor | None
+    tables: dict[str, Tensor]
+
+    def similarity(self) -> Tensor | None:
+        """The cosine of the codes of each pair of positions (N, N), without their mean; None without codes."""
+        if self.codes is None:
+            return None
+        centred = self.codes - self.codes.mean(0)
+        unit = centred / centred.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        return (unit @ unit.T).clamp(-1, 1)
+
+
+@torch.no_grad()
+def position_codes(model: nn.Module) -> PositionCodes:
+    """Returns what the position scheme of a model does. Raises UserError where it has none to show."""
+    parts: Any = model
+    scheme = getattr(model, "position", None)
+    if not isinstance(scheme, Position) or not scheme.acts_on:
+        raise UserError("positions: this model has no position scheme (position=none)")
+    tokens, name = parts.ctx.tokens, type(scheme).__name__
+    if not tokens.grid or not scheme.acts_on & {"embed", "rotate", "bias"}:
+        raise UserError(f"positions: {name} reads facts that differ from sample to sample, not positions")
+    scheme = scheme.double()
+    rows = max(1, MOST // tokens.grid[1]) if tokens.axes == 2 else MOST
+    grid = (min(tokens.grid[0], rows), *tokens.grid[1:])
+    coords = grid_coordinates(grid)[1].double()  # (1, N, A), row by row
+    count = coords.shape[1]
+    codes = None
+    if "embed" in scheme.acts_on:
+        without = torch.zeros(1, count, parts.ctx.dim - scheme.width, dtype=torch.float64)
+        codes = scheme.embed(without, coords)[0][:, -scheme.width :]  # (N, channels); of an added code all of them
+    tables: dict[str, Tensor] = {}
+    heads = parts.ctx.heads
+    if "bias" in scheme.acts_on:
+        axes = range(tokens.axes)
+        q, k = (tuple(coords[0, :, axis].view(shape) for axis in axes) for shape in ((1, -1, 1), (1, 1, -1)))
+        table = scheme.bias(torch.arange(heads).view(-1, 1, 1), q, k)
+        tables["bias"] = table.expand(heads, count, count)
+    if "rotate" in scheme.acts_on:
+        width = next((mixer.key_width for mixer in parts.mixers if mixer.key_width), parts.ctx.head_dim)
+        ones = torch.full((1, heads, count, width), width**-0.5, dtype=torch.float64)
+        q_turned, k_turned = scheme.rotate(ones, ones, coords, coords)
+        tables["rotation"] = (q_turned @ k_turned.transpose(-1, -2))[0]
+    return PositionCodes(name, grid, codes, tables)
+
+
+_MAPS = 8  # positions of a grid whose similarity to all others is drawn
+
+
+def draw_positions(codes: PositionCodes, heads: list[int], folder: Path) -> Iterator[Path]:
+    """Draw positions.png, codes by position beside the similarity of positions, and positions_NAME.png by head."""
+    similarity = codes.similarity()
+    if codes.codes is not None and similarity is not None:
+        title = f"{codes.name}: codes by position, and the cosine of each pair (without the mean code)"
+        with canvas(1, 2, (5.0, 4.2), title) as (figure, axes):
+            limit = float(codes.codes.abs().max()) or 1.0
+            left = axes[0][0].imshow(codes.codes.numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+            axes[0][0].set(xlabel="channel", ylabel="position")
+            add_colorbar(figure, left, axes[0][0])
+            right = axes[0][1].imshow(similarity.numpy(), cmap=DIVERGING, vmin=-1, vmax=1)
+            axes[0][1].set(xlabel="position", ylabel="position")
+            add_colorbar(figure, right, axes[0][1])
+            yield save(figure, folder, "positions")
+        if len(codes.grid) == 2:
+            yield from _maps(codes, similarity, folder)
+    for name, table in codes.tables.items():
+        title = f"{codes.name}: {name} by query (row) and key (column), head by head"
+        columns = min(4, len(heads))
+        with canvas(-(-len(heads) // columns), columns, (2.6, 2.4), title) as (figure, axes):
+            limit = float(table.abs().max()) or 1.0
+            panels = [panel for row in axes for panel in row]
+            for panel, head in zip(panels, heads, strict=False):
+                image = panel.imshow(table[head].numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit)
+                panel.set_title(f"head {head}", pad=3)
+            for panel in panels[len(heads) :]:
+                panel.set_visible(False)
+            add_colorbar(figure, image, panels)
+            yield save(figure, folder, f"positions_{name}")
+
+
+def _maps(codes: PositionCodes, similarity: Tensor, folder: Path) -> Iterator[Path]:
+    """Draw positions_maps.png: how alike all positions of the grid are to a few of them."""
+    rows, columns = codes.grid
+    chosen = [(rows - 1) * r // 2 * columns + (columns - 1) * c // 3 for r in (0, 2) for c in range(4)][:_MAPS]
+    with canvas(2, 4, (2.2, 2.2), f"{codes.name}: cosine of the code of one position to all of the grid") as (
+        figure,
+        axes,
+    ):
+        for panel, position in zip([panel for row in axes for panel in row], chosen, strict=True):
+            image = panel.imshow(similarity[position].view(rows, columns).numpy(), cmap=DIVERGING, vmin=-1, vmax=1)
+            panel.set_title(f"{position // columns},{position % columns}", pad=3)
+        add_colorbar(figure, image, axes[0] + axes[1])
+        yield save(figure, folder, "positions_maps")
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the codes of a run's positions, and its tables of the selected heads."""
+    codes = position_codes(loaded.model)
+    heads = select_heads(loaded.model.ctx.heads, options.heads)
+    similarity = codes.similarity()
+    rows = [] if similarity is None else [("codes", "cosine", *_by_distance(codes, similarity))]
+    rows += [
+        (name, f"head {head}", *_by_distance(codes, table[head]))
+        for name, table in codes.tables.items()
+        for head in heads
+    ]
+    return InspectionResult(
+        numbers={
+            "scheme": codes.name,
+            "grid": codes.grid,
+            "codes": None if codes.codes is None else to_json(codes.codes),
+            **{name: to_json(table[heads]) for name, table in codes.tables.items()},
+        },
+        columns=("what", "of", "itself", "next", "half way", "farthest"),
+        rows=rows,
+        figures=draw_positions(codes, heads, folder),
+        summary=f"{codes.name} on {' x '.join(map(str, codes.grid))} positions: means over pairs by their distance",
+    )
+
+
+def _by_distance(codes: PositionCodes, table: Tensor) -> tuple[str, ...]:
+    """The mean entry (N, N) over pairs at distance 0, at distance 1, at half the largest and at the largest."""
+    coords = grid_coordinates(codes.grid)[1][0]
+    distance = (coords[:, None] - coords).abs().sum(-1)  # along the axes
+    largest = int(distance.max())
+    steps = (0, min(1, largest), largest // 2, largest)
+    return tuple(f"{float(table[torch.eq(distance, step)].mean()):.3g}" for step in steps)
