@@ -8,11 +8,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from blockyard.commands import inspect as command
 from blockyard.errors import UserError
 from blockyard.inspect import options as declared
+from blockyard.inspect.kinds.positions import position_codes
 from blockyard.inspect.options import FOLDER, KEYS, KINDS, READERS
+from tests.helpers import tiny
 
 
 def test_every_file_is_a_kind_that_the_command_describes() -> None:
@@ -50,6 +53,13 @@ def test_an_option_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match="not of norms"):
         declared.options(("norms",), {"layers": "0"})
     assert set(READERS) == set(KEYS)
+
+
+def test_positions_leave_the_model_to_the_kinds_that_follow() -> None:
+    """Its weights keep their type: `inspect positions norms` ended in a traceback."""
+    model = tiny(position="learned").float()
+    position_codes(model)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_kinds_and_options_are_known_without_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def position_codes(model: nn.Module) -> PositionCodes:
     tokens, name = parts.ctx.tokens, type(scheme).__name__
     if not tokens.grid or not scheme.acts_on & {"embed", "rotate", "bias"}:
         raise UserError(f"positions: {name} reads facts that differ from sample to sample, not positions")
-    scheme = scheme.double()
+    scheme = copy.deepcopy(scheme).double()  # the model stays as it was trained, for kinds that follow
     rows = max(1, MOST // tokens.grid[1]) if tokens.axes == 2 else MOST
     grid = (min(tokens.grid[0], rows), *tokens.grid[1:])
     coords = grid_coordinates(grid)[1].double()  # (1, N, A), row by row
