@@ -45,7 +45,7 @@ engine/module.py Learner.optimizer_step | the optimizer's step, then the learnin
 """,
     "network": """
 model/_transformer.py Transformer.forward | features, then the head
-  model/_tower.py Tower.forward_features | tokens, positions, prefix, blocks, final norm
+  model/_transformer.py Tower.forward_features | tokens, positions, prefix, blocks, final norm
     model/_embedding.py Embeds.embed_tokens | embedder, mask token, and absolute positions added or concatenated
       tokenizer/_grid.py GridEmbedder.forward via embed | inputs to tokens x (B, N, D) and their facts, `Seq`
     block/pre_norm.py PreNorm.forward via block | one block after another

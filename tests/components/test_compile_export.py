@@ -17,7 +17,7 @@ from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Seq
-from blockyard.model._tower import Tower
+from blockyard.model._transformer import Tower
 from blockyard.ops import attend
 from blockyard.weights.convert.graphs import by_name
 from tests.config.preset_data import small

@@ -35,7 +35,7 @@ from blockyard.inspect.labels import layer_name
 from blockyard.inspect.recorded_calls import mixing_modules
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.inspect.spectrum import Spectrum, spectrum
-from blockyard.model._tower import Tower
+from blockyard.model._transformer import Tower
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.runs.load import Loaded
 from blockyard.token_mixer.attention import Attention, HeadNorm

@@ -7,7 +7,7 @@ from torch import Tensor
 from blockyard.contracts import Inputs, Memory, Parts
 from blockyard.model._cache import Cache
 from blockyard.model._record import Record
-from blockyard.model._tower import Tower
+from blockyard.model._transformer import Tower
 
 
 def of_source(parts: Parts) -> Parts:

@@ -38,7 +38,7 @@ from blockyard.model._prefix import NO_PREFIX
 from blockyard.model._record import Record, note
 from blockyard.model._source_model import SourceModel, of_source
 from blockyard.model._stack import CROSS, Stack, crossing
-from blockyard.model._tower import Tower
+from blockyard.model._transformer import Tower
 
 
 class SequenceToSequence(SourceModel):

@@ -39,7 +39,7 @@ from blockyard.model._compatibility import check_no_cache, check_no_source, chec
 from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
 from blockyard.model._stack import CROSS, Stack, crossing
-from blockyard.model._tower import first_mixers
+from blockyard.model._transformer import first_mixers
 from blockyard.weight_init import Init
 
 
