@@ -95,7 +95,7 @@ def test_an_option_is_described_by_its_name(name: str, expected: list[str], caps
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("qk_nrom", "token_mixer.qk_norm"), ("cosin", "schedule=cosine"), ("positon", "position"), ("zzz", "unknown")],
+    [("qk_nrom", "token_mixer.qk_norm"), ("cosin", "schedule=cosine"), ("positio", "position"), ("zzz", "unknown")],
 )
 def test_an_unknown_name_is_refused(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and the nearest choice or option."""
