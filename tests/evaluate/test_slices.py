@@ -47,7 +47,7 @@ class Fixed(nn.Module):
 
 def by_loops() -> dict[str, float]:
     split = Colours()
-    guess = Fixed()(torch.arange(SAMPLES)[:, None].float()).argmax(1)
+    guess = Fixed()(Inputs(torch.arange(SAMPLES)[:, None].float())).argmax(1)
     right: dict[str, list[float]] = {}
     for sample in range(SAMPLES):
         name = NAMES[int(split.slice[sample])]

@@ -71,7 +71,7 @@ def test_a_sequence_with_an_end_is_never_cut(way: str, position: str, cache: boo
     """It ends when the model has no further place, whether its positions know a last one or not, and that is said."""
     model, prompts = framed(position, liked=(1, 2, 3, 4)), [[START], [START, 1, 2], [START, *[1] * (LENGTH - 1)]]
     seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].inputs))
     rows, stats = written(model, way, prompts, max_tokens=200, cache=cache)
     assert [len(row) for row in rows] == [LENGTH, LENGTH - 2, 1]
     assert (stats.tokens, stats.steps, stats.cuts, stats.unfinished) == (2 * LENGTH - 1, LENGTH, 0, 3)

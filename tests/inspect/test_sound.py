@@ -61,7 +61,7 @@ def test_the_alignment_is_that_of_the_best_path() -> None:
             "Model",
             (),
             {
-                "__call__": lambda self, **_: logits,
+                "__call__": lambda self, _: logits,
                 "ctx": SimpleNamespace(tokens=SimpleNamespace(start=None, end=None, mask=None)),
             },
         )(),

@@ -145,8 +145,8 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
         return x
     if seq.pairs is None:
         raise ValueError(
-            f"position {type(position).__name__} reads facts of pairs of tokens and there are none; call the model "
-            "with pairs=, or use position=none"
+            f"position {type(position).__name__} reads facts of pairs of tokens and there are none; pass "
+            "Inputs(..., pairs=...), or use position=none"
         )
     return position.embed_pairs(x, seq.pairs)  # (B, N, D)
 

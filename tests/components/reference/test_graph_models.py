@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Inputs
 from tests.components.properties.checks import differs
 from tests.components.reference.inputs import preset
 from tests.components.reference.small_graphs import GRAPHS, SIZES, STEPS, facts_of, graph, looped_bias
@@ -92,9 +92,9 @@ def test_without_positions_a_graph_is_a_set_of_equal_nodes() -> None:
 def test_a_model_of_graphs_refuses_to_be_called_without_pairs() -> None:
     batch = a_batch(GRAPHS)
     with pytest.raises(ValueError, match="reads facts of pairs of tokens and there are none"):
-        whole_model(*MODELS["graphormer"])(batch.inputs, batch.lengths)
+        whole_model(*MODELS["graphormer"])(Inputs(batch.inputs, lengths=batch.lengths))
     with pytest.raises(ValueError, match="mixes by facts of pairs of tokens and there are none"):
-        whole_model(*MODELS["gin"])(batch.inputs, batch.lengths)
+        whole_model(*MODELS["gin"])(Inputs(batch.inputs, lengths=batch.lengths))
 
 
 @torch.no_grad()
