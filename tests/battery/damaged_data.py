@@ -45,6 +45,7 @@ class Case(NamedTuple):
     file: str
     name: str
     write: Callable[[Path], object]  # the damaged file, in place of a whole one where there is one
+    refused: bool = False  # whether it must be, where other damages may be harmless
 
     def __str__(self) -> str:
         return f"{self.file}: {self.name}"
@@ -55,7 +56,8 @@ def overrides(file: str, path: Path) -> list[str]:
     if file.endswith(".safetensors"):
         return [*FORMATS[file], f"init.from={path}"]
     base = FORMATS.get(file, TABLE if file.endswith((".csv", ".jsonl")) else ARRAYS)
-    more = ["data.label=null", "data.target=[x]"] if file.endswith(".npy") else []
+    # An .npy has its targets in another: the inputs are their own targets.
+    more = ["objective=regress", f"data.target={path}"] if file.endswith(".npy") else []
     return [*base, f"data.path={path}", *more]
 
 
@@ -98,7 +100,11 @@ def cases() -> Iterator[Case]:
         yield Case(file, f"cut at {share:.0%}", _cut(share))
     for file in FORMATS:
         yield Case(file, "a run of ones", _run_of_ones)
-    yield from _made()
+    yield Case("train-x.tar", "names of 5,000 letters", _renamed)
+    for file, at in itertools.product(("x.csv.gz", "x.jsonl.gz"), (0, 1, 2, 20, 60, 100, -8, -1)):
+        yield Case(file, f"byte {at} changed", _changed_at(at), refused=True)
+    for file, name, write in _hostile():
+        yield Case(file, name, write, refused=True)
 
 
 def _changed(seed: int, count: int) -> Callable[[Path], object]:
@@ -109,6 +115,15 @@ def _changed(seed: int, count: int) -> Callable[[Path], object]:
         start = chance.choice((0, len(data) - span))
         for _ in range(count):
             data[start + chance.randrange(span)] = chance.randrange(256)
+        path.write_bytes(data)
+
+    return write
+
+
+def _changed_at(position: int) -> Callable[[Path], object]:
+    def write(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[position] ^= 0x55
         path.write_bytes(data)
 
     return write
@@ -125,35 +140,51 @@ def _run_of_ones(path: Path) -> None:
     path.write_bytes(data)
 
 
-def _made() -> Iterator[Case]:
+def _hostile() -> Iterator[tuple[str, str, Callable[[Path], object]]]:
     """Files that are hostile as a whole; each must be refused."""
     deep = json.dumps(ROWS[0])[:-1] + ', "x": ' + "[" * 100_000
-    yield Case("x.jsonl", "100,000 brackets", lambda path: path.write_text(f"{json.dumps(ROWS[0])}\n{deep}\n"))
-    yield Case("x.jsonl", "objects in objects", lambda path: path.write_text('{"a": ' * 50_000 + "\n"))
-    yield Case("x.csv", "a long cell in a short row", _long_cell)
-    yield Case("x.csv", "a header of 200,000 characters", lambda path: path.write_text("a" * 200_000 + ",b\n1,2\n"))
-    yield Case("x.npz", "encrypted members", _encrypted)
-    yield Case("x.npz", "another compression", _member_field(8, 99))
+    yield ("x.jsonl", "100,000 brackets", lambda path: path.write_text(f"{json.dumps(ROWS[0])}\n{deep}\n"))
+    yield ("x.jsonl", "objects in objects", lambda path: path.write_text('{"a": ' * 50_000 + "\n"))
+    yield ("x.csv", "a long cell in a short row", _long_cell)
+    yield ("x.csv", "a header of 200,000 characters", lambda path: path.write_text("a" * 200_000 + ",b\n1,2\n"))
+    yield ("x.npz", "encrypted members", _member_flag)
+    yield ("x.npz", "another compression", _member_field(8, 99))
     for brackets in (90, 9_000):
-        yield Case("x.npz", f"a header of {brackets} brackets", _npz_header(b"[" * brackets))
-        yield Case("x.npy", f"a header of {brackets} brackets", _npy_header(b"(" * brackets))
-    for shape in ("(10**30,)", "(-1,)", "(99999999999999,)", "(True,)", "'a'", "((1,),)"):
+        yield ("x.npz", f"a header of {brackets} brackets", _npz_header(b"[" * brackets))
+        yield ("x.npy", f"a header of {brackets} brackets", _npy_header(b"(" * brackets))
+    for shape in (
+        "(10**30,)",
+        "(-1,)",
+        "(99999999999999,)",
+        "(True,)",
+        "(4, True)",
+        "True",
+        "'a'",
+        "((1,),)",
+        "(4, 0)",
+    ):
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
-        yield Case("x.npy", f"shape {shape}", _npy_header(header))
+        yield ("x.npy", f"shape {shape}", _npy_header(header))
     for kind in ("|O", "<f999", "[('a', '<f4')]", "|V8", "<M8[s]"):
         header = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': (4,), }}".encode()
-        yield Case("x.npy", f"type {kind}", _npy_header(header))
-    yield Case("train-x.tar", "3,000 long names", _long_names)
-    yield Case("train-x.tar", "a sparse member", _typed(b"S"))
-    yield Case("train-x.tar", "links only", _typed(tarfile.SYMTYPE))
-    yield Case("train-x.tar", "devices only", _typed(tarfile.CHRTYPE))
+        yield ("x.npy", f"type {kind}", _npy_header(header))
+    yield ("train-x.tar", "3,000 long names", _long_names)
+    for declared in (2**33, 2**60, 2**80):
+        yield ("train-x.tar", f"a member of {declared} bytes", _declared(tarfile.REGTYPE, declared))
+        yield ("train-x.tar", f"a name of {declared} bytes", _declared(tarfile.GNUTYPE_LONGNAME, declared))
+        yield ("train-x.tar", f"a header of {declared} bytes", _declared(tarfile.XHDTYPE, declared))
+    for number in (-1, -1536, 2**60, 2**80):  # with -1,536 its own header would come next
+        yield ("train-x.tar", f"a header that declares {number} bytes", _declared_in_header(number))
+    yield ("train-x.tar", "a sparse member", _typed(b"S"))
+    yield ("train-x.tar", "links only", _typed(tarfile.SYMTYPE))
+    yield ("train-x.tar", "devices only", _typed(tarfile.CHRTYPE))
     for length in (2**63, 2**40, 10**8):
-        yield Case("x.safetensors", f"a header of {length} bytes", _safetensors(struct.pack("<Q", length), b"{}"))
+        yield ("x.safetensors", f"a header of {length} bytes", _safetensors(struct.pack("<Q", length), b"{}"))
     for header in ("[" * 100_000, '{"a": 1}', "[]", '{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'):
-        yield Case("x.safetensors", f"header {header[:12]}...", _safetensors(None, header.encode()))
+        yield ("x.safetensors", f"header {header[:12]}...", _safetensors(None, header.encode()))
     for shape, offsets in (([2**62, 4], [0, 4]), ([-1], [0, 4]), ([1], [0, 2**62]), ([1], [4, 0])):
         entry = {"blocks.0.x": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}
-        yield Case("x.safetensors", f"shape {shape}, offsets {offsets}", _safetensors(None, json.dumps(entry).encode()))
+        yield ("x.safetensors", f"shape {shape}, offsets {offsets}", _safetensors(None, json.dumps(entry).encode()))
 
 
 def _long_cell(path: Path) -> None:
@@ -161,11 +192,8 @@ def _long_cell(path: Path) -> None:
     path.write_text("\n".join([*rows, "x" * 200_000]) + "\n")
 
 
-def _encrypted(path: Path) -> None:
-    _member_flag(path)
-
-
 def _member_flag(path: Path) -> None:
+    """Set the flag that says that a member is encrypted."""
     data = bytearray(path.read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = -1
@@ -210,6 +238,48 @@ def _long_names(path: Path) -> None:
         info.type, info.size = tarfile.GNUTYPE_LONGNAME, 4
         buffer.write(info.tobuf(tarfile.GNU_FORMAT) + b"abc\x00" + bytes(508))
     path.write_bytes(buffer.getvalue() + bytes(1024))
+
+
+def _renamed(path: Path) -> None:
+    """Begin the names of all members with 5,000 letters."""
+    with tarfile.open(path) as archive:
+        members = [(info, archive.extractfile(info)) for info in archive]
+        contents = [(info.name, b"" if stream is None else stream.read()) for info, stream in members]
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in contents:
+            info = tarfile.TarInfo("x" * 5000 + name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def _declared(kind: bytes, size: int) -> Callable[[Path], object]:
+    """Return what appends a member that declares `size` bytes, and has 1,024."""
+
+    def write(path: Path) -> None:
+        info = tarfile.TarInfo("z.png")
+        info.type, info.size = kind, size
+        _append(path, info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+
+    return write
+
+
+def _declared_in_header(size: int) -> Callable[[Path], object]:
+    """Return what appends a member whose extended header declares `size` bytes."""
+
+    def write(path: Path) -> None:
+        info = tarfile.TarInfo("__skipped__")
+        info.pax_headers = {"size": str(size)}
+        _append(path, info.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
+
+    return write
+
+
+def _append(path: Path, member: bytes) -> None:
+    """Append a member to the samples of a shard, in place of its end."""
+    with tarfile.open(path) as archive:
+        archive.getmembers()
+        end = archive.offset
+    path.write_bytes(path.read_bytes()[:end] + member)
 
 
 def _typed(kind: bytes) -> Callable[[Path], object]:

@@ -19,7 +19,7 @@ BATTERIES = {
     "resume_components": Battery("every registered component resumes with the same bits", 252),
     "signals": Battery("TERM, INT, HUP, USR1, doubles, STOP and CONT in every phase; the exit code is never 0", 60),
     "damaged_files": Battery("damaged, foreign and special files in place of those of a run", 150),
-    "damaged_data": Battery("damaged and hostile tables, arrays, archives, weights and configs of libraries", 370),
+    "damaged_data": Battery("damaged and hostile tables, arrays, archives, weights and configs of libraries", 400),
     "hooks": Battery("non-finite values and exceptions in every hook; no poisoned checkpoint", 100),
     "bad_configs": Battery("bad configs generated from the schema: exit code 2 and one message", 1000),
     "valid_configs": Battery("random valid configs train, evaluate and resume", 300),

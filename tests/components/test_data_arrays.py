@@ -139,6 +139,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "beyond the vocabulary": ({"x": IDS}, {"vocabulary": 8}, r"x, rows .*: a token id below 0 or from data\.voc"),
     "no kind": ({"x": ROWS}, {"kind": "image"}, r"float64 of shape \(60, 7\) is no image"),
     "one class": ({"x": ROWS, "y": CLASSES * 0}, {}, r"every row has the class 0"),
+    "no columns": ({"x": ROWS[:, :0]}, {}, r"x: an empty array, of shape \(60, 0\)"),
     "constant": ({"x": ROWS * (np.arange(7) != 3)}, {}, r"column 3 \(from 0\) has one value"),
     "unknown split": ({"x": ROWS, "split": np.array(["rest"] * 60)}, {}, r"split, rows 0, 1, .*: none of train"),
 }

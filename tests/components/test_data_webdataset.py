@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,9 +104,30 @@ def _of(*changes: tuple[str, bytes | None]) -> Callable[[Path], None]:
     return write
 
 
+def _declares(size: int) -> Callable[[Path], None]:
+    """Return what puts a header of an extended format first, by which the member after it has `size` bytes."""
+
+    def write(file: Path) -> None:
+        info = tarfile.TarInfo("__left_out__")
+        info.pax_headers = {"size": str(size)}
+        file.write_bytes(info.tobuf(tarfile.PAX_FORMAT) + file.read_bytes())
+
+    return write
+
+
+def _long_name(file: Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**60
+    file.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + file.read_bytes())
+
+
+@pytest.mark.timeout(60)  # a size that leads back to its own header was read for ever
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (_declares(2**60), r"train-0\.tar is damaged .*declares 1,152,921,504,606,846,976 bytes"),
+        (_declares(-1536), r"train-0\.tar is damaged .*declares -1,536 bytes"),
+        (_long_name, r"train-0\.tar is damaged or truncated after its beginning"),
         (_cut, r"train-0\.tar is damaged or truncated after photos/0001\.\w+ \(.* end of"),
         (_without_end, r"train-0\.tar is damaged or truncated after photos/0007\.cls \(.*end"),
         (_bad_header, r"train-0\.tar is damaged or truncated after photos/0003\.png \(no end of the archive\)"),

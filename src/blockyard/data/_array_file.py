@@ -52,6 +52,8 @@ def read_array(path: Path, name: str, key: str) -> np.ndarray:
                 "or use data=series_table for series of several"
             ) from error
         raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
+    except (SyntaxError, tokenize.TokenError) as error:  # numpy reads a header as Python's literals
+        raise UserError(f"{path} cannot be read as an array: its header is damaged") from error
     except UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
 
@@ -76,6 +78,6 @@ def refuse_rows(path: Path, name: str, problem: str, bad: Any) -> None:
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biufUS":
         raise UserError(f"{path}, {name}: values of type {array.dtype} are neither numbers nor text")
-    if array.ndim == 0 or not len(array):
+    if array.ndim == 0 or not array.size:
         raise UserError(f"{path}, {name}: an empty array, of shape {array.shape}")
     return array

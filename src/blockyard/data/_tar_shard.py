@@ -7,6 +7,7 @@ Reference: webdataset.WebDataset, whose grouping of names into samples is used h
 
 from __future__ import annotations
 
+import io
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -108,10 +109,15 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
     """Yields the files of a shard as webdataset names them: their place, but the text of labels."""
     last = "its beginning"
     try:
-        with tarfile.open(shard, "r:") as archive, shard.open("rb") as file:
+        with _ShardFile(shard) as stream, tarfile.open(fileobj=stream, mode="r:") as archive, shard.open("rb") as file:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # which would be kept
                 last = info.name
+                if info.size < 0 or not info.offset_data <= archive.offset <= stream.length:
+                    left = stream.length - info.offset_data
+                    raise tarfile.ReadError(
+                        f"it declares {info.size:,} bytes; {left:,} are left to the end of the file"
+                    )
                 if not info.isreg() or info.issparse() or _META.match(info.name):
                     continue
                 data: Member | str = Member(info.offset_data, info.size)
@@ -127,6 +133,19 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
         raise UserError(
             f"{shard} is damaged or truncated after {last} ({first_line(error)}); write it again{hint}"
         ) from error
+
+
+class _ShardFile(io.BufferedReader):
+    """A shard, of which tarfile reads as many bytes as a header declares: no more are reserved than the file has."""
+
+    def __init__(self, shard: Path) -> None:
+        super().__init__(io.FileIO(shard))
+        self.length = shard.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next `size` bytes, or all that are left where these are fewer."""
+        left = max(self.length - self.tell(), 0)
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def _label(shard: Path, info: tarfile.TarInfo, file: Any) -> str:
