@@ -22,6 +22,7 @@ PROJECT = "tests/config/test_project_file.py"
 STRANGER = "tests/battery/test_stranger_folder.py"
 HOSTILE = "tests/battery/test_hostile_files.py"
 IMAGES = "tests/components/test_image_formats.py"
+SHARDS = "tests/components/test_data_webdataset.py"
 NATIVE = "tests/components/test_native_check.py"
 SIZES = "tests/weights/test_declared_sizes.py"
 TYPES = "tests/weights/test_number_types.py"
@@ -42,10 +43,11 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
 
 
 _FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
-_IO, _REPLACE, _JSON = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/replace.py"
+_IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/csv_text.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop_actions.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
+_READER = "data/_native_check.py"
 _HYDRA, _YAML = "config/hydra_compose.py", "config/user_yaml.py"
 
 BUGS = (
@@ -58,7 +60,7 @@ BUGS = (
     _bug("no-previous", _IO, "if path.name == LAST and is_regular(path):", "if path is None:", CHECKPOINT),
     _bug("leftover-link", _IO, "if os.path.samestat(source.stat(), target.lstat()):", "if source is None:", REPAIR),
     _bug("torn-writes", _REPLACE, "    os.replace(temporary, path)", "    path.write_bytes(b'')", FOLDER, CHECKPOINT),
-    _bug("sums-unread", _JSON, "value.pop(CHECKSUM) != _checksum(value)", "value.pop(CHECKSUM) is None", REPAIR),
+    _bug("sums-unread", _REPLACE, "value.pop(CHECKSUM) != _checksum(value)", "value.pop(CHECKSUM) is None", REPAIR),
     _bug("old-last-stays", _FIX, "if newest.path.name != LAST:", "if newest is None:", REPAIR),
     _bug("best-not-restored", _FIX, "steps.get(BEST) != best_step", "steps is None", REPAIR),
     _bug("refused-files-stay", _FIX, "if os.path.lexists(bad.path):", "if bad is None:", REPAIR),
@@ -105,22 +107,12 @@ BUGS = (
     _bug("any-image-format", "data/_decode.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug("integers-are-weights", "weights/number_types.py", "if dtype not in _floating():", "if dtype is None:", TYPES),
     _bug("sizes-unbounded", _SIZES, "if value > LARGEST[kind]:", "if value is None:", SIZES),
-    _bug(
-        "timm-opens-files",
-        "weights/convert/timm_models.py",
-        "value is None and key in (*_FLAGS",
-        "key in (key, *_FLAGS",
-        SIZES,
-    ),
-    _bug("reader-unwatched", "data/_native_check.py", "if child.returncode or", "if not child or", NATIVE),
+    _bug("timm-opens-files", _TIMM, "value is None and key in (*_FLAGS", "key in (key, *_FLAGS", SIZES),
+    _bug("reader-unwatched", _READER, "if child.returncode or", "if not child or", NATIVE),
+    _bug("answers-uncounted", _READER, " or len(answers) < len(paths):", ":", NATIVE),
     _bug("pixels-unbounded", "data/_decode.py", "if width * height <= MAX_RESIZED:", "if width * height:", HOSTILE),
-    _bug(
-        "formulas-stay",
-        "report/render/csv.py",
-        "value.lstrip().startswith(_COMPUTED)",
-        "value is None",
-        "tests/report/test_csv.py",
-    ),
+    _bug("formulas-stay", _CSV, "value.lstrip().startswith(_COMPUTED)", "value is None", CSV),
+    _bug("sizes-of-members", "data/_tar_shard.py", "if info.size < 0 or", "if not info and", SHARDS),
     _bug("page-unescaped", "report/page/document.py", "title=html.escape(title)", "title=title", PAGE),
     _bug("secrets-stay", "runs/redact.py", "return bool(_KEY.search(key))", "return False", SECRETS),
     _bug(

@@ -27,7 +27,7 @@ BATTERIES = {
     "stranger_folder": Battery("every command in a fresh process in a folder full of files that must not run", 2478),
     "bombs": Battery("compressed files that fill a memory, false headers, absurd search spaces: refused", 165),
     "environment": Battery("full disks, quotas, descriptors, memory, clocks, locales and paths", 80),
-    "processes": Battery("two processes, of which one is killed, stopped, slow or raises", 38),
+    "processes": Battery("two processes, of which one is killed, stopped, slow or raises", 46),
     "sweeps": Battery("planners, servers and workers killed in every phase of a sweep", 60),
     "loggers": Battery("logging services that are killed, slow, full or wrong", 30),
     "soak": Battery("2,000 updates and 200 runs in one process; memory, descriptors and threads stay flat", 1),

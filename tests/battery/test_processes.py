@@ -88,7 +88,7 @@ CASES = [
 ]
 CASES += [
     case
-    for act in ("kill", "stop")
+    for act in ("kill", "stop", "raise", "exit")
     for number in (1, 0)
     for phase in ("step", "ring")
     if _possible(case := Case("context", act, number, phase))

@@ -25,12 +25,13 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "x.parquet"
 
 
-def test_a_reader_that_is_killed_becomes_one_message(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", ["", '{"names": ["a", "b"]}'], ids=["without an answer", "after its answer"])
+def test_a_reader_that_is_killed_becomes_one_message(answer: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal that ends the other process is named, with the file, and this process goes on."""
     run = subprocess.run
 
     def killed(command: list[str], **settings: Any) -> Any:
-        code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+        code = f"import os, signal; os.write(1, {answer.encode()!r}); os.kill(os.getpid(), signal.SIGSEGV)"
         return run([command[0], "-c", code], **settings)
 
     monkeypatch.setattr(_native_check.subprocess, "run", killed)
