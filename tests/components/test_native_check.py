@@ -39,6 +39,16 @@ def test_a_reader_that_is_killed_becomes_one_message(answer: str, table: Path, m
         verify(table, PARQUET)
 
 
+def test_a_reader_that_ends_without_an_answer_is_no_success(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0 alone says nothing of the file."""
+    run = subprocess.run
+    monkeypatch.setattr(
+        _native_check.subprocess, "run", lambda command, **settings: run([command[0], "-c", ""], **settings)
+    )
+    with pytest.raises(UserError, match=r"x\.parquet is damaged: its reader ended with exit code 0"):
+        verify(table, PARQUET)
+
+
 def test_a_file_is_read_ahead_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is kept, a refusal too, until the file changes."""
     counts = []
