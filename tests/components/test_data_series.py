@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 
+from blockyard.contracts import Inputs
 from blockyard.data.co2 import Co2
 from blockyard.data.digit_series import DigitSeries
 from blockyard.data.series_file import SeriesFile
@@ -215,5 +216,5 @@ class Last(torch.nn.Module):
         super().__init__()
         self.horizon = horizon
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs[:, -1].expand(-1, self.horizon)
+    def forward(self, batch: Inputs) -> torch.Tensor:
+        return batch.inputs[:, -1].expand(-1, self.horizon)

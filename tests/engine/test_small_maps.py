@@ -32,7 +32,9 @@ def test_weights_that_only_meet_padding_have_no_gradient(size: int, padding: int
         gradient = guarded[0].weight.grad
         assert gradient is not None
         assert conv.weight.grad is not None
-        torch.testing.assert_close(gradient, conv.weight.grad, rtol=0.02, atol=0.02)
+        # A sum of n products of size 1 is about sqrt(n); CPUs without bf16 of their own round its parts to bf16 too.
+        terms = output.numel() / output.shape[1]
+        torch.testing.assert_close(gradient, conv.weight.grad, rtol=0.02, atol=8 * 2**-8 * terms**0.5)
 
 
 def test_the_offsets_that_meet_an_input() -> None:

@@ -14,6 +14,7 @@ from blockyard.engine.loggers.none import NoLogger
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.engine.loggers.trackio import Trackio
 from tests.engine.logged_runs import STEPS, log_run, run_folder
+from tests.paths import ROOT
 
 SECRET = "hunter2hunter2"
 
@@ -52,7 +53,8 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
         "board = str(out / 'board')\n"
         "log_run(run_folder(out), Trackio(project='yard', directory=board, group='sweep', name='post/s0'))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "the run continues" not in done.stderr
     database = next((tmp_path / "board").glob("*.db"))
@@ -79,7 +81,8 @@ def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> No
         "runs = sqlite3.connect(next((out / 'board').glob('*.db'))).execute('select distinct run_name from metrics')\n"
         "assert [name for (name,) in runs] == [folder.name]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     (picture,) = (tmp_path / "board" / "media").rglob("*.png")
     assert picture.read_bytes() == (tmp_path / "mixing.png").read_bytes()

@@ -19,6 +19,7 @@ from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from tests.engine.logged_runs import BOUND, STEPS, log_run, run_folder
+from tests.paths import ROOT
 
 SECRET = "hunter2hunter2"
 
@@ -136,6 +137,7 @@ def _in_a_process(kind: str, outputs: Path, **environment: str) -> tuple[float, 
         capture_output=True,
         text=True,
         timeout=600,
+        cwd=ROOT,
         env=clean | {"HOME": str(outputs), "NETRC": str(outputs / "none")} | environment,
     )
     assert done.returncode == 0, done.stderr

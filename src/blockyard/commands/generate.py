@@ -85,23 +85,23 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     images = {key: args.pop(key, None, reader) for key, reader in IMAGES.items()}
     args.check_empty("generate", KEYS)
-    name = run_of(name, "generate", outputs)
     chosen = {key: value for key, value in settings.items() if value is not None}
     if "compile" in chosen:
         chosen["compiled"] = chosen.pop("compile")
     chosen_images = {key: value for key, value in images.items() if value is not None}
     if "images" in chosen_images:
         refuse_with("images", {"prompt": prompts, "source": sources, **{key: settings[key] for key in TEXT_ONLY}})
-        return draw(name, chosen_images, **chosen, outputs=outputs, allow=allow)
+        return draw(run_of(name, "generate", outputs), chosen_images, **chosen, outputs=outputs, allow=allow)
     refuse_with("images", chosen_images, needed=True)
     if prompts is None and sources is None:
         raise UserError(
             'generate needs prompt=TEXT, such as prompt="def ", source=TEXT|FILE for a run with a source, or images=16 '
             "for a run on images"
         )
+    run = run_of(name, "generate", outputs)
     from blockyard.generate.api import stream_to_terminal
 
-    stream_to_terminal(name, prompts or [""], sources=sources, **chosen, outputs=outputs, allow=allow)
+    stream_to_terminal(run, prompts or [""], sources=sources, **chosen, outputs=outputs, allow=allow)
     return 0
 
 

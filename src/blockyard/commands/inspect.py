@@ -61,11 +61,11 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     texts = {key: text for key in OF_KINDS if (text := args.pop(key)) is not None}
     args.check_empty("inspect", KEYS)
-    name = run_of(name, "inspect", outputs)
     if out is not None and (not out or (Path(out).exists() and not Path(out).is_dir())):
         raise UserError(f"out={out}: expected a folder")
     chosen = options(kinds, texts)
+    run = run_of(name, "inspect", outputs)
     from blockyard.inspect.run import inspect
 
-    inspect(name, kinds, chosen, which=which, out=out, log=log, outputs=outputs, allow=allow)
+    inspect(run, kinds, chosen, which=which, out=out, log=log, outputs=outputs, allow=allow)
     return 0

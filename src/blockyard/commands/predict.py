@@ -62,7 +62,6 @@ def run(arguments: Sequence[str]) -> int:
         key = text.partition("=")[0]
         if re.fullmatch(r"[a-z]+=\S*", text) and near(key, KEYS):
             raise UserError(f"{text}: unknown option of predict{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
-    name = run_of(name, "predict", settings["outputs"], moved)
     if "-" in inputs:
         place = inputs.index("-")
         inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
@@ -71,9 +70,10 @@ def run(arguments: Sequence[str]) -> int:
     path = None if out is None else local_path(out, "out")
     if path is not None and path.suffix != ".csv":
         raise UserError(f"out={out}: predictions are written as .csv")
+    run = run_of(name, "predict", settings["outputs"], moved)
     from blockyard.evaluate.predict import predict
 
-    predictions, _ = predict(name, inputs, **settings)
+    predictions, _ = predict(run, inputs, **settings)
     if path is None and not sys.stdout.isatty():
         sys.stdout.write(as_csv(predictions))
         return 0

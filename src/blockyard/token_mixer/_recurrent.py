@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class Recurrent(TokenMixer):
         width = max(1, round(expansion * ctx.dim / directions))
         self.ahead = cell(ctx.dim, width, bias=bias, batch_first=True)
         self.back = None if ctx.causal else cell(ctx.dim, width, bias=bias, batch_first=True)
+        # oneDNN has an LSTM in bf16 only for CPUs with bf16 of their own, and torch raises elsewhere.
+        self._in_float32 = isinstance(self.ahead, nn.LSTM) and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         self.proj_out = residual(ctx, width * directions, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -63,16 +65,23 @@ class Recurrent(TokenMixer):
 
     def _states(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """The state at every token, read forwards and, where bidirectional, backwards: (B, N, E)."""
-        forwards, _ = self.ahead(x)
+        forwards, _ = self._run(self.ahead, x)
         if self.back is None:
             return forwards
-        backwards, _ = self.back(reverse(x, valid))
+        backwards, _ = self._run(self.back, reverse(x, valid))
         return torch.cat([forwards, reverse(backwards, valid)], dim=-1)  # (B, N, E)
+
+    def _run(self, cell: nn.RNNBase, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
+        """The states (B, N, E) and the last one; in float32 where a CPU has no LSTM in half precision."""
+        if self._in_float32 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return cell(x.float(), start)  # type: ignore[no-any-return]
+        return cell(x, start)  # type: ignore[no-any-return]
 
     def _continue(self, x: Tensor, cache: StateCache) -> Tensor:
         """The state at every token that follows those of the cache: (B, N, E). torch keeps the batch second."""
         start = None if cache.parts is None else tuple(part.transpose(0, 1).contiguous() for part in cache.parts)
-        states, end = self.ahead(x, start[0] if start is not None and len(start) == 1 else start)
+        states, end = self._run(self.ahead, x, start[0] if start is not None and len(start) == 1 else start)
         parts = end if isinstance(end, tuple) else (end,)
         cache.store(*(part.transpose(0, 1) for part in parts))
         return states

@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from blockyard.contracts.option_types import LARGEST_FLOAT
 from blockyard.sweep.spec.fields import did_you_mean, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
 
 MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")
 SEARCH: dict[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
+LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
 RANGE = ("low", "high", "log", "int", "step")
 _WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
 _STEPS = 10**9  # values of a range with a step
