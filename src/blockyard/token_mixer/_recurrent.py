@@ -75,8 +75,8 @@ class Recurrent(TokenMixer):
         """The states (B, N, E) and the last one; in float32 where a CPU has no LSTM in half precision."""
         if self._in_float32 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
-                return cell(x.float(), start)  # type: ignore[no-any-return]
-        return cell(x, start)  # type: ignore[no-any-return]
+                return cell(x.float(), start)
+        return cell(x, start)
 
     def _continue(self, x: Tensor, cache: StateCache) -> Tensor:
         """The state at every token that follows those of the cache: (B, N, E). torch keeps the batch second."""
