@@ -139,8 +139,9 @@ def only_run(outputs: Path) -> RunFolder:
 
 
 def files(outputs: Path) -> list[str]:
-    """Every file and folder, relative; not what waits in the cache to be removed, as others may be writing it."""
-    paths = [path for path in outputs.rglob("*") if not (path.name.startswith(TEMPORARY) and "cache" in path.parts)]
+    """Every file and folder, relative; not what waits in a cache to be removed, as others may be writing it."""
+    caches = {"cache", ".baselines"}
+    paths = [path for path in outputs.rglob("*") if not (path.name.startswith(TEMPORARY) and caches & {*path.parts})]
     return sorted(str(path.relative_to(outputs)) for path in paths)
 
 

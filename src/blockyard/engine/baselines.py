@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import read_json, write_json
+from blockyard.atomic_files import read_json, remove_temporary, write_json
 from blockyard.contracts import Baselines
 from blockyard.engine.system.interrupts import Interrupted
 from blockyard.errors import UserError
@@ -39,6 +39,7 @@ log = logging.getLogger("blockyard")
 FOLDER = ".baselines"  # under the folder of runs
 LOST = "the process ended while it was computed"
 _VERSION = 1  # of what the baselines compute
+_LEFT = 3600.0  # seconds after which a temporary file has no writer any more
 _WAIT = 300.0  # seconds for another run that computes the same ones
 _SIZES = {"batch_size", "eval_batch_size", "drop_last"}  # options of data that change no sample
 
@@ -122,6 +123,7 @@ def _alone(path: Path) -> Iterator[None]:
     while True:
         try:
             lock.acquire()
+            remove_temporary(path.parent, untouched=_LEFT)  # what killed runs left; others may write beside it
             break
         except InUse:
             if time.monotonic() > deadline:
