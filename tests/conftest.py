@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections import Counter
@@ -82,6 +83,16 @@ def _own_folder(_no_checkout: Path) -> Iterator[None]:
     """A working folder for each test."""
     with working_folder(_no_checkout):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """What a test attaches to the root logger writes to the output captured for it, which is closed afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = [each for each in root.handlers if each in handlers]
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -171,12 +171,26 @@ def _train(task: Task, folder: RunFolder) -> int:
 def _redirect_logging(stream: Any) -> Iterator[None]:
     """Let log handlers that write to the terminal write to the stream instead."""
     handlers = [h for h in logging.getLogger().handlers if type(h) is logging.StreamHandler]
-    before = [handler.setStream(stream) for handler in handlers]
+    before = [_set_stream(handler, stream) for handler in handlers]
     try:
         yield
     finally:
         for handler, old in zip(handlers, before, strict=True):
-            handler.setStream(old or sys.stderr)
+            _set_stream(handler, old or sys.stderr)
+
+
+def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
+    """`StreamHandler.setStream` for streams that may be closed, which it cannot flush; returns the one before."""
+    before = handler.stream
+    if before is not None and getattr(before, "closed", False):
+        handler.acquire()
+        try:
+            handler.stream = stream
+        finally:
+            handler.release()
+    else:
+        handler.setStream(stream)
+    return before
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:
