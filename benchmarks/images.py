@@ -57,8 +57,7 @@ def write_photographs(folder: Path, count: int) -> int:
 
 def blockyard_pass(data: Any, workers: int, images: int) -> Pass:
     """So many training images, by the loader of a run."""
-    from blockyard.engine.layout import Layout
-    from blockyard.engine.loader import BatchDataset, training_loader
+    from blockyard.engine.loader import BatchDataset, Layout, training_loader
     from blockyard.objective.classify import Classify
     from blockyard.tokenizer.patch import Patch
 

@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.objective._chunked_cross_entropy import chunked_cross_entropy
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.ops.projection import LOGITS, Projection
 
 VOCABULARIES = (512, 50_257)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.engine.loggers import _wandb, _wandb_run
+from blockyard.engine.loggers import _wandb, wandb
 from blockyard.engine.loggers.run_log import RunLog
 from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
@@ -81,7 +81,7 @@ def _wait() -> None:
     """Give a logger on a busy machine ten times as long."""
     (RunLog.__init__.__kwdefaults__ or {})["finish_seconds"] = 120.0
     for name in ("INIT_SECONDS", "FINISH_SECONDS", "TEARDOWN_SECONDS"):
-        setattr(_wandb_run, name, 60.0)
+        setattr(wandb, name, 60.0)
     _wandb._PROBE_SECONDS = 60.0
 
 

@@ -65,8 +65,7 @@ def _started(self: ServerProcess, handle: int) -> Any:
 
 
 def _serve(files: list[Connection], folder: str, environment: dict[str, str], path: list[str], threads: int) -> None:
-    from blockyard.sweep.executor._fork_server import ForkServer
-    from blockyard.sweep.executor._forked_cell import set_threads
+    from blockyard.sweep.executor._fork_server import ForkServer, set_threads
 
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -84,7 +84,7 @@ sweep/execution/cell.py execute | in the process that runs the cell
     "result": """
 commands/compare.py run | or the end of `blockyard sweep`
   report/comparison.py compare | everything that the tables and the page show, as plain data
-    report/load/selection.py load_selection | the runs, from their folders
+    report/load/resolve.py load_selection | the runs, from their folders
     report/stats/verdict.py compare_arms | means, paired differences, intervals, p-values, verdicts
     report/stats/expectations.py evaluate | whether what was expected holds
     report/answer.py answer | the verdict in a sentence

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Gt, Le, Lt
 
 from blockyard.config import catalog
-from blockyard.config.schema import Option, Root, options
-from blockyard.config.slots import slot
+from blockyard.config.schema import Option, Root, options, slot
 from blockyard.config.targets import locate
 
 OBJECT = "{_target_:torch.nn.Identity}"

@@ -12,7 +12,7 @@ from torch import nn
 
 from blockyard.engine.callbacks.base import RunCallback
 from blockyard.engine.job import Job
-from blockyard.engine.loggers import feed
+from blockyard.engine.loggers import run_log
 from blockyard.engine.loggers.base import RunLogger
 
 Value = TypeVar("Value")
@@ -232,4 +232,4 @@ def plant_logger(hook: str, fault: Fault) -> None:
 
     fault.early = True
     run.run_loggers = lambda config: [_Logger(hook, fault)]
-    feed._START_SECONDS = 0.0
+    run_log._START_SECONDS = 0.0

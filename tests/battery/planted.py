@@ -42,13 +42,13 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
     return Bug(name, file, sound, broken, tests)
 
 
-_FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
+_FILE, _CONTENT, _FIX = "runs/checkpoint.py", "runs/checkpoint_content.py", "runs/checkpoint_io.py"
 _IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/csv_text.py"
-_LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop_actions.py"
+_LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _READER = "data/_native_check.py"
-_HYDRA, _YAML = "config/hydra_compose.py", "config/user_yaml.py"
+_HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
 
 BUGS = (
     _bug("pickles-run", _FILE, "weights_only=True", "weights_only=False", CHECKPOINT),
@@ -69,7 +69,7 @@ BUGS = (
     _bug("failure-is-0", _END, 'return Ending("failed", 1, reason', 'return Ending("failed", 0, reason', FAILURES),
     _bug("exits-interrupt", _END, "isinstance(error, Interrupted):", "isinstance(error, SystemExit):", ENDINGS),
     _bug("metrics-stay", _RUN, "folder.metrics.truncate_after(job.start_step)", "pass", RESUME),
-    _bug("raw-reasons", "runs/reason.py", "printable(redact_text(line.strip()))", "line.strip()", ENDINGS),
+    _bug("raw-reasons", "runs/status.py", "printable(redact_text(line.strip()))", "line.strip()", ENDINGS),
     _bug(
         "streams-differ",
         _LOOP,
@@ -99,11 +99,11 @@ BUGS = (
     _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
-    _bug("hydra-visible", "config/user_folder_source.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
+    _bug("hydra-visible", "config/user_folders.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if aliases > MAX_ALIASES:", "if aliases < 0:", SAFETY),
-    _bug("bounds-ignored", "config/bounds.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
-    _bug("cores-ignored", "config/bounds.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
-    _bug("memory-ignored", "config/memory_need.py", "need.total <= there", "need.total >= 0", BOUNDS),
+    _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
+    _bug("cores-ignored", "config/schema.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
+    _bug("memory-ignored", "config/trial_build.py", "need.total <= there", "need.total >= 0", BOUNDS),
     _bug("any-image-format", "data/_decode.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug("integers-are-weights", "weights/number_types.py", "if dtype not in _floating():", "if dtype is None:", TYPES),
     _bug("sizes-unbounded", _SIZES, "if value > LARGEST[kind]:", "if value is None:", SIZES),
@@ -125,7 +125,7 @@ BUGS = (
     _bug("locks-shared", "runs/lock.py", "_try_lock(handle, fcntl.LOCK_EX) and _same_file", "_same_file", ONE_PROCESS),
     _bug(
         "loggers-stop-runs",
-        "engine/loggers/feed.py",
+        "engine/loggers/run_log.py",
         "if not plain and threading",
         "if threading",
         "tests/engine/test_loggers.py",

@@ -12,7 +12,7 @@ from blockyard.atomic_files import TEMPORARY, read_json, read_yaml
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
-from blockyard.runs.metrics_table import parse
+from blockyard.runs.metrics import parse
 from tests.engine_runs import rows
 
 # Of the clock and the machine: in summary.json, and in the state that checkpoints keep of the stopwatch.

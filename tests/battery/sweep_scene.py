@@ -17,7 +17,7 @@ from typing import Any
 
 from blockyard.atomic_files import TEMPORARY
 from blockyard.runs.lock import held
-from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.metrics import read_metrics
 from tests.battery.strikes import Strike, arm, note
 from tests.fork import forked, typed
 
@@ -162,8 +162,7 @@ def _descendants(apart: int) -> list[int]:
 def fork_the_server() -> None:
     """Fork the local executor's server instead of starting Python anew, which takes ten times as long."""
     from blockyard.sweep.executor import _server_process
-    from blockyard.sweep.executor._fork_server import ForkServer
-    from blockyard.sweep.executor._forked_cell import set_threads
+    from blockyard.sweep.executor._fork_server import ForkServer, set_threads
 
     def started(self: _server_process.ServerProcess, handle: int) -> Any:
         return ForkedProcess(lambda: serve(handle, self.threads))

@@ -12,8 +12,7 @@ from blockyard.data.arrays import Arrays
 from blockyard.data.table import Table
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
-from blockyard.sweep.spec.bad_question import BadQuestion
-from blockyard.sweep.spec.question import read
+from blockyard.sweep.spec.question import BadQuestion, read
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.patch import Patch
 from tests.battery import bombs

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from blockyard.engine import setup
-from blockyard.engine.callbacks.loop_actions import LoopActions
+from blockyard.engine.callbacks.loop import LoopActions
 from blockyard.engine.module import Learner
 from blockyard.ops import ring
 from blockyard.runs.checkpoint import newest_good

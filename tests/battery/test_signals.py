@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from blockyard.engine import evaluator, setup, summary
-from blockyard.engine.callbacks.loop import LoopCallback
-from blockyard.engine.callbacks.loop_actions import LoopActions
+from blockyard.engine.callbacks.loop import LoopActions, LoopCallback
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.runs import start

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.execution.cell_states import read_state
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.battery.cases import battery, cases
@@ -77,7 +77,7 @@ PLANNER = [
     ("blockyard.report.render.terminal:show", 1),
 ]
 WORKER = [
-    ("blockyard.sweep.executor._forked_cell:execute", 1),
+    ("blockyard.sweep.executor._fork_server:execute", 1),
     ("blockyard.sweep.execution.cell:create_run", 1),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 3),
     ("os:replace=last.ckpt", 1),
@@ -295,8 +295,8 @@ JOBS = [
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor.submit", KILL, "after", 1, "planner"),
     Strike("os:replace=jobs.json", KILL, "before", 1, "planner"),
     Strike("os:replace=jobs.json", TERM, "after", 1, "planner"),
-    Strike("blockyard.sweep.executor._slurm_jobs:JobFollower.outcome", KILL, "before", 1, "planner"),
-    Strike("blockyard.sweep.executor._slurm_jobs:JobFollower.outcome", INT, "after", 1, "planner"),
+    Strike("blockyard.sweep.executor._slurm_queue:JobFollower.outcome", KILL, "before", 1, "planner"),
+    Strike("blockyard.sweep.executor._slurm_queue:JobFollower.outcome", INT, "after", 1, "planner"),
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor._leave_queue", KILL, "before", 1, "planner"),
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor._leave_queue", STOP, "before", 1, "planner"),
 ]

@@ -12,8 +12,7 @@ from annotated_types import Ge, Gt
 from blockyard.config import catalog
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
-from blockyard.config.schema import Option, options
-from blockyard.config.slots import slot
+from blockyard.config.schema import Option, options, slot
 from blockyard.config.targets import locate
 from tests.tiny import ON_CPU, ONE_BATCH, steps
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blockyard.cli import main
-from blockyard.data import _read_once, _table_columns, arrays
+from blockyard.data import _loaded, _table_columns, arrays
 from blockyard.data.hf import HuggingFace
 from blockyard.data.table import Table
 from blockyard.errors import UserError
@@ -26,7 +26,7 @@ ROWS = [{"a": n + 0.5, "b": n % 7, "label": ("no", "yes")[n % 2]} for n in range
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    _read_once.forget()
+    _loaded.forget()
 
 
 @pytest.fixture
@@ -92,11 +92,11 @@ def test_check_train_and_predict_read_once(
     config = (*SHORT, *options, f"data.path={long_ago(path)}")
     assert main(["check", *config]) == 0
     assert reads == once
-    _read_once.forget()  # as at the start of another process
+    _loaded.forget()  # as at the start of another process
     reads.clear()
     assert main(["train", *config, "name=once"]) == 0
     assert reads == once
-    assert _read_once._entry is None, "a run keeps its data alone"
+    assert _loaded._entry is None, "a run keeps its data alone"
     reads.clear()
     new = write_rows(tmp_path / "new.csv", [{"a": 1, "b": 2}])
     if options[0] == "data=arrays":

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
-from blockyard.sweep.execution.time_taken import read_times
+from blockyard.sweep.execution.estimate import read_times
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 from blockyard.sweep.spec import locate

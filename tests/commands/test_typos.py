@@ -10,7 +10,7 @@ from blockyard.cli import main
 from blockyard.config import catalog
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.synonyms import ABSENT, FAMILIES, absent, family_for
+from blockyard.config.known_keys import ABSENT, FAMILIES, absent, family_for
 
 # A command line, and what its message proposes.
 TYPOS = [

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from blockyard.data._token_folder import read_source
-from blockyard.data._token_shard import read_shard
+from blockyard.data._token_shard import read_shard, read_source
 from blockyard.data._token_stream import TokenStream, TokenWindows
 from blockyard.data.tokens import Tokens
 from blockyard.errors import UserError

@@ -10,15 +10,13 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Batch, DataSpec, Splits, TokenSpec
 from blockyard.data._augment import Augment
-from blockyard.data._classes import classes_of
 from blockyard.data._images import ImageSplit as Images
 from blockyard.data._images import LabelledImages, Moments, Preprocess
 from blockyard.data._order import balanced_order, step_indices
-from blockyard.engine.layout import Layout
-from blockyard.engine.loader import BatchDataset
+from blockyard.data._split import classes_of
+from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.errors import UserError
-from blockyard.objective._mixing import Mixed, Mixing, rectangle
-from blockyard.objective.classify import Classify
+from blockyard.objective.classify import Classify, Mixed, Mixing, rectangle
 
 CLASSES = torch.tensor([0] * 30 + [1] * 6 + [2] * 3)
 IMAGE, TOKENS = DataSpec("image", (1, 6, 6), target="class", classes=3), TokenSpec((3, 3))

@@ -16,8 +16,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Splits
 from blockyard.data.dataset import OwnDataset
 from blockyard.data.lightning import LightningDataModule, OwnModule
-from blockyard.engine.layout import Layout
-from blockyard.engine.loader import BatchDataset, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch

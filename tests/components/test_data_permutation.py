@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockyard.data import _order, _permutation
-from blockyard.data._order import keyed_order, step_indices, steps_per_epoch
-from blockyard.data._permutation import permuted
+from blockyard.data import _order
+from blockyard.data._order import keyed_order, permuted, step_indices, steps_per_epoch
 
 
 def assert_bijection(size: int, key: int) -> None:
@@ -33,12 +32,12 @@ def test_any_size_with_any_key(size: int, key: int) -> None:
 
 def test_a_lossy_round_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every round adds modulo the same side, which loses indices where the sides differ."""
-    real = _permutation._rounds
+    real = _order._rounds
 
     def lossy(index: Any, sides: tuple[Any, Any], keys: Any) -> Any:
         return real(index, (sides[0], sides[0]), keys) % (sides[0] * sides[1])
 
-    monkeypatch.setattr(_permutation, "_rounds", lossy)
+    monkeypatch.setattr(_order, "_rounds", lossy)
     with pytest.raises(AssertionError):
         assert_bijection(1023 * 1024, 3)
 

@@ -11,10 +11,9 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from blockyard.data._order import mix
-from blockyard.data._photo_augment import PhotoAugment, ResizedCrop, seeded
+from blockyard.data._photographs import PhotoAugment, ResizedCrop, seeded
 from blockyard.data.image_folder import ImageFolder
-from blockyard.engine.layout import Layout
-from blockyard.engine.loader import BatchDataset, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
 from tests.image_files import write_images
@@ -92,7 +91,7 @@ def test_a_planted_bug_is_caught(photos: Path, monkeypatch: pytest.MonkeyPatch) 
     train = ImageFolder(root=str(photos), size=8, **ALL).load(Patch()).train  # type: ignore[arg-type]
     order = torch.arange(5)
     batch = train.batch(order, KEY).inputs
-    monkeypatch.setattr("blockyard.data._photo_augment.seeded", lambda seed: torch.no_grad())
+    monkeypatch.setattr("blockyard.data._photographs.seeded", lambda seed: torch.no_grad())
     assert not torch.equal(train.batch(order, KEY).inputs, batch)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from blockyard.cli import main
 from blockyard.contracts import Splits
-from blockyard.data._series_splits import nearest
+from blockyard.data._series_records import nearest
 from blockyard.data.series_table import SeriesTable
 from blockyard.errors import UserError
 from blockyard.tokenizer.series_patch import SeriesPatch

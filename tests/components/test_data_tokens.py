@@ -14,8 +14,7 @@ import torch
 from blockyard.contracts import Resizable
 from blockyard.data import _token_stream
 from blockyard.data._text import Windows
-from blockyard.data._token_folder import read_source
-from blockyard.data._token_shard import read_shard, release
+from blockyard.data._token_shard import read_shard, read_source, release
 from blockyard.data._token_stream import TokenStream, TokenWindows
 from blockyard.data.tokens import Tokens
 from blockyard.errors import UserError

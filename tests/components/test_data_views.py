@@ -12,9 +12,8 @@ from torch import Tensor
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.data._augmented_views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, augmented_views, draws_of_view
 from blockyard.data._images import LabelledImages, Moments
-from blockyard.data._views import ViewSplit
+from blockyard.data._views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, ViewSplit, augmented_views, draws_of_view
 from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digit_canvas import INK, CanvasSplit, DigitCanvas
 from blockyard.data.digits import Digits

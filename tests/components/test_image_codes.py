@@ -18,8 +18,7 @@ from blockyard.contracts import DataSpec, auxiliary_loss
 from blockyard.data.digits import Digits
 from blockyard.objective.next_token import NextToken
 from blockyard.tokenizer._image_tokens import ImageTokens
-from blockyard.tokenizer._kmeans import kmeans, nearest
-from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer
+from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer, kmeans, nearest
 from blockyard.tokenizer.patch_codes import PatchCodes
 from blockyard.tokenizer.vq import VQ
 from blockyard.weight_init import initialise

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from blockyard.contracts import Batch, DataSpec, TokenSpec
-from blockyard.engine.layout import Layout
+from blockyard.engine.loader import Layout
 from blockyard.objective.masked_token import MaskedToken
 from blockyard.objective.next_token import NextToken
 from tests import engine_runs

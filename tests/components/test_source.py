@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from blockyard.config.build import Components
 from blockyard.config.check import check, reasons
 from blockyard.config.compose import compose
-from blockyard.config.model_size import flops_by_module
+from blockyard.config.size_matching import flops_by_module
 from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Splits, Tokenizer, TokenSpec
 from blockyard.contracts.objective import source_as_input
 from blockyard.data._loaded import LoadedData

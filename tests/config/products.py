@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from blockyard.config import catalog
-from blockyard.config.alternatives import default_pick
+from blockyard.config.check import default_pick
 from blockyard.config.compose import Composed, complete, compose
 from blockyard.config.targets import locate
 

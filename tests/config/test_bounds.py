@@ -13,8 +13,7 @@ from torch import nn
 from blockyard.config import machine
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.schema import Option, options
-from blockyard.config.slots import slot
+from blockyard.config.schema import Option, options, slot
 from blockyard.contracts import Issue
 from tests.battery.bad_values import every_option
 
@@ -86,7 +85,7 @@ def test_a_choice_of_whole_numbers_takes_those_alone(value: object) -> None:
 
 
 def test_workers_are_bound_by_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockyard.config.bounds.cpu_cores", lambda: 2)
+    monkeypatch.setattr("blockyard.config.schema.cpu_cores", lambda: 2)
     assert issues("trainer.num_workers=8") == []
     (issue,) = issues("trainer.num_workers=9")
     assert "expected at most 8 on this machine, 4 for each CPU core" in issue.text

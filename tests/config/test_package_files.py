@@ -7,8 +7,8 @@ import pickle
 import pytest
 from omegaconf import OmegaConf, flag_override
 
-from blockyard.config import hydra_compose, package_files
-from blockyard.config.hydra_compose import compose_choices
+from blockyard.config import hydra_config, user_folders
+from blockyard.config.hydra_config import compose_choices
 
 CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post_norm", "norm=rms"), ("preset=vit",)]
 
@@ -17,7 +17,7 @@ CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post
 def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
     compose = compose_choices.__wrapped__
     kept = [compose(overrides) for _ in range(2)]  # the second time from parsed files
-    monkeypatch.setattr(package_files, "use_package_files", lambda: None)
+    monkeypatch.setattr(user_folders, "use_package_files", lambda: None)
     assert kept == [compose(overrides)] * 2
 
 
@@ -40,11 +40,11 @@ def test_files_of_a_user_are_read_again(tmp_path):
 
 def test_what_is_set_in_a_config_does_not_reach_the_next_one():
     overrides = ("experiment=gpt_code_small",)
-    first = hydra_compose._compose(overrides)
+    first = hydra_config._compose(overrides)
     before = OmegaConf.to_container(first, resolve=False)
     with flag_override(first, ["struct", "readonly"], False):
         for key in [key for key in first if key != "hydra"]:
             for inner in list(first[key]) if OmegaConf.is_dict(first[key]) else ():
                 first[key][inner] = "changed"
         first.allow.append("changed")
-    assert OmegaConf.to_container(hydra_compose._compose(overrides), resolve=False) == before
+    assert OmegaConf.to_container(hydra_config._compose(overrides), resolve=False) == before

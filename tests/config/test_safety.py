@@ -87,7 +87,7 @@ def test_own_package_only_when_named():
 
 def test_a_secret_of_the_wrong_type_is_not_told_back(tmp_path, monkeypatch, capsys):
     (tmp_path / "guarded.py").write_text(
-        "from blockyard.engine.loggers.none import NoLogger\n\n\n"
+        "from blockyard.engine.loggers.base import NoLogger\n\n\n"
         "class Guarded(NoLogger):\n"
         "    def __init__(self, *, api_key: int = 0) -> None:\n"
         "        super().__init__()\n"

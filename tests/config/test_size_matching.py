@@ -9,8 +9,7 @@ import pytest
 from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.config.model_size import ModelSizes
-from blockyard.config.size_matching import describe_match
+from blockyard.config.size_matching import ModelSizes, describe_match
 from tests.helpers import choices, node
 from tests.sweep.spec_plans import refusals
 from tests.tiny import DECODER
@@ -149,7 +148,7 @@ def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
 
 
 def test_planted_search_that_stops_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.config.size_search import SizeSearch
+    from blockyard.config.size_matching import SizeSearch
 
     monkeypatch.setattr(SizeSearch, "solve", lambda self, start: start if self._count(start) else None)
     with pytest.raises(AssertionError):

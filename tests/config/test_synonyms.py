@@ -6,8 +6,8 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.config import catalog
+from blockyard.config.known_keys import CHOICES, OPTIONS, choices_for, options_for
 from blockyard.config.schema import options
-from blockyard.config.synonyms import CHOICES, OPTIONS, choices_for, options_for
 from blockyard.config.targets import locate
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from blockyard.config import user_yaml
 from blockyard.config.compose import compose
-from blockyard.config.multirun import expand
+from blockyard.config.overrides import expand
 from blockyard.errors import UserError
 from tests.battery.hostile_folders import GLOBAL, reaching_hydra
 
@@ -117,7 +117,7 @@ def test_a_package_that_a_file_allows_is_not_imported(text: str, tmp_path: Path,
 @pytest.mark.parametrize("path", ["hydra", "hydra/launcher", "hydra/config", "..", "../hydra", "norm/../hydra"])
 def test_hydra_sees_no_group_of_its_own_in_a_folder(path: str, tmp_path: Path) -> None:
     """What a user's folder has under `hydra` is neither a group nor a config, even where the folder was not refused."""
-    from blockyard.config.user_folder_source import UserFolder
+    from blockyard.config.user_folders import UserFolder
 
     (tmp_path / "conf/hydra/launcher").mkdir(parents=True)
     (tmp_path / "conf/norm").mkdir()

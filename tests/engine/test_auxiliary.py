@@ -12,9 +12,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Batch, Inputs
 from blockyard.engine import cost_card
-from blockyard.engine.learner_settings import Settings
-from blockyard.engine.loss_mean import LossMean
-from blockyard.engine.module import Learner
+from blockyard.engine.module import Learner, LossMean, Settings
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.optimizer.sgd import SGD

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from blockyard.contracts import Batch
-from blockyard.engine.layout import Layout
-from blockyard.engine.loader import BatchDataset, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.errors import UserError
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from blockyard.config.build import Components
 from blockyard.contracts import Batch
-from blockyard.engine.block_checkpoints import checkpoint_blocks
+from blockyard.engine.module import checkpoint_blocks
 from tests.engine_runs import assert_same_bits, run
 from tests.tiny import DECODER, configured
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from blockyard.engine.callbacks.agreement import Agreement
-from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.callbacks.loop import Agreement, LoopCallback
 from blockyard.engine.ending import ending_of
 from blockyard.engine.module import Learner
 from blockyard.engine.peers import ConnectionLost, PeerFailed, PeerLost, Peers, symptom
@@ -24,8 +23,7 @@ from blockyard.engine.system.child_watch import ChildWatch
 from blockyard.engine.system.interrupts import Interrupted, Interrupts, Paused
 from blockyard.errors import UserError, printable
 from blockyard.runs.rank_notes import Note, clear_notes, read_notes, write_note
-from blockyard.runs.reason import reason_of
-from blockyard.runs.status import Status, read_status, write_status
+from blockyard.runs.status import Status, read_status, reason_of, write_status
 from tests.engine_runs import folder, run
 from tests.fork import forked
 

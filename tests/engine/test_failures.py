@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from blockyard.engine import setup as prepare_module
-from blockyard.engine.callbacks import loop_actions
-from blockyard.engine.callbacks.loop_actions import LoopActions
+from blockyard.engine.callbacks import loop
+from blockyard.engine.callbacks.loop import LoopActions
 from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
@@ -68,7 +68,7 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
 ) -> None:
     """The planted bug: what the guards are for."""
     monkeypatch.setattr(NanGuard, "check", lambda *_: None)
-    monkeypatch.setattr(loop_actions, "check_weights", lambda *_: None)
+    monkeypatch.setattr(loop, "check_weights", lambda *_: None)
 
     def poison(self: Learner) -> None:
         if self.step.number == 5:

@@ -13,9 +13,8 @@ import pytest
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.loggers import RunLog, RunLogger
-from blockyard.engine.loggers.base import flatten
+from blockyard.engine.loggers.base import flatten, presented
 from blockyard.engine.loggers.none import NoLogger
-from blockyard.engine.loggers.presented import presented
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -90,7 +89,7 @@ def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCa
 def test_a_logger_that_is_too_slow_loses_rows_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blockyard.engine.loggers.feed._WAITING", 3)
+    monkeypatch.setattr("blockyard.engine.loggers.run_log._WAITING", 3)
     log_run(run_folder(tmp_path), Recorder("start", hangs=1.0))
     assert caplog.text.count("loses metrics") == 1
 
@@ -137,7 +136,7 @@ def test_an_error_before_the_first_step_leaves_the_logger_out(tmp_path: Path, ca
 def test_a_logger_that_hangs_while_it_is_abandoned_is_left_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blockyard.engine.loggers.feed._ABANDON_SECONDS", 0.2)
+    monkeypatch.setattr("blockyard.engine.loggers.run_log._ABANDON_SECONDS", 0.2)
     logger = Recorder("start", hangs=2 * BOUND)
     logger.abandon = lambda: time.sleep(2 * BOUND)  # type: ignore[method-assign]
     assert log_run(run_folder(tmp_path), logger, finish_seconds=0.2) < BOUND

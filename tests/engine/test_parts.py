@@ -14,8 +14,7 @@ from blockyard.contracts import Batch, Inputs, Objective
 from blockyard.engine import setup_model
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
-from blockyard.engine.learner_settings import Settings
-from blockyard.engine.module import Learner
+from blockyard.engine.module import Learner, Settings
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder

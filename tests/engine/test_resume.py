@@ -125,7 +125,7 @@ def test_what_an_objective_draws_is_drawn_again(tmp_path: Path) -> None:
 def test_draws_that_follow_the_process_and_not_the_update_are_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from blockyard.engine.layout import Layout
+    from blockyard.engine.loader import Layout
 
     calls = iter(range(1000))
     monkeypatch.setattr(Layout, "draw_key", lambda self, step: next(calls))

@@ -18,9 +18,8 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Batch
 from blockyard.data._text import Lines, Windows
 from blockyard.errors import UserError
-from blockyard.evaluate.extrapolation_files import picture, table
-from blockyard.evaluate.length_extrapolation import Curve, extrapolate, scaled_positions
-from blockyard.evaluate.other_sizes import evaluate_longer
+from blockyard.evaluate.length_extrapolation import Curve, extrapolate, picture, scaled_positions, table
+from blockyard.evaluate.resolution import evaluate_longer
 from blockyard.objective.next_token import NextToken
 from blockyard.position.bias_table import BiasTable
 from blockyard.runs.folder import RunFolder

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
-from blockyard.evaluate.other_sizes import evaluate_resolutions
+from blockyard.evaluate.resolution import evaluate_resolutions
 from blockyard.runs.folder import RunFolder
 from tests import engine_runs
 from tests.engine_runs import run

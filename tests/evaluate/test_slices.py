@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Batch, Inputs, Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.evaluate.api import evaluate as evaluate_run
-from blockyard.evaluate.by_slice import BySlice
+from blockyard.evaluate.by_position import BySlice
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken

@@ -14,7 +14,7 @@ from torchmetrics.text import CHRFScore
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate, evaluate_written
-from blockyard.evaluate.text_scores import scores
+from blockyard.evaluate.written import scores
 from blockyard.generate.api import generate_all
 from blockyard.runs.folder import RunFolder
 from tests import engine_runs

@@ -13,7 +13,7 @@ from blockyard.contracts import Seq
 from blockyard.errors import UserError
 from blockyard.generate import compiled_step
 from blockyard.generate.compiled_step import CompiledStep, StoredKeys, check_compiles
-from blockyard.generate.options import check_compiled
+from blockyard.generate.request import check_compiled
 from blockyard.model._prefix import Prefix
 from tests.generate.decoding import greedy
 from tests.helpers import tiny

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blockyard.errors import UserError
-from blockyard.generate.options import COLDEST, HOTTEST, check_options
+from blockyard.generate.request import COLDEST, HOTTEST, check_options
 from blockyard.generate.sampling import probabilities
 
 

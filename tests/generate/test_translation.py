@@ -12,7 +12,7 @@ import blockyard
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all
-from blockyard.generate.options import check_device
+from blockyard.generate.request import check_device
 from blockyard.runs.folder import RunFolder
 from tests import engine_runs
 

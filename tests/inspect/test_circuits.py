@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from blockyard.errors import UserError
 from blockyard.inspect.circuits import head_circuits
+from blockyard.inspect.jacobian import spectrum
 from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
-from blockyard.inspect.spectrum import spectrum
 from blockyard.ops import maps
 from tests.inspect.small_models import build_model
 

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.errors import UserError
+from blockyard.inspect.jacobian import effective_rank
 from blockyard.inspect.kinds.mixing import rank
 from blockyard.inspect.kinds.positions import position_codes
-from blockyard.inspect.spectrum import effective_rank
 from tests import engine_runs
 from tests.helpers import tiny
 from tests.tiny import SHORTEST

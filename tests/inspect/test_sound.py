@@ -18,7 +18,7 @@ from blockyard.contracts import Batch, Context, DataSpec, Tokenizer
 from blockyard.inspect.figures.sound_figure import RANGE, spectrogram
 from blockyard.inspect.sound import Label, Sound, alignment, token_edges
 from blockyard.objective.ctc import CTC
-from blockyard.report import prediction_pictures
+from blockyard.report import attention_maps
 from blockyard.tokenizer.log_mel import LogMel
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise
@@ -102,7 +102,7 @@ SMALL = (
 def check_written_picture(folder: Path) -> None:
     """`eval write=true` draws the first recordings of the test split, which the page finds; a small file."""
     assert main(["eval", f"run={folder}", "write=true"]) == 0
-    picture = folder / prediction_pictures.FILES["spectrograms"]
+    picture = folder / attention_maps.FILES["spectrograms"]
     with Image.open(picture) as image:
         assert image.width > 600
         assert image.height > 300

@@ -14,8 +14,8 @@ from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.inspect.circuits import copying_spectrum, head_circuits, ov_circuit, qk_circuit, token_tables
+from blockyard.inspect.jacobian import spectrum
 from blockyard.inspect.samples import Sample
-from blockyard.inspect.spectrum import spectrum
 from blockyard.ops import maps
 from tests.tiny import TINY, TRANSLATE
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch
-from blockyard.objective import _chunked_cross_entropy
-from blockyard.objective._chunked_cross_entropy import chunked_cross_entropy
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective import _cross_entropy
+from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.objective.next_token import NextToken
 from blockyard.ops import projection
 from blockyard.ops.projection import Projection, deferred
@@ -59,12 +58,12 @@ def test_it_equals_that_of_torch() -> None:
 
 
 def test_a_sign_that_is_wrong_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    correct = _chunked_cross_entropy._loss_and_slope
+    correct = _cross_entropy._loss_and_slope
 
     def planted(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:
         return correct(logits, target, smoothing, 0.0)[0], correct(logits, target, smoothing, -z_loss)[1]
 
-    monkeypatch.setattr(_chunked_cross_entropy, "_loss_and_slope", planted)
+    monkeypatch.setattr(_cross_entropy, "_loss_and_slope", planted)
     with pytest.raises(AssertionError):
         test_it_equals_the_loss_of_all_logits(7, {"z_loss": 0.3}, True)
 

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from blockyard.config.compose import compose
-from blockyard.report.comparison_result import Comparison
+from blockyard.report.comparison import Comparison
 from blockyard.runs.identity import identity, run_name
 from blockyard.sweep.plan.sweep_plan import Arm, Refused, SweepPlan
 from tests.tiny import UNTRAINED, plan_of

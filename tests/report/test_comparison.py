@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from blockyard.engine.callbacks import attention_maps as callback
-from blockyard.report import attention_maps, prediction_pictures
+from blockyard.report import attention_maps
 from blockyard.report.changes import changes
-from blockyard.report.comparison import compare
-from blockyard.report.comparison_result import Comparison
+from blockyard.report.comparison import Comparison, compare
 from blockyard.report.curves import curve, thin
-from blockyard.report.load.arm_names import RunConfig, arm_names
-from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
 from blockyard.report.load.run_record import read_run
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import ARMS, config, grid, many, run, sweep, write
@@ -217,7 +215,7 @@ def test_pictures_of_predictions_are_those_of_the_first_run_that_has_any(tmp_pat
         (arm, 1, "restoration"),
     ]
     assert base64.b64decode(shown[0]["image"].removeprefix("data:image/png;base64,")) == png + b"one"
-    (second / "forecast.png").write_bytes(png + bytes(prediction_pictures.MAX_BYTES))
+    (second / "forecast.png").write_bytes(png + bytes(attention_maps.MAX_BYTES))
     assert [one["name"] for one in compare(plan).predictions] == ["restoration"]
 
 

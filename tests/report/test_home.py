@@ -12,8 +12,7 @@ import pytest
 from blockyard.atomic_files import read_yaml, write_json
 from blockyard.cli import main
 from blockyard.report.comparison import compare
-from blockyard.report.home.content import home
-from blockyard.report.home.page import render_home
+from blockyard.report.home.page import home, render_home
 from blockyard.runs.index import records
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.page_data import HOSTILE

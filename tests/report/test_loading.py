@@ -11,8 +11,7 @@ import pytest
 import blockyard
 from blockyard.errors import UserError
 from blockyard.report.answer import answer
-from blockyard.report.comparison import compare
-from blockyard.report.comparison_result import plain
+from blockyard.report.comparison import compare, plain
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
 from blockyard.sweep.plan.sweep_plan import Cell, Refused, SweepPlan

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.report.comparison import compare
-from blockyard.report.comparison_result import Comparison
+from blockyard.report.comparison import Comparison, compare
 from blockyard.sweep.plan.sweep_plan import Refused, SweepPlan
 from tests.report.report_runs import ARMS, sweep
 

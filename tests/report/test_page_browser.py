@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from blockyard.report import prediction_pictures
+from blockyard.report import attention_maps
 from blockyard.report.page import write
 from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 from tests.report.page_data import HOSTILE, comparison
@@ -134,7 +134,7 @@ def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_p
     (tmp_path / "written-test.png").write_bytes(content.getvalue())
     record: Any = SimpleNamespace(path=tmp_path, done=True, arm="arm 0", seed=2)
     made = comparison(arms=2, predictions=True)
-    made["predictions"] = prediction_pictures.pictures([record])
+    made["predictions"] = attention_maps.pictures([record])
     arm = made["arms"][0]["name"]
     made["predictions"][0]["arm"] = arm
     page = opened(made)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from blockyard.report.fairness import range_ends
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.range_ends import range_ends
 
 SPACE = {"low": 1e-4, "high": 1e-2, "log": True}
 

@@ -21,8 +21,7 @@ from blockyard.report.stats.paired import (
     permutation_p,
     smallest_p,
 )
-from blockyard.report.stats.power import seeds_needed
-from blockyard.report.stats.verdict import compare_arms, corrected
+from blockyard.report.stats.verdict import compare_arms, corrected, seeds_needed
 
 SEEDS = (3, 5, 10)
 

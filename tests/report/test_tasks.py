@@ -10,8 +10,8 @@ import pytest
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
+from blockyard.report.load.group_by import by_task
 from blockyard.report.load.run_record import RunRecord
-from blockyard.report.load.tasks import by_task
 from tests.report.report_runs import ARMS, run, sweep
 
 OTHER = {"data": {"fingerprint": "e" * 64, "train": 10, "validation": 10, "test": 10}}

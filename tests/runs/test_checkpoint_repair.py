@@ -9,7 +9,7 @@ import pytest
 
 from blockyard import atomic_files
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, newest_good, read, verify
-from blockyard.runs.checkpoint_repair import repair
+from blockyard.runs.checkpoint_io import repair
 from blockyard.runs.metrics import MetricsWriter, lost_rows
 from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.start import create_run

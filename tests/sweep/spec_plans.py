@@ -8,7 +8,7 @@ import pytest
 
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.spec.bad_question import BadQuestion
+from blockyard.sweep.spec.question import BadQuestion
 
 
 def plan_from(tmp_path: Path, text: str, *overrides: str, name: str = "x") -> SweepPlan:

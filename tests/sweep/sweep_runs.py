@@ -11,7 +11,7 @@ from typing import Any
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.lock import held, holder
-from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
 from tests.tiny import SHORTEST, configured, plan_of
 

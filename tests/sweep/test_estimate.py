@@ -12,13 +12,12 @@ import torch
 
 from blockyard.atomic_files import write_json, write_yaml
 from blockyard.cli import main
-from blockyard.config import model_size
+from blockyard.config import size_matching
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
 from blockyard.engine.data_reader import DataReader
-from blockyard.sweep.execution.estimate import estimate
+from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, estimate
 from blockyard.sweep.execution.measured_run import measure
-from blockyard.sweep.execution.run_costs import FinishedRuns, RunSizes
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
@@ -182,7 +181,7 @@ def test_a_model_whose_size_is_unknown_is_reported(here: Path, monkeypatch: pyte
     def broken(parts: object) -> int:
         raise RuntimeError("this part needs real tensors\nand more")
 
-    monkeypatch.setattr(model_size, "_flops", broken)
+    monkeypatch.setattr(size_matching, "_flops", broken)
     plan = planned(here)
     text = str(estimate(plan, plan.cells))
     assert "FLOPs unknown, time unknown" in text

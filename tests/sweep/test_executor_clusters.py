@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from blockyard.atomic_files import read_json
-from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
 from blockyard.sweep.executor.base import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockyard.config.build import Components
-from blockyard.config.model_size import ModelSizes
+from blockyard.config.size_matching import ModelSizes
 from blockyard.ops.flops import counter
 from tests.sweep.spec_plans import plan_from, refusals
 

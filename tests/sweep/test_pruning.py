@@ -18,7 +18,7 @@ from blockyard.runs.start import create_run
 from blockyard.sweep.execution import cell
 from blockyard.sweep.executor.base import Task
 from blockyard.sweep.executor.local import LocalExecutor
-from blockyard.sweep.search import optuna_settings, optuna_store, search_runner
+from blockyard.sweep.search import optuna_store, search_runner
 from blockyard.sweep.search.pruning import NAME, trial_callbacks
 from tests.engine_runs import assert_same_bits, config, killed_at, run
 from tests.sweep.search_runs import ARMS, plan
@@ -31,7 +31,7 @@ def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
     """A study with finished trials of these validation curves, and one more that runs."""
     folder.mkdir(parents=True, exist_ok=True)
     made = optuna_store.open_study(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
-    made.pruner = optuna_settings.make_pruner(pruner)
+    made.pruner = optuna_store.make_pruner(pruner)
     for curve in curves:
         trial = made.ask()
         for number, value in enumerate(curve, 1):

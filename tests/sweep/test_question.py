@@ -7,8 +7,7 @@ import textwrap
 import pytest
 
 from blockyard.sweep.spec import strict_yaml
-from blockyard.sweep.spec.bad_question import BadQuestion
-from blockyard.sweep.spec.question import parse, read
+from blockyard.sweep.spec.question import BadQuestion, parse, read
 
 GOOD = """
 # Does it matter?

@@ -13,7 +13,7 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
-from blockyard.sweep.executor import _slurm_jobs, _slurm_queue, build
+from blockyard.sweep.executor import _slurm_queue, build
 from blockyard.sweep.executor.base import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep.sweep_runs import PATIENCE, plan
@@ -81,7 +81,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that has ended without a result is not given time to show one."""
-    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 0.0)
+    monkeypatch.setattr(_slurm_queue, "_RESULT_WAIT", 0.0)
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_an_array_that_is_cancelled_is_reported_together(
     cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for a late result is one for all jobs, not one after the other."""
-    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 0.5)
+    monkeypatch.setattr(_slurm_queue, "_RESULT_WAIT", 0.5)
     cluster.script("squeue", cluster.queue(*(f"77_{number} CANCELLED" for number in range(4))))
     with cluster.executor(cancel=False) as executor:
         submit(executor, made, 4)

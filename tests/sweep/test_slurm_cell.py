@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from blockyard.sweep.executor import _slurm_cell
-from blockyard.sweep.executor._slurm_cell import CellJob
+from blockyard.sweep.executor import _slurm_queue
+from blockyard.sweep.executor._slurm_queue import CellJob
 from blockyard.sweep.executor.base import Outcome, Task
 
 TASK = Task("tiny/s0", {})
@@ -38,8 +38,8 @@ def requeues(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def run(monkeypatch: pytest.MonkeyPatch, execute: Callable[[Task], Outcome], state: str | None) -> Any:
     """The outcome of the job, or its exit code where it leaves none. state: of the job, according to SLURM."""
-    monkeypatch.setattr(_slurm_cell, "execute", execute)
-    monkeypatch.setattr(_slurm_cell, "own_state", lambda: state)
+    monkeypatch.setattr(_slurm_queue, "execute", execute)
+    monkeypatch.setattr(_slurm_queue, "own_state", lambda: state)
     try:
         return CellJob(None)(TASK)
     except SystemExit as ended:

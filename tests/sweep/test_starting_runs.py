@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.spec.bad_question import BadQuestion
 from blockyard.sweep.spec.file_paths import beside
+from blockyard.sweep.spec.question import BadQuestion
 from tests.engine_runs import run
 from tests.tiny import SHORTEST
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockyard.sweep.spec import strict_yaml
-from blockyard.sweep.spec.bad_question import BadQuestion
-from blockyard.sweep.spec.question import read
+from blockyard.sweep.spec.question import BadQuestion, read
 
 
 @pytest.mark.parametrize(

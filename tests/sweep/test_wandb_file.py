@@ -24,7 +24,7 @@ from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.search.trials import arm_template
 from blockyard.sweep.wandb_file import files, write
 from tests.tiny import TINY, steps
 

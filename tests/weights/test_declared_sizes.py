@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from blockyard.cli import main
 from blockyard.errors import UserError
-from blockyard.weights.convert import building
+from blockyard.weights.convert import importing
 from blockyard.weights.convert.declared_sizes import KINDS, LARGEST, Stored, whole_number
 from blockyard.weights.convert.importing import import_weights
 from tests.library_models import CASES
@@ -117,7 +117,7 @@ def test_a_declared_size_is_refused_before_a_model_is_built(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(building, "compose", lambda *_: pytest.fail("a config was composed"))
+    monkeypatch.setattr(importing, "compose", lambda *_: pytest.fail("a config was composed"))
     folder = copied(models[model], tmp_path / "theirs", settings)
     with pytest.raises(UserError, match=reason):
         import_weights(folder, tmp_path / "ours")

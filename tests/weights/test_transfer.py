@@ -11,8 +11,7 @@ from blockyard.errors import UserError
 from blockyard.model._embedding import scaled_coords
 from blockyard.position.learned import Learned
 from blockyard.weights.lora import Lora, add_lora
-from blockyard.weights.resizing import Layout
-from blockyard.weights.transfer import compare, load
+from blockyard.weights.transfer import Layout, compare, load
 from tests.helpers import context, tiny
 
 

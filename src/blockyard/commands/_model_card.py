@@ -11,7 +11,7 @@ from torch import nn
 
 from blockyard.config.build import Components
 from blockyard.config.catalog import OF_SOURCE
-from blockyard.config.model_size import flops_by_module
+from blockyard.config.size_matching import flops_by_module
 from blockyard.config.targets import locate
 from blockyard.contracts import (
     Block,

@@ -23,7 +23,7 @@ from blockyard.errors import UserError, refuse
 
 if TYPE_CHECKING:
     from blockyard.commands.train import TrainArgs
-    from blockyard.sweep.execution.stop_signals import StopSignals
+    from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
 log = logging.getLogger("blockyard")
@@ -41,9 +41,9 @@ _PATIENCE = 10.0  # seconds that a run has to end after a second signal
 
 def run(args: TrainArgs) -> int:
     """Run every combination and print the exit code of each; 0 only if all of them succeeded."""
-    from blockyard.commands._hydra import problems_of
-    from blockyard.config.multirun import expand
-    from blockyard.sweep.execution.stop_signals import StopSignals
+    from blockyard.commands.train import problems_of
+    from blockyard.config.overrides import expand
+    from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
     flag = next((flag for flag in args.hydra_flags() if flag in ("--cfg", "--info")), None)

@@ -19,7 +19,7 @@ from blockyard.errors import UserError, fold, quoted
 if TYPE_CHECKING:
     import pandas
 
-    from blockyard.report.comparison_result import Comparison
+    from blockyard.report.comparison import Comparison
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.record import RunRecord
 

@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
     from blockyard.bench import output
     from blockyard.bench.cost import costs
-    from blockyard.generate.options import check_device
+    from blockyard.generate.request import check_device
 
     check_device(device)
     settings = {"of": of, "kernels": kernels, "overrides": args.overrides, "batch": batch, "device": device}

@@ -15,10 +15,10 @@ from blockyard.errors import UserError
 def run(arguments: Sequence[str]) -> int:
     """Join the run in a folder. Raises UserError where no run has started this process."""
     from blockyard.engine.run import train
-    from blockyard.engine.system.parent import end_with_parent
+    from blockyard.engine.system.interrupts import end_with_parent
     from blockyard.engine.system.processes import ALLOW
     from blockyard.runs.folder import RunFolder
-    from blockyard.runs.trusted_config import check_allowed
+    from blockyard.runs.load import check_allowed
 
     if len(arguments) != 1:
         raise UserError("_cell takes one run folder")

@@ -35,7 +35,7 @@ from blockyard.config.option_text import number
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
-    from blockyard.report.comparison_result import Comparison
+    from blockyard.report.comparison import Comparison
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     files = args.files()
     outputs = args.pop("outputs", "outputs") or "outputs"
     from blockyard.report.comparison import compare
-    from blockyard.report.load.selection import load_selection
+    from blockyard.report.load.resolve import load_selection
     from blockyard.report.render.terminal import show
 
     def of_task(task: int) -> Comparison:

@@ -119,8 +119,8 @@ def _samples(name: str | RunFolder, settings: dict[str, Any]) -> int:
 
 
 def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
-    from blockyard.evaluate.extrapolation_files import table, write
-    from blockyard.evaluate.other_sizes import evaluate_longer
+    from blockyard.evaluate.length_extrapolation import table, write
+    from blockyard.evaluate.resolution import evaluate_longer
 
     curve, loaded = evaluate_longer(name, factors, position=position, **settings)
     sys.stdout.write(table(curve.plain()))
@@ -136,7 +136,7 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
 
 def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_written
-    from blockyard.evaluate.written_files import write
+    from blockyard.evaluate.written import write
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = evaluate_written(name, beam=beam, **settings)
@@ -156,8 +156,7 @@ def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) ->
 
 
 def _resolution(name: str | RunFolder, factors: list[float], settings: dict[str, Any]) -> int:
-    from blockyard.evaluate.other_sizes import evaluate_resolutions
-    from blockyard.evaluate.resolution import table
+    from blockyard.evaluate.resolution import evaluate_resolutions, table
     from blockyard.inspect.figures.resolution_figure import draw_resolutions
 
     resolutions, loaded = evaluate_resolutions(name, factors, **settings)

@@ -23,6 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import read
 from blockyard.config import catalog, tree
+from blockyard.config.build import CONTRACTS
+from blockyard.config.check import default_pick, picks
+from blockyard.config.compose import compose
+from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.errors import UserError, did_you_mean, fold, near
 from blockyard.terminal import console, table
 
@@ -87,7 +91,7 @@ def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
 
 def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
     """The message about a name that is no family and, where no choice is given, no choice and no option."""
-    from blockyard.config.synonyms import absent
+    from blockyard.config.known_keys import absent
 
     groups = catalog.groups()
     if missing := absent(name):
@@ -125,8 +129,8 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
 
     Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
     """
+    from blockyard.config.known_keys import options_for
     from blockyard.config.schema import Root, options
-    from blockyard.config.synonyms import options_for
     from blockyard.config.targets import allowed, locate
 
     every = [OptionPlace(key, "", option, option.default) for key, option in options(Root).items()]
@@ -169,8 +173,6 @@ def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) 
         if text:
             yield f"  {heading.lower():<10} {text}"
     if choice.target and allowed(choice.target, allow):
-        from blockyard.commands._combinations import combinations
-
         yield from _options(choice, allow)
         yield from _declares(choice, allow)
         yield from combinations(choice, folders, allow)
@@ -201,7 +203,7 @@ def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]
 
 
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
-    from blockyard.config.alternatives import default_pick
+    from blockyard.config.check import default_pick
     from blockyard.config.schema import options
     from blockyard.config.targets import locate
 
@@ -233,8 +235,8 @@ def _default_text(default: Any) -> str:
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
     """The declarations that the family's contract names (traits, axes, ports, ...), under the choice's own options."""
-    from blockyard.config.alternatives import default_pick
     from blockyard.config.build import CONTRACTS
+    from blockyard.config.check import default_pick
     from blockyard.config.targets import locate
     from blockyard.contracts import TokenMixer
 
@@ -273,3 +275,57 @@ def _declaration(name: str, value: Any) -> list[str]:
     if isinstance(value, frozenset):
         return [f"{name}: {', '.join(sorted(map(str, value)))}"] if value else []
     return [f"{name}: {value}"] if isinstance(value, str) and value else []
+
+
+# What a choice can be combined with, as `blockyard explain` prints it.
+
+
+def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
+    """For each family that a rule relates to this one: the choices that fit, and those that do not with the reason."""
+    pick = default_pick(choice, allow)
+    if pick is None:
+        return
+    settings = [facts.swapped(pick) for facts in _settings()]
+    others = {rule.pair[1 - rule.pair.index(choice.family)]: None for rule in RULES if choice.family in rule.pair}
+    yield ""
+    for other in others:
+        against = {name: default_pick(each, allow) for name, each in catalog.choices(other, folders).items()}
+        rules = [rule for rule in RULES if set(rule.pair) == {choice.family, other}]
+        reasons = {name: _reasons(rules, settings, each) for name, each in against.items() if each}
+        if any(reasons.values()):
+            accepted = [name for name, refused in reasons.items() if not refused]
+            yield f"  with {other}: {', '.join(accepted) or 'none with its default options'}"
+            yield from _refusals(other, reasons)
+
+
+def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
+    """One line a reason, with all the choices that it holds for."""
+    names_of: dict[str, list[str]] = {}
+    for name, texts in reasons.items():
+        if texts:
+            names_of.setdefault("; ".join(texts).replace(f"{family}={name}", f"{family}=..."), []).append(name)
+    for reason, names in names_of.items():
+        text = reason.replace(f"{family}=...", f"{family}={names[0]}") if len(names) == 1 else reason
+        yield f"    not {', '.join(names)}: {text}"
+
+
+def _settings() -> list[Facts]:
+    """Two sets of choices for the families that a rule reads besides its pair: images, and text."""
+    text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
+    return [Facts(picks(compose(overrides), list(CONTRACTS))) for overrides in ([], text)]
+
+
+def _reasons(rules: list[Rule], settings: list[Facts], against: Pick) -> list[str]:
+    """Why rules refuse a choice."""
+    return [reason for rule in rules if (reason := _reason(rule, settings, against))]
+
+
+def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:
+    """Why a rule refuses a pair in every setting that it applies to; None where it accepts the pair in one."""
+    reasons = []
+    for facts in settings:
+        try:
+            reasons.append(rule.reason(facts.swapped(against)))
+        except (KeyError, ValueError):
+            continue  # these choices cannot meet in this setting
+    return None if None in reasons else next(iter(reasons), None)

@@ -42,8 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("level=1: expected a number between 0 and 1, such as 0.9")
     if out is not None and Path(out).exists() and not Path(out).is_dir():
         raise UserError(f"out={out}: expected a folder")
-    from blockyard.evaluate import forecast_table
-    from blockyard.evaluate.forecast import forecast
+    from blockyard.evaluate.forecast import forecast, summary, write
     from blockyard.inspect.figures.forecast_figure import draw_forecast
     from blockyard.runs.identity import slug
 
@@ -56,10 +55,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [
-            forecast_table.write(forecasts, folder / f"{stem}.csv"),
+            write(forecasts, folder / f"{stem}.csv"),
             *draw_forecast(forecasts, title, folder, stem),
         ]
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
-    sys.stdout.write(f"{forecast_table.summary(forecasts)}\n{' '.join(map(str, paths))}\n")
+    sys.stdout.write(f"{summary(forecasts)}\n{' '.join(map(str, paths))}\n")
     return 0

@@ -112,7 +112,7 @@ def _texts(args: Args, key: str) -> list[str] | None:
         return texts or None
     if texts:
         raise UserError(f"{key}= and {key}s= exclude each other; leave one of them out")
-    from blockyard.generate.options import read_lines
+    from blockyard.generate.request import read_lines
 
     return read_lines(f"{key}s", path)
 

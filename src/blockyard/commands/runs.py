@@ -46,17 +46,63 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from blockyard.atomic_files import csv_text
 from blockyard.commands._args import Args, Parser, flag_type
-from blockyard.commands._runs_output import print_table, write_csv
+from blockyard.config.local_path import local_path
 from blockyard.config.option_text import integer
-from blockyard.errors import UserError, did_you_mean, printable
+from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.telling_apart import telling_apart
+from blockyard.runs.delete import Size, check_is_run, check_is_unchanged, delete, size_of
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.index import records
+from blockyard.runs.lock import held
+from blockyard.runs.notes import read_notes, write_notes
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
+from blockyard.runs.rename import rename
+from blockyard.runs.store import find
 from blockyard.sweep.plan.cell_names import cell_names
+from blockyard.terminal import console, table
+
+
+def print_table(selected: Sequence[RunRecord], columns: Sequence[str], limit: int, total: int, outputs: str) -> None:
+    """Print the selected runs as a table, at most `limit` of them; 0 prints all."""
+    shown = selected[: limit or None]
+    rows = table(None, "run", *columns)
+    for record in shown:
+        rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
+    if shown:
+        console().print(rows)
+    more = "; --limit 0 shows all" if len(shown) < len(selected) else ""
+    which = f"{len(shown)} of {len(selected)}" if more else str(len(selected))
+    sys.stdout.write(f"{which} run{'s'[: len(selected) != 1]} of {total} in {outputs}{more}\n")
+    for record in shown:
+        if record.damage:
+            sys.stderr.write(f"blockyard: {record.run}: {printable(record.damage)}\n")
+
+
+def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
+    """Print the selected runs as CSV."""
+    rows = ([record.run, *(_cell(record.value(key)) for key in columns)] for record in selected)
+    sys.stdout.write(csv_text(["run", *columns], rows))
+
+
+def _cell(value: Any) -> Any:
+    """A value as CSV holds it: numbers in full, lists as words."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
+
+
+def _text(value: Any) -> str:
+    """A value as the table shows it."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(_cell(value))
+    return text[:16].replace("T", " ") if text[10:11] == "T" and text[:4].isdigit() else text
+
 
 SHOWN = 20  # rows of the table where no limit is given
 ACTIONS = ("tag", "untag", "note", "rename", "archive", "unarchive", "delete")
@@ -84,8 +130,6 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().read(_with_html(arguments), RunsArgs)
     outputs = args.pop("outputs", "outputs") or "outputs"
     if args.overrides and args.overrides[0] in ACTIONS:
-        from blockyard.commands._run_actions import act
-
         return act(args.overrides[0], args.overrides[1:], outputs, yes=args.yes)
     if args.yes:
         raise UserError("--yes is for `blockyard runs delete RUN...`")
@@ -198,3 +242,93 @@ def _main_metric(selected: Sequence[RunRecord]) -> str:
     """The test metric that most runs have, other than the loss where there is another."""
     names = Counter(name for each in selected for name in each.metrics if name.startswith("test/") and "@" not in name)
     return max(names, key=lambda name: (name != "test/loss", names[name]), default="")
+
+
+# What `blockyard runs` does to runs: tags, notes, the archive, and deletion.
+
+
+def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> int:
+    """Carry out one action. Raises UserError, before anything is changed, if a run is unclear or in use."""
+    if not arguments:
+        raise UserError(f"runs {action} needs a run: a path, a name with its seed, an id, or last")
+    if action in ("tag", "untag", "note"):
+        run, rest = find(arguments[0], outputs), list(arguments[1:])
+        if not rest:
+            raise UserError(f"runs {action} {arguments[0]} needs {'a text' if action == 'note' else 'a tag'}")
+        check_is_run(run, f"runs {action}")
+        notes = read_notes(run.path)
+        if action == "note":
+            notes = replace(notes, note=" ".join(rest))
+        else:
+            notes = notes.tagged(rest) if action == "tag" else notes.tagged(remove=rest)
+        write_notes(run.path, notes)
+        sys.stdout.write(
+            f"{run.name}: {notes.note if action == 'note' else 'tags ' + (', '.join(notes.tags) or 'none')}\n"
+        )
+        return 0
+    if action == "rename":
+        return _rename(arguments, Path(local_path(outputs, "outputs")), outputs)
+    folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
+    for run in folders:
+        (check_is_unchanged if action == "delete" else check_is_run)(run, f"runs {action}")
+    if action == "delete":
+        return _delete(folders, Path(local_path(outputs, "outputs")), yes=yes)
+    for run, notes in [(run, read_notes(run.path)) for run in folders]:
+        write_notes(run.path, replace(notes, archived=action == "archive"))
+        sys.stdout.write(f"{run.name}: {action}d\n")
+    return 0
+
+
+def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
+    busy = [run.name for run in runs if held(run.path)]
+    if busy:
+        raise UserError(f"{fold(busy)}: a process is running it; nothing was deleted")
+    used = _sweeps_with(runs, outputs)
+    count = f"{len(runs)} run{'s'[: len(runs) != 1]}"
+    sizes = {run.path: size_of(run) for run in runs}
+    whole = Size(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
+    what = f"delete {count} ({whole}): {fold([run.name for run in runs])}"
+    if used:
+        what += f"; cells of {fold(used)}, which would be trained again"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"{what}? Without a terminal to ask in, --yes confirms; nothing was deleted")
+        if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+            sys.stdout.write("nothing was deleted\n")
+            return 0
+    for run in runs:
+        sys.stdout.write(f"deleting {printable(str(run.path))} ({sizes[run.path]})\n")
+        delete(run)
+    sys.stdout.write(f"{count} deleted\n")
+    return 0
+
+
+def _rename(arguments: Sequence[str], outputs: Path, where: str) -> int:
+    if len(arguments) != 2:
+        raise UserError("runs rename takes a run and its new name: blockyard runs rename RUN NAME")
+    run = find(arguments[0], where)
+    check_is_unchanged(run, "runs rename")
+    if used := _sweeps_with([run], outputs):
+        raise UserError(
+            f"runs rename: {run.name} is a cell of {fold(used)}, which finds it by its name; "
+            f"`blockyard runs note {run.name} TEXT` or `tag` marks it"
+        )
+    old = run.name
+    sys.stdout.write(f"{old} is now {rename(run, arguments[1]).name}\n")
+    return 0
+
+
+def _sweeps_with(runs: Sequence[RunFolder], outputs: Path) -> list[str]:
+    """The sweeps in `outputs` with a cell that is one of the runs."""
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+    paths = {run.path for run in runs}
+    sweeps = []
+    for file in sorted(outputs.glob("sweeps/*/plan.json")):
+        try:
+            plan = SweepPlan.load(file.parent)
+        except UserError:
+            continue  # `blockyard sweep` names a damaged plan; nothing can be trained again from it
+        if any(plan.path(cell).absolute() in paths for cell in plan.cells):
+            sweeps.append(f"sweep {plan.name}")
+    return sweeps

@@ -34,17 +34,75 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
-from blockyard.commands._sweep_show import say_time, show_sweep
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
-    from blockyard.sweep.plan.sweep_plan import SweepPlan
+    from blockyard.engine.data_reader import DataReader
+    from blockyard.sweep.execution.estimate import Estimate
+    from blockyard.sweep.execution.measured_run import MeasuredRun
+    from blockyard.sweep.executor.base import Executor
+    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
+
+
+# Shows a sweep before it runs, its cells and what they cost, and after it the time that it took.
+
+
+def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataReader | None = None) -> Estimate:
+    """Print the cells and their cost; returns the cost. That of a search is an upper bound.
+
+    data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds
+    """
+    from blockyard.sweep.execution.estimate import estimate
+    from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
+    from blockyard.sweep.search.search_runner import parallel_trials
+
+    def measure_variant(variant: Variant) -> MeasuredRun | None:
+        from blockyard.sweep.execution.measured_run import measure
+
+        return measure(variant.config, variant.choices, executor.threads)
+
+    measured = measure_variant if args.dry_run and not args.elsewhere else None
+    now = args.only(plan)
+    stand = PlanStatus.read(plan)
+    print_plan(stand, retry=args.retry)
+    search = plan.question.get("search")
+    if not search:
+        due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
+        which = "" if now is plan else f"--arms {args.arms}: "
+        cost = estimate(now, due, parallel=executor.parallel, data=data, measured=measured)
+        sys.stdout.write(f"{which}{cost}\n")
+        return cost
+    slots = parallel_trials(executor, search)
+    parallel = slots if executor.parallel or slots < executor.capacity else None
+    cost = estimate(plan, _trials(plan), parallel=parallel, data=data, measured=measured)
+    sys.stdout.write(f"at most {cost}\n")
+    return cost
+
+
+def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
+    """Record and print the time that was announced and the seconds that the sweep took."""
+    from blockyard.sweep.execution.estimate import record_time
+
+    try:
+        line = record_time(plan.folder, announced, seconds, at_most=bool(plan.question.get("search")))
+    except OSError as error:  # the answer is written; this record alone is missing
+        line = f"the time that the sweep took cannot be recorded in {plan.folder}: {error.strerror or error}"
+    if line:
+        say(line)
+
+
+def _trials(plan: SweepPlan) -> list[Cell]:
+    """As many cells as a search may run, each like its arm."""
+    from blockyard.sweep.plan.sweep_plan import Cell
+
+    runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
+    return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Plan, then show, run and compare."""
     from blockyard.errors import refuse
-    from blockyard.sweep.spec.bad_question import BadQuestion
+    from blockyard.sweep.spec.question import BadQuestion
 
     args = parse(arguments)
     command = ["blockyard", "sweep", *arguments]
@@ -91,7 +149,7 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
     """Train the one cell that the overrides name."""
     from blockyard.errors import refuse
     from blockyard.sweep.execution.single_cell import run_cell
-    from blockyard.sweep.spec.bad_question import BadQuestion
+    from blockyard.sweep.spec.question import BadQuestion
 
     try:
         return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
@@ -133,7 +191,7 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
-    from blockyard.sweep.execution.stop_signals import StopSignals
+    from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.search import search_runner
     from blockyard.sweep.search.optuna_store import StorageFailed, storage_failures
 

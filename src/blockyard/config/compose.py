@@ -7,25 +7,159 @@ and values (`model.dim=64`), and compared with the config tree and the signature
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from blockyard.config import nested_choices, presets, replaced_choices, size_matching, starting_weights, user_folders
-from blockyard.config.hydra_compose import Choices, Config
-from blockyard.config.hydra_config import HydraConfig
+from pydantic import TypeAdapter, ValidationError
+
+from blockyard.config import catalog, presets, size_matching, user_folders
+from blockyard.config.hydra_config import Choices, Config, HydraConfig
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import sort_overrides
-from blockyard.config.placed_nodes import placed_nodes
-from blockyard.config.retarget import retarget
-from blockyard.config.schema import REQUIRED, Root, options
-from blockyard.config.targets import allow_of
-from blockyard.config.tokenizer_files import record_files
-from blockyard.contracts import Issue
-from blockyard.errors import near
+from blockyard.config.placed_nodes import fill, nested_choices, placed_nodes
+from blockyard.config.schema import REQUIRED, RESERVED, Root, options
+from blockyard.config.targets import allow_of, allowed, locate
+from blockyard.config.tree import is_node
+from blockyard.contracts import Issue, Text
+from blockyard.errors import UserError, near
+from blockyard.tokenizer.pretrained import read_tokenizer
+
+# What a config records of a tokenizer's file as it is composed: the hash of its content, and its vocabulary.
+#
+# A frozen config then has both, and a run is loaded where the file is not.
+
+TARGET = "blockyard.tokenizer.pretrained.Pretrained"
+KEYS = ("tokenizer", "source_tokenizer")
+
+
+def record_files(config: dict[str, Any], issues: list[Issue]) -> None:
+    """Fill in what a file says; a file that is missing, damaged or too large for its model is an issue."""
+    for key in KEYS:
+        node = config.get(key)
+        if not isinstance(node, dict) or node.get("_target_") != TARGET or node.get("sha256") is not None:
+            continue
+        path = node.get("path")
+        if not _is_text(path):
+            continue  # the schema says so
+        try:
+            content, tokenizer = read_tokenizer(path)
+        except UserError as error:
+            _, _, reason = str(error).partition(path)
+            issues.append(Issue(f"{key}.path", f"{path}{reason}"))
+            continue
+        size = tokenizer.get_vocab_size()
+        wanted = node.get("vocab_size")
+        if isinstance(wanted, int) and wanted < size:
+            text = f"{wanted} is less than the {size} token ids of {path}"
+            issues.append(Issue(f"{key}.vocab_size", text, [f"{key}.vocab_size={size}"]))
+            continue
+        node["sha256"] = hashlib.sha256(content).hexdigest()
+        if wanted is None:
+            node["vocab_size"] = size
+
+
+def _is_text(path: object) -> TypeGuard[str]:
+    try:
+        TypeAdapter(Text).validate_python(path, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+# The node `init` of a config: left out where it says nothing, and filled in where weights are taken.
+
+KEY = "init"
+
+
+def resolve(config: dict[str, Any], choices: dict[str, str | None], issues: list[Issue]) -> None:
+    """Put the hash of the weights that a run starts from into its config, in place.
+
+    A config whose weights are drawn has no such node, as it had before there was one, so its identity is the same.
+    """
+    node = config.get(KEY)
+    if not is_node(node):
+        return
+    assert isinstance(node, dict)
+    if node == catalog.content(catalog.choices(KEY)["default"].path):
+        del config[KEY]
+        choices.pop(KEY, None)
+        return
+    target = str(node["_target_"])
+    if not allowed(target, allow_of(config)):
+        return  # `check` says so, as it does of values that do not fit
+    try:
+        kind = locate(target)
+        allowed_options = options(kind)
+        if any(
+            name not in allowed_options or allowed_options[name].problem(node[name])
+            for name in node
+            if name not in RESERVED
+        ):
+            return
+        config[KEY] = kind.resolved(node, str(config.get("outputs") or "outputs"))  # type: ignore[attr-defined]
+    except UserError as error:
+        issues.append(Issue("init.from", str(error).removeprefix("init.from: ").removeprefix("init.from=")))
+    except (ValueError, AttributeError):
+        return
+
+
+# `callbacks.NAME._target_=...` and `logger._target_=...` on the command line: a class without a YAML of its own.
+
+FAMILIES = ("callbacks", "logger")  # used alongside the model; the choices of other families are the files in conf/
+_SUFFIX = "._target_"
+
+
+def retargeted(values: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The nodes of these families that get another class, by dotted key."""
+    targets = {key.removesuffix(_SUFFIX): value.strip("'\"") for key, value in values if key.endswith(_SUFFIX)}
+    depth = {"callbacks": 2, "logger": 1}
+    return {key: target for key, target in targets.items() if key.count(".") + 1 == depth.get(key.partition(".")[0])}
+
+
+def retarget(tree: dict[str, Any], values: list[tuple[str, str]], *, keep_typed: bool = False) -> None:
+    """Give nodes their new class in place, without the options of the former one.
+
+    keep_typed: the tree has the options of `values` already; those stay
+    """
+    for key, target in retargeted(values).items():
+        family, _, name = key.partition(".")
+        parent, own = (tree, family) if not name else (tree.setdefault(family, {}), name)
+        node = parent.get(own) or {}
+        typed = {part for option, _ in values if (part := option.removeprefix(f"{key}.").partition(".")[0]) != option}
+        kept = {option: value for option, value in node.items() if keep_typed and option in typed}
+        parent[own] = {**kept, "_target_": target}
+
+
+# Options that an experiment sets for a choice which an override or a preset replaces.
+#
+# `experiment=speech_ctc` masks bands of its spectrogram. With `source_tokenizer=waveform` there are none, and these
+# options do not apply. What both choices have, such as a learning rate, does.
+
+EXPERIMENT = "experiment"
+
+
+def remove_options(config: dict[str, Any], choices: dict[str, str | None], folders: tuple[Path, ...] = ()) -> None:
+    """Removes in place the options that only the experiment's choice of a family has.
+
+    choices: the name chosen in each family. An option that neither choice has stays in the config, which is refused.
+    """
+    experiment = choices.get(EXPERIMENT)
+    if not experiment:
+        return
+    of_experiment = presets.choices(EXPERIMENT, experiment, folders)
+    for family, present in choices.items():
+        former, node = of_experiment.get(family, catalog.default_choices().get(family)), config.get(family)
+        if present == former or family in catalog.SEVERAL or not isinstance(node, dict):
+            continue
+        of_family = catalog.choices(family, folders)
+        if former in of_family and present in of_family:
+            for option in {*of_family[former].options} - {*of_family[present].options}:
+                node.pop(option, None)
 
 
 @dataclass
@@ -57,14 +191,14 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     base, choices = hydra.compose([], of_base)
     if not base:  # Hydra could not compose at all and has reported the reason
         return Composed({}, {}, folders, [*issues, *of_base])
-    replaced_choices.remove_options(base, choices, folders)
+    remove_options(base, choices, folders)
     # Options that list nested choices come first: they decide which options there are.
-    listing = {f"{nested.key}.{nested.names}" for nested in nested_choices.nested_choices(base)}
+    listing = {f"{nested.key}.{nested.names}" for nested in nested_choices(base)}
     early = [f"++{key}={value}" for key, value in ordered.values if key in listing]
     if early:
         base = hydra.compose(early, [])[0] or base
-        replaced_choices.remove_options(base, choices, folders)
-    nested_choices.fill(base, folders)
+        remove_options(base, choices, folders)
+    fill(base, folders)
     retarget(base, ordered.values)
     known_keys = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
     values = []
@@ -76,14 +210,14 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config = hydra.compose(values, issues)[0] if values else base
     if not config:
         return Composed({}, {}, folders, issues)
-    replaced_choices.remove_options(config, choices, folders)
+    remove_options(config, choices, folders)
     _delete(config, ordered.deleted, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
     record_files(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
-    starting_weights.resolve(config, choices, issues)
+    resolve(config, choices, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 
@@ -109,7 +243,7 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
 
 def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:
     """Write the default of every option that a node leaves out into the config, so that a frozen config is whole."""
-    nested_choices.fill(config, folders)
+    fill(config, folders)
     for name, option in options(Root).items():
         if option.default is not REQUIRED:
             config.setdefault(name, list(option.default) if isinstance(option.default, tuple) else option.default)

@@ -2,15 +2,175 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog, lightning, size_matching, synonyms, tree
+from blockyard.config import catalog, lightning, size_matching, tree
 from blockyard.config.schema import RESERVED, Root, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import did_you_mean, fold, near
+
+# Names that other projects give to choices and options of this one, for messages that say what was meant.
+#
+# Spelling tells that `roep` is rope; only a table tells that `rotary` is. `tests/config/test_synonyms.py` holds every
+# entry to a choice or an option that exists.
+
+# family=choice -> the names it has elsewhere
+CHOICES = {
+    "position=rope": "rotary rotary_embedding roformer",
+    "position=learned": "absolute ape wpe",
+    "position=sinusoidal": "sincos sine sin_cos",
+    "position=t5_bias": "t5 t5_relative relative relative_bias",
+    "position=bias_table": "swin",
+    "position=none": "nope no_position",
+    "token_mixer=attention": "mha multihead multi_head self_attention softmax sdpa flash gqa mqa",
+    "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
+    "token_mixer=linear_attention": "performer linear_transformer elu",
+    "token_mixer=fourier": "fnet fft",
+    "token_mixer=linear_recurrence": "mingru min_gru",
+    "token_mixer=long_conv": "global_conv implicit_conv",
+    "token_mixer=pool": "poolformer metaformer",
+    "token_mixer=token_mlp": "mlp_mixer mixer",
+    "token_mixer=gated_attention_unit": "gau",
+    "token_mixer=graph_conv": "gcn gin gat gnn",
+    "channel_mixer=mlp": "ffn feed_forward feedforward",
+    "channel_mixer=glu": "swiglu geglu reglu gated_mlp",
+    "norm=layer": "layernorm layer_norm ln",
+    "norm=rms": "rmsnorm rms_norm",
+    "norm=batch": "batchnorm batch_norm bn",
+    "norm=dyt": "dynamic_tanh",
+    "block=pre_norm": "prenorm pre_ln pre preln",
+    "block=post_norm": "postnorm post_ln post postln",
+    "block=parallel": "parallel_attention gptj gpt_j",
+    "block=layer_scale": "layerscale",
+    "model=decoder": "gpt decoder_only causal",
+    "model=encoder_decoder": "seq2seq transformer",
+    "head=class_token": "cls cls_token",
+    "head=mean_pool": "gap avg average average_pool mean",
+    "head=token": "lm lm_head",
+    "optimizer=adamw": "adam adam_w",
+    "optimizer=sgd": "momentum nesterov",
+    "optimizer=torch_optim": "adagrad adadelta adamax adafactor asgd nadam radam rmsprop rprop",
+    "optimizer=timm_optim": "adabelief adan adopt lamb lars lion madgrad novograd nadamw",
+    "schedule=cosine": "cosine_annealing cosine_decay warmup_cosine",
+    "schedule=cosine_restarts": "sgdr warm_restarts cosine_annealing_warm_restarts cosine_warm_restarts",
+    "schedule=linear": "linear_decay linear_warmup",
+    "schedule=wsd": "trapezoid warmup_stable_decay",
+    "objective=masked_token": "mlm masked_lm",
+    "objective=next_token": "lm clm causal_lm language_modeling",
+    "objective=classify": "ce cross_entropy classification",
+    "objective=regress": "mse regression",
+    "objective=restore": "mae masked_autoencoder denoise simmim",
+    "objective=translate": "seq2seq",
+    "tokenizer=patch": "patchify patch_embed vit",
+    "tokenizer=char": "character characters",
+    "tokenizer=byte": "bytes utf8",
+    "data=cifar10": "cifar",
+    "data=image_folder": "imagenet imagefolder images",
+    "data=table": "csv tsv jsonl imdb sst2 spam tabular",
+    "data=text_file": "shakespeare tinyshakespeare wikitext openwebtext text txt",
+    "data=translation": "wmt multi30k parallel",
+    "data=series_file": "etth1 ett weather time_series timeseries",
+    "data=molecules": "esol smiles zinc",
+    "logger=wandb": "wb weights_and_biases",
+    "logger=tensorboard": "tb",
+    "trainer=cpu": "local",
+    "callbacks=early_stopping": "early_stop patience",
+    "callbacks=ema": "model_ema ema_weights exponential_moving_average weight_averaging",
+    "callbacks=quiet": "none",
+    "callbacks=dropout_schedule": "early_dropout late_dropout",
+}
+
+# option -> the names it has elsewhere
+OPTIONS = {
+    "trainer.max_epochs": "epochs num_epochs n_epochs num_train_epochs",
+    "trainer.max_steps": "steps num_steps iterations iters max_iters updates",
+    "trainer.devices": "gpus num_gpus n_gpus ngpu gpu",
+    "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
+    "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",
+    "trainer.checkpoint_blocks": "gradient_checkpointing grad_checkpointing activation_checkpointing checkpointing",
+    "trainer.attention": "attn flash flash_attn flash_attention attn_implementation attention_kernel",
+    "trainer.precision": "amp fp16 bf16 dtype mixed_precision",
+    "trainer.eval_every": "val_check_interval eval_interval eval_steps",
+    "trainer.log_every": "log_every_n_steps log_interval logging_steps",
+    "optimizer.lr": "lr learning_rate",
+    "optimizer.weight_decay": "wd decay",
+    "optimizer.layer_decay": "llrd layer_lr_decay layerwise_lr_decay",
+    "schedule.warmup": "warmup_steps num_warmup_steps warmup_epochs warmup_ratio",
+    "data.batch_size": "batch bs train_batch_size per_device_train_batch_size",
+    "data.context": "seq_len seqlen max_len max_length sequence_length block_size context_length n_positions",
+    "model.dim": "d_model hidden_size hidden_dim n_embd embed_dim width emb_dim",
+    "model.depth": "layers num_layers n_layer n_layers num_hidden_layers blocks",
+    "model.heads": "n_head n_heads num_heads nhead num_attention_heads",
+    "channel_mixer.expansion": "mlp_ratio ffn_dim intermediate_size d_ff",
+    "tokenizer.size": "patch_size",
+    "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
+}
+
+# family -> the names it has elsewhere
+FAMILIES = {
+    "schedule": "scheduler lr_scheduler lr_schedule sched",
+    "optimizer": "optim opt optimiser",
+    "data": "dataset datamodule dataloader",
+    "callbacks": "callback",
+    "logger": "loggers logging",
+    "objective": "loss criterion task",
+    "token_mixer": "mixer attention_type",
+    "channel_mixer": "feedforward_type ffn_type",
+    "position": "positional_encoding pos pos_encoding position_embedding",
+    "norm": "normalization norm_layer norm_type",
+    "experiment": "exp",
+}
+
+# Mechanisms that blockyard does not have, by their names -> choices of the same idea, which are not the same mechanism.
+ABSENT = {
+    "mamba mamba2 mamba_2 ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
+    "lru rwkv gated_delta_net deltanet": ("token_mixer=linear_recurrence", "token_mixer=linear_attention"),
+    "hyena": ("token_mixer=long_conv",),
+    "moe mixture_of_experts switch switch_transformer": (),
+    "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
+}
+
+
+def absent(name: str) -> str | None:
+    """What to say of a mechanism that is not here, with what is related to it; None for any other name."""
+    for names, related in ABSENT.items():
+        if _plain(name) in names.split():
+            more = f" (related, not the same: {', '.join(related)})" if related else ""
+            return f"blockyard has no {name}{more}"
+    return None
+
+
+def family_for(name: str) -> str | None:
+    """The family that has this name elsewhere."""
+    return next((family for family, names in FAMILIES.items() if _plain(name) in names.split()), None)
+
+
+def choices_for(name: str, family: str | None = None) -> list[str]:
+    """The choices, `family=choice`, that have this name elsewhere; those of one family, if one is given."""
+    matches = [choice for choice, names in CHOICES.items() if _plain(name) in names.split()]
+    return [choice for choice in matches if family is None or choice.startswith(f"{family}=")]
+
+
+def options_for(name: str, family: str | None = None) -> list[str]:
+    """The options, `family.option`, that have this name elsewhere; those of one family, if one is given."""
+    matches = [option for option, names in OPTIONS.items() if _plain(name) in names.split()]
+    return [option for option in matches if family is None or option.startswith(f"{family}.")]
+
+
+def meant(name: str, groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """What a name alone may mean, `family=choice`: a choice of that name in any group, or one called so elsewhere.
+
+    groups: each family with the names of its choices
+    """
+    return [f"{family}={name}" for family, names in groups if name in names] or choices_for(name)
+
+
+def _plain(name: str) -> str:
+    return str(name).lower().replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -37,7 +197,7 @@ class KnownKeys:
             allowed_keys = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
             return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.run_keys():
-            other = synonyms.family_for(family)
+            other = family_for(family)
             hint = f"; did you mean {other}?" if other else did_you_mean(family, catalog.run_keys())
             text = f"unknown config key; {family!r} is not a family{hint}"
             return Issue(key, text, see="`blockyard list`", unknown=True)
@@ -45,7 +205,7 @@ class KnownKeys:
 
     def _unknown_root_key(self, key: str, value: str) -> Issue:
         hints = self._elsewhere(key) or self._chosen(key, value)
-        missing = synonyms.absent(key)
+        missing = absent(key)
         if missing and not hints:
             return Issue(key, f"unknown config key; {missing}", unknown=True)
         hints = hints or near(key, [*options(Root), *catalog.run_keys()])
@@ -53,14 +213,12 @@ class KnownKeys:
 
     def _chosen(self, key: str, value: str) -> list[str]:
         """A family by the name it has elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
-        family = synonyms.family_for(key)
+        family = family_for(key)
         if family:
             known = value in catalog.choices(family, self.folders)
-            named_so = synonyms.choices_for(value, family)
+            named_so = choices_for(value, family)
             return [f"{family}={value}"] if known else named_so or [f"{family}=NAME"]
-        return synonyms.meant(
-            key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()]
-        )
+        return meant(key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()])
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
         key, family = ".".join(path), path[0]
@@ -76,9 +234,7 @@ class KnownKeys:
         if rest[0] in declared:
             return None
         prefix = ".".join(path[:depth])
-        synonymous = [
-            option for option in synonyms.options_for(rest[0], prefix) if option.rpartition(".")[2] in declared
-        ]
+        synonymous = [option for option in options_for(rest[0], prefix) if option.rpartition(".")[2] in declared]
         spelling = [f"{prefix}.{name}" for name in near(rest[0], declared)]
         if prefix == "trainer" and rest[0] in lightning.PASSED_ON:
             spelling += [f"trainer.extra.{rest[0]}"]
@@ -91,7 +247,7 @@ class KnownKeys:
     def _elsewhere(self, option: str) -> list[str]:
         """Options of this name that other parts of the config have, or options that others call so."""
         everywhere = [f"{name}.{option}" for name, node in tree.nodes(self.config) if option in self._options(node)]
-        return everywhere or synonyms.options_for(option)
+        return everywhere or options_for(option)
 
     def _exists(self, family: str, option: str) -> bool:
         """Whether any choice of a family has such an option."""

@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import DecimalException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config import catalog, synonyms, user_folders
-from blockyard.config.multirun import swept_values
+from blockyard.config import catalog, known_keys, user_folders
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
-from blockyard.errors import did_you_mean, near, quoted
+from blockyard.errors import UserError, did_you_mean, near, quoted
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+
+# Expands the overrides of a multirun (`seed=1,2 norm=glob(*)`) into those of each run, without composing a config.
+#
+# The meaning is that of Hydra's basic sweeper: every combination, the last key varies fastest, and a key that is given
+# twice has its last value.
+
+MAX_RUNS = 10_000
+
+
+def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> list[list[str]]:
+    """The overrides of each run. Raises UserError for too many, and ValueError for overrides that cannot be swept."""
+    by_key: dict[str, list[str]] = {}
+    for text in overrides:
+        override = parse_override(text)
+        key = override.get_key_element()
+        values = swept_values(override, folders) if override.is_sweep_override() else None
+        by_key[key] = [text] if values is None else [f"{key}={value}" for value in values]
+    count = 1
+    for alternatives in by_key.values():
+        count *= len(alternatives)
+    if count > MAX_RUNS:
+        raise UserError(f"-m: {count:,} runs are too many; at most {MAX_RUNS:,}")
+    return [list(run) for run in itertools.product(*by_key.values())]
+
+
+def swept_values(override: Override, folders: tuple[Path, ...] = ()) -> list[str]:
+    """The values of a swept override, as they would be typed. Raises ValueError where there are none, or too many."""
+    from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
+    from hydra.errors import HydraException
+
+    value, key = override.value(), override.key_or_group
+    if isinstance(value, IntervalSweep):
+        raise ValueError("interval() has no end of values; use choice() or range(), or `search:` of `blockyard sweep`")
+    if isinstance(value, Glob):
+        if key not in catalog.run_keys():
+            raise ValueError("glob() matches the choices of a family, and this is none")
+        values = value.filter(sorted(catalog.choices(key, folders)))
+    else:
+        try:
+            if isinstance(value, RangeSweep):  # counted first: shuffle() would make a list of all
+                count = sum(1 for _ in itertools.islice(value.range(), MAX_RUNS + 1))
+                if count > MAX_RUNS:
+                    raise ValueError(f"more than {MAX_RUNS:,} values")
+            values = list(override.sweep_string_iterator())
+        except (HydraException, DecimalException) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+    if not values:
+        raise ValueError("it matches no value")
+    return values
+
 
 MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep")
 FOLDER_KEYS = ("hydra.run", "hydra.job.chdir", "hydra.output_subdir")
@@ -50,7 +102,7 @@ def sort_overrides(
         try:
             override = parse_override(text)
         except ValueError as error:
-            reason = synonyms.absent(text) or ("no value given" if "=" not in text else str(error))
+            reason = known_keys.absent(text) or ("no value given" if "=" not in text else str(error))
             hints = meant_by(text, folders) or _of_family(text) or ["key=value", "'key=\"text with = or ,\"'"]
             issues.append(Issue(name, f"cannot parse {quoted(text)} ({reason})", hints))
             continue
@@ -84,20 +136,20 @@ def sort_overrides(
 def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
     """What a word without a value may mean: `family=choice`, an experiment or a preset first."""
     families = sorted(catalog.groups(), key=lambda family: ("experiment", "preset", family).index(family))
-    return synonyms.meant(name, [(family, list(catalog.choices(family, folders))) for family in families])
+    return known_keys.meant(name, [(family, list(catalog.choices(family, folders))) for family in families])
 
 
 def _of_family(name: str) -> list[str]:
     """What `scheduler=` may mean: the family that has this name elsewhere, or a family without its choice."""
     bare = name.partition("=")[0]
-    family = bare if bare in catalog.run_keys() else synonyms.family_for(bare)
+    family = bare if bare in catalog.run_keys() else known_keys.family_for(bare)
     return [f"{family}=NAME"] if family else []
 
 
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
-    named_so = synonyms.choices_for(str(name), family)
-    missing = synonyms.absent(str(name))
+    named_so = known_keys.choices_for(str(name), family)
+    missing = known_keys.absent(str(name))
     others = meant_by(str(name)) if isinstance(name, str) else []
     if named_so:
         hint = f"; did you mean {named_so[0].partition('=')[2]}?"

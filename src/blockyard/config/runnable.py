@@ -13,9 +13,8 @@ from itertools import islice
 from pathlib import Path
 
 from blockyard.config import catalog
-from blockyard.config.alternatives import default_pick, picks, refusal
 from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
-from blockyard.config.check import check
+from blockyard.config.check import check, default_pick, picks, refusal
 from blockyard.config.compose import compose
 from blockyard.config.presets import choices as choices_of_file
 from blockyard.config.rules import RULES, Facts

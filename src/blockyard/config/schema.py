@@ -7,16 +7,147 @@ import inspect
 import json
 import re
 import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from torch import nn
 
-from blockyard.config.bounds import describe_bounds, exceeded, exceeded_here
-from blockyard.config.slots import Slot, nested_node, slot
-from blockyard.config.tree import option_name
-from blockyard.contracts import FolderPath, Seed, Text
+from blockyard.config.machine import cpu_cores
+from blockyard.config.tree import is_node, option_name
+from blockyard.contracts import Because, FolderPath, Seed, Text
+from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
+
+# Upper bounds of options: whether a value exceeds one, and why it is there.
+
+UNSAID = (LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED)  # upper bounds that only say that a number is finite
+
+
+def describe_bounds(metadata: tuple[Any, ...]) -> str:
+    """The range of an annotated type: ">= 1 and <= 1,024"."""
+    least: list[tuple[Any, str]] = [(each.ge, ">=") for each in metadata if type(each) is Ge]
+    least += [(each.gt, ">") for each in metadata if type(each) is Gt]
+    most: list[tuple[Any, str]] = [(each.le, "<=") for each in metadata if type(each) is Le and each.le not in UNSAID]
+    most += [(each.lt, "<") for each in metadata if type(each) is Lt]
+    ends = [*sorted(least, key=lambda end: end[0])[-1:], *sorted(most, key=lambda end: end[0])[:1]]
+    return " and ".join(f"{sign} {end:,}" for end, sign in ends)
+
+
+def exceeded(annotation: Any, value: Any) -> str | None:
+    """The upper bound that a value exceeds, and the reason for it; None where it exceeds none."""
+    for metadata, number in _numbers(annotation, value):
+        for each in metadata:
+            if type(each) is Le and number > each.le:
+                return f"expected at most {each.le:,}{_reason(metadata)}"
+    return None
+
+
+def exceeded_here(annotation: Any, value: Any) -> str | None:
+    """The same for bounds by the CPU cores of this machine."""
+    for metadata, number in _numbers(annotation, value):
+        for each in metadata:
+            if isinstance(each, PerCore) and number > each.count * cpu_cores():
+                most = f"{each.count * cpu_cores()} on this machine, {each.count} for each CPU core"
+                return f"expected at most {most}{_reason(metadata)}"
+    return None
+
+
+def _reason(metadata: tuple[Any, ...]) -> str:
+    return "".join(f"; {each.reason}" for each in metadata if isinstance(each, Because))
+
+
+def _numbers(annotation: Any, value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every number in a value, with the metadata of its type."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
+        yield arguments[1:], value
+    elif origin in (Union, types.UnionType):
+        for each in arguments:
+            yield from _numbers(each, value)
+    elif origin in (list, tuple) and isinstance(value, list):
+        for each in value:
+            yield from _numbers(arguments[0], each)
+    elif hasattr(annotation, "__dataclass_fields__") and isinstance(value, dict):
+        hints = get_type_hints(annotation, include_extras=True)
+        for name, each in value.items():
+            yield from _numbers(hints.get(name), each)
+
+
+# Options that take nodes: mechanisms made of others. Any other option takes a plain value, and refuses a node.
+
+
+class Slot(NamedTuple):
+    """The nodes that an option takes.
+
+    required: the class that theirs must derive from
+    late: they are factories, which wait for a Context
+    named: there are several, by name
+    optional: null will do
+    deferred: the node is built when the option is called, so that what reads files as it is made waits for its use
+    """
+
+    required: type
+    late: bool
+    named: bool = False
+    optional: bool = False
+    deferred: bool = False
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value is a node, or nodes by name, whatever their classes."""
+        if self.optional and value is None:
+            return True
+        if self.named:
+            return isinstance(value, dict) and not is_node(value) and all(map(self._is_one, value.values()))
+        return self._is_one(value)
+
+    def describe(self) -> str:
+        """The nodes as text: "a TokenMixer as a node"."""
+        text = f"{self.required.__name__}s as nodes, by name" if self.named else f"a {self.required.__name__} as a node"
+        return f"{text} or null" if self.optional else text
+
+    @property
+    def example(self) -> str:
+        """How such a value is written."""
+        node = "{_target_: ..., _partial_: true}" if self.late else "{_target_: ...}"
+        return f"{{name: {node}}}" if self.named else node
+
+    def _is_one(self, value: Any) -> bool:
+        return is_node(value) and (value.get("_partial_") is True or not self.late)
+
+
+def slot(annotation: Any) -> Slot | None:
+    """The nodes that an option with this annotation takes; None where it takes plain values.
+
+    Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
+    are several by name, and a module is a node itself.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        slots = [inner for each in arguments if (inner := slot(each))]
+        return slots[0]._replace(optional=type(None) in arguments) if slots else None
+    if origin is Callable:
+        product = arguments[-1]
+        if not arguments:
+            return None  # any function, which no config value can be
+        deferred = arguments[0] == []
+        return Slot(product, late=not deferred, deferred=deferred) if inspect.isclass(product) else None
+    if origin is dict:
+        place = slot(arguments[1])
+        return None if place is None or place.named else place._replace(named=True)
+    if inspect.isclass(annotation) and issubclass(annotation, nn.Module):
+        return Slot(annotation, late=False)
+    return None
+
+
+def nested_node(value: Any) -> bool:
+    """Whether a value is a node, or holds one at any depth."""
+    if isinstance(value, dict):
+        return is_node(value) or any(map(nested_node, value.values()))
+    return isinstance(value, list) and any(map(nested_node, value))
+
 
 REQUIRED = object()
 RESERVED = ("_target_", "_partial_")

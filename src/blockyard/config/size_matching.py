@@ -10,20 +10,162 @@ the same search to match the size of each arm to that of their baseline.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
-from blockyard.config.build import Components
-from blockyard.config.match_keys import BUDGETS, KEY, KEYS, SIZES
-from blockyard.config.model_size import ModelSizes
+import torch
+from torch import nn
+
+from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
 from blockyard.config.placed_nodes import are_sound
-from blockyard.config.size_search import SizeSearch
 from blockyard.config.targets import locate
-from blockyard.contracts import Issue
+from blockyard.contracts import Context, Issue
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted
+from blockyard.model._example_batch import example, full
+from blockyard.ops.flops import counter
+from blockyard.ops.meta import without_compiler
+
+# The size of a config's model, counted on the meta device: parameters, and FLOPs of a forward pass.
+#
+# FLOPs are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
+
+# The families that a model is made of; the optimizer and its schedule have no effect on its size.
+OF_MODEL = (*(family for family in CONTRACTS if family not in ("optimizer", "schedule")), *SOURCE_CONTRACTS)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trainable parameters."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
+    """FLOPs of one forward pass of one full sample, by path of the module; "" is the whole model.
+
+    model: on the meta device; a forward pass of a real one works as well
+    ctx: the Context that the model was built from, which says what it is called with
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
+    with without_compiler(), torch.no_grad(), counter() as counted:
+        model.eval()(example(full(ctx), device))
+    root = type(model).__name__
+    by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
+    inside = {path.removeprefix(f"{root}."): n for path, n in by_path.items() if path.startswith(f"{root}.")}
+    return {"": int(counted.get_total_flops()), **inside}
+
+
+@dataclass
+class ModelSizes:
+    """Measures configs and caches the results.
+
+    failed: (model of the config, what) -> why it could not be measured
+    """
+
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    _sizes: dict[tuple[str, str], int | None] = field(default_factory=dict)
+
+    def measure(self, config: dict[str, Any], what: str) -> int | None:
+        """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
+
+        A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
+        built or needs real tensors to run; `failure` then says what went wrong.
+        """
+        key = model_key(config), what
+        if key not in self._sizes:
+            try:
+                self._sizes[key] = {"params": _parameters, "flops": _flops}[what](Components(config))
+            except Exception as error:  # a width that does not divide; a user's own component may fail in any way
+                self._sizes[key], self.failed[key] = None, describe_error(error)
+        return self._sizes[key]
+
+    def failure(self, config: dict[str, Any], what: str) -> str | None:
+        """Why a config could not be measured, or None."""
+        return self.failed.get((model_key(config), what))
+
+
+def describe_error(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
+
+
+def model_key(config: dict[str, Any]) -> str:
+    """Equal for configs whose models are built alike."""
+    return json.dumps([config.get("allow"), *(config.get(family) for family in OF_MODEL)], sort_keys=True)
+
+
+def _parameters(components: Components) -> int:
+    return count_parameters(components.meta_model())
+
+
+def _flops(components: Components) -> int:
+    return flops_by_module(components.meta_model(), components.context())[""]
+
+
+# The keys of `match`, which solves a size for a budget, and the options that it may solve for.
+
+KEY = "match"  # of the config; removed once it is solved
+BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
+KEYS = (*BUDGETS, "by")
+# The options of each size; the first that the config has is solved for.
+SIZES = {
+    "dim": ("model.dim",),
+    "depth": ("model.depth",),
+    "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
+}
+
+
+# A search over whole numbers for the size whose count is nearest to a budget.
+
+_GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
+
+
+@dataclass
+class SizeSearch:
+    """A search over whole numbers n for the count nearest to a target; counts grow with n.
+
+    count: of the model of size n, None where it cannot be built; largest: the largest n
+    """
+
+    count: Callable[[int], int | None]
+    target: int
+    largest: float
+    counts: dict[int, int | None] = field(default_factory=dict)
+
+    def solve(self, start: int) -> int | None:
+        """The nearest number; None where no model can be built near `start`."""
+        low = high = self._buildable(start, 1, start + _GAP)
+        if low is None or high is None:
+            return None
+        while self._over(low) and (less := self._buildable(int(low / 1.4), 1, low - 1)):
+            low = less
+        while not self._over(high) and (more := self._buildable(int(high * 1.4), high + 1, int(self.largest))):
+            high = more
+        while high - low > 1:
+            middle = self._buildable((low + high) // 2, low + 1, high - 1)
+            if middle is None:
+                break
+            low, high = (low, middle) if self._over(middle) else (middle, high)
+        off = {n: abs(count - self.target) for n, count in self.counts.items() if count is not None}
+        return min(off, key=lambda n: (off[n], n))
+
+    def _count(self, n: int) -> int | None:
+        if n not in self.counts:
+            self.counts[n] = self.count(n)
+        return self.counts[n]
+
+    def _over(self, n: int) -> bool:
+        count = self._count(n)
+        return count is not None and count > self.target
+
+    def _buildable(self, near: int, smallest: int, largest: int) -> int | None:
+        """The number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
+        near = min(max(near, smallest), largest)
+        candidates = range(max(smallest, near - _GAP), min(largest, near + _GAP) + 1)
+        return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)
+
 
 __all__ = ["BUDGETS", "KEY", "KEYS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
 

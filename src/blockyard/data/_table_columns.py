@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blockyard.data._table_file import read_file
-from blockyard.data._table_rows import FileRows, named
+from blockyard.data._table_file import FileRows, named, read_file
 from blockyard.errors import UserError, quoted
 
 if TYPE_CHECKING:

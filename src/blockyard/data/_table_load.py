@@ -2,29 +2,261 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import ImageTokenizer, Splits, Tokenizer
-from blockyard.data._pair_file import NAMES
-from blockyard.data._split import sha256
-from blockyard.data._table_images import RowImages, TableImages
+from blockyard.contracts import Batch, ImageTokenizer, Splits, TextTokenizer, Tokenizer
+from blockyard.data._captions import caption_parts
+from blockyard.data._decode import ImageFiles, LazyImageSplit, decode_stream, levels_to_floats
+from blockyard.data._images import ImageData, ImageSplit, LabelledImages
+from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts
+from blockyard.data._pairs import NAMES
+from blockyard.data._split import Sliced, sha256, with_values
+from blockyard.data._table_columns import Rows
 from blockyard.data._table_splits import split_rows, together, warn_of_duplicates
-from blockyard.data._table_texts import caption_splits, question_splits, text_splits
 from blockyard.data._vectors import vector_splits
-from blockyard.data._with_targets import Sliced, with_values
+from blockyard.errors import UserError
 
 if TYPE_CHECKING:
-    from blockyard.data._table_columns import Rows
     from blockyard.data.table import Table
+
+
+# Images that the rows of a table name or hold: read, checked by row, and split as any images are.
+
+SAMPLE = 2000  # images that give the channel statistics of a table too large for memory
+_SHOWN = 10  # unreadable images that one message names
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """The images of a table. column: of paths, or of the bytes of files; root: what relative paths start from."""
+
+    rows: Rows
+    column: str
+    root: Path
+    channels: int
+    size: int
+
+    def file(self, row: int) -> Path | bytes:
+        """Returns the path of a row's image, or its content."""
+        cell: Any = self.rows.table[self.column][row].as_py()
+        if isinstance(cell, dict):  # as Hugging Face datasets store images
+            cell = cell.get("bytes") or cell.get("path")
+        if isinstance(cell, bytes):
+            return cell
+        return self.root.joinpath(cell)
+
+    def check(self) -> None:
+        """Raises UserError naming the rows whose image is no file."""
+        absent = np.zeros(len(self.rows), dtype=bool)
+        for row in range(len(self.rows)):
+            content = self.file(row)
+            absent[row] = isinstance(content, Path) and not content.is_file()
+        first = self.file(int(absent.argmax())) if absent.any() else ""
+        self.rows.refuse({f"{self.column} names a missing file, such as {first!s}": absent})
+
+    def decode(self, row: int, *, on_white: bool = False) -> Tensor:
+        """Returns an image uint8 (channels, size, size). Raises UserError naming its row and column."""
+        content = self.file(row)
+        stream = io.BytesIO(content) if isinstance(content, bytes) else content
+        name = "the image" if isinstance(content, bytes) else content
+        try:
+            return decode_stream(stream, name, channels=self.channels, size=self.size, on_white=on_white)
+        except UserError as error:
+            raise UserError(f"{self.rows.where(row)}, {self.column}: {error}") from error
+
+    def decode_all(self, rows: Sequence[int], workers: int, *, on_white: bool = False) -> Tensor:
+        """Returns the images of some rows, uint8 (n, channels, size, size). Raises UserError naming unreadable ones."""
+
+        def attempt(row: int) -> Tensor | str:
+            try:
+                return self.decode(row, on_white=on_white)
+            except UserError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(max(workers, 1)) as pool:
+            results = list(pool.map(attempt, rows))
+        problems = [result for result in results if isinstance(result, str)]
+        if problems:
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            raise UserError("; ".join(problems[:_SHOWN]) + more)
+        return torch.stack([result for result in results if isinstance(result, Tensor)])
+
+
+@dataclass(kw_only=True, eq=False)
+class TableImages(ImageData):
+    """Splits of images whose rows are known. Not a choice of its own: `Table` makes it.
+
+    Options:
+        side: of an image in pixels after resizing
+        channels: 3 for color, 1 for grayscale
+        classes: number of classes
+        memory_limit: megabytes of pixels up to which all images are decoded into memory
+        workers: threads that decode
+    """
+
+    classes: Any = None
+    shape: Any = None
+    side: int
+    channels: int
+    memory_limit: int
+    workers: int
+    content: str = field(default="", init=False)
+
+    def read(self) -> tuple[LabelledImages, LabelledImages]:
+        """Is not called: `of_rows` reads."""
+        raise AssertionError("the parts are given")
+
+    def of_rows(
+        self, images: RowImages, parts: Sequence[Tensor], targets: Sequence[Tensor], tokenizer: Tokenizer
+    ) -> Splits:
+        """Returns the splits. parts: the rows of each; targets: their classes (n,) int64."""
+        self.shape = (self.channels, self.side, self.side)
+        rows = [part.tolist() for part in parts]
+        if torch.Size(self.shape).numel() * sum(map(len, rows)) <= self.memory_limit * 2**20:
+            decoded = [images.decode_all(part, self.workers) for part in rows]
+            self.content = sha256(tensor for pair in zip(decoded, targets, strict=True) for tensor in pair)
+            labelled = [LabelledImages(*pair) for pair in zip(decoded, targets, strict=True)]
+            return self.splits(ImageSplit, labelled, labelled[0].images, tokenizer)
+        # Hashing the bytes of all files would take as long as training on them.
+        files = [[images.file(row) for row in part] for part in rows]
+        self.content = sha256(
+            f"{file!s} {file.stat().st_size}" if isinstance(file, Path) else file for part in files for file in part
+        )
+        lazy = [ImageFiles(part, own, images.decode, self.workers) for part, own in zip(rows, targets, strict=True)]
+        sample = torch.linspace(0, len(rows[0]) - 1, min(SAMPLE, len(rows[0]))).long()
+        return self.splits(LazyImageSplit, lazy, lazy[0].images(sample), tokenizer)
+
+
+# The splits of tables with texts: alone or in pairs, with an image, or written from one.
+
+_CHUNK = 4096  # texts that are encoded at a time
+
+
+def text_splits(assigned: Assigned, tokenizer: Tokenizer) -> Splits:
+    """Returns splits of texts or of pairs; fits the tokenizer on those of training if it has no state."""
+    table, classes = assigned.table, max(len(assigned.table.class_names), 1)
+    tokens = _fitted(assigned, tokenizer)
+    train, *rest = (_encoded(assigned, part, tokens) for part in assigned.parts)
+    splits = [LabelledSplit(part, tokens, train, classes, variable=True) for part in (train, *rest)]
+    assert table.reads in ("text", "pair", "question")
+    return Splits(*splits)
+
+
+def question_splits(assigned: Assigned, tokenizer: Tokenizer) -> tuple[Splits, str]:
+    """Returns splits of texts about an image each, and a hash of their content."""
+    splits = text_splits(assigned, tokenizer)
+    images = [
+        assigned.images.decode_all(part.tolist(), assigned.table.workers, on_white=True) for part in assigned.parts
+    ]
+    texts = [text for part in assigned.parts for text in _texts(assigned, part)]
+    content = sha256([*images, *assigned.targets, *texts])
+    return Splits(*(WithImages(*pair) for pair in zip(splits, images, strict=True))), content
+
+
+def caption_splits(assigned: Assigned, tokenizer: Tokenizer) -> tuple[Splits, str]:
+    """Returns splits of images with a caption each, and a hash of their content."""
+    table, column = assigned.table, assigned.table.texts[0]
+    images = assigned.images.decode_all(range(len(assigned.rows)), table.workers, on_white=True)
+    texts = [text.strip() for text in assigned.rows.texts(column)]
+    names = [str(assigned.rows.where(row)) for row in range(len(texts))]
+    splits = caption_parts(assigned.parts, images, names, texts, table.spec, tokenizer, blank=False)
+    return splits, sha256([images, *texts])
+
+
+class WithImages:
+    """A split of labelled texts with an image each. images: uint8 (n, C, size, size)."""
+
+    def __init__(self, split: Any, images: Tensor) -> None:
+        self.split, self.images = split, images
+        self.class_counts, self.baselines = split.class_counts, split.baselines
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of each text, (n,)."""
+        lengths: Tensor = self.split.lengths
+        return lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, longest), target (B,), lengths (B,) and source float32 (B, C, size, size)."""
+        return replace(self.split.batch(order, key), source=levels_to_floats(self.images[order]))
+
+
+def _fitted(assigned: Assigned, tokenizer: Tokenizer) -> TextTokenizer:
+    if not isinstance(tokenizer, TextTokenizer):
+        raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+    if not tokenizer.state():
+        tokenizer.fit(list(_texts(assigned, assigned.parts[0])))
+    return tokenizer
+
+
+def _texts(assigned: Assigned, part: Tensor) -> Iterator[str]:
+    """The texts of some rows, both of a pair after one another."""
+    for chunk in part.split(_CHUNK):
+        columns = [assigned.rows.texts(name, chunk.tolist()) for name in assigned.table.texts]
+        for row in zip(*columns, strict=True):
+            yield from row
+
+
+def read_texts(table: Table, rows: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+    """Returns the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
+    columns = [table.rows.texts(name, rows) for name in table.texts]
+    if len(columns) > 1:
+        return [" ".join(row) for row in zip(*columns, strict=True)]
+    return [beginning(text, tokenizer, table.context) for text in columns[0]]
+
+
+def beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
+    """Returns the part of a text that its first `count` tokens stand for."""
+    low, high = 0, len(text)
+    if len(tokenizer.encode(text)) <= count:
+        return text
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(tokenizer.encode(text[:middle])) <= count else (low, middle - 1)
+    return text[:low]
+
+
+def _encoded(assigned: Assigned, part: Tensor, tokenizer: TextTokenizer) -> LabelledTexts:
+    """The texts of some rows as token ids, `context` of each at most: those of a pair with the start token between."""
+    table, encoded, lengths = assigned.table, [], []
+    start = tokenizer.spec(table.spec).start if table.reads == "pair" else None
+    each = iter(_texts(assigned, part))
+    for row in zip(*[each] * len(table.texts), strict=True):
+        ids = joined([tokenizer.encode(text) for text in row], start, table.context)
+        lengths.append(len(ids))
+        encoded.append(torch.tensor(ids, dtype=torch.int32))
+    tokens = torch.tensor(lengths, dtype=torch.int64)
+    begin = tokens.cumsum(0) - tokens
+    slices = None if assigned.slices is None else assigned.slices[part]
+    return LabelledTexts(torch.cat(encoded), begin, tokens, assigned.target[part], slices, separator=start)
+
+
+def joined(ids: Sequence[list[int]], start: int | None, context: int) -> list[int]:
+    """Returns one text cut to `context` token ids; or two with the start token between, the longer one cut first."""
+    if start is None:
+        return ids[0][:context]
+    first, second = ids
+    room = max(context - 1, 0)
+    half = room // 2
+    if len(first) + len(second) > room:
+        keep = max(half, room - len(second))
+        first, second = first[:keep], second[: max(room - min(len(first), keep), 0)]
+    return [*first, start, *second]
+
 
 log = logging.getLogger("blockyard")
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.data._shard_index import samples_of
-from blockyard.data._tar_shard import Sample, TarImages
-from blockyard.data._token_folder import split_of
+from blockyard.data._tar_shard import Sample, TarImages, samples_of
+from blockyard.data._token_shard import split_of
 from blockyard.errors import UserError, first_line, fold, shortened
 
 log = logging.getLogger("blockyard")

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch
-from blockyard.data._order import mix
-from blockyard.data._permutation import permuted
+from blockyard.data._order import mix, permuted
 from blockyard.data._token_shard import Shard, beyond, release
 
 LARGEST_TABLE = 2**20  # sequences whose order is a table of 8 MiB; that of more is computed index by index

@@ -32,9 +32,8 @@ from blockyard.contracts import (
     TextTokenizer,
     Tokenizer,
 )
-from blockyard.data._canvas_data import CanvasData
 from blockyard.data._pairs import Pair, RaggedSequences
-from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, Scenes, SceneSource
+from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
 from blockyard.data._split import Fraction
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]

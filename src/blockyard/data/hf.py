@@ -23,9 +23,9 @@ import numpy as np
 
 from blockyard.contracts import Text
 from blockyard.data._native_check import STREAM, verify_all
-from blockyard.data._pair_file import NAMES
+from blockyard.data._pairs import NAMES
 from blockyard.data._table_columns import Kinds, Rows, converted, joined
-from blockyard.data._table_rows import FileRows, check_columns
+from blockyard.data._table_file import FileRows, check_columns
 from blockyard.data.table import SPLIT, Table
 from blockyard.errors import UserError
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Text
-from blockyard.data._series import SeriesData
-from blockyard.data._times import as_text, following
+from blockyard.data._series import SeriesData, as_text, following
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import BatchSize, DataSpec, Seed, Splits, Text, Tokenizer
 from blockyard.data._loaded import LoadedData
-from blockyard.data._series_records import Records, read_npz, read_ts
-from blockyard.data._series_splits import Series, SeriesSplit
+from blockyard.data._series_records import Records, Series, SeriesSplit, read_npz, read_ts
 from blockyard.data._split import Fraction, sha256, stratified
 from blockyard.errors import UserError, fold
 

@@ -24,12 +24,11 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from blockyard.contracts import BatchSize, Because, Length, Seed, Text
-from blockyard.data._pair_file import NAMES
+from blockyard.data._pairs import NAMES
 from blockyard.data._recordings import Recording, RecordingData, log
 from blockyard.data._sound_file import SUFFIXES, BadSoundError, SoundFiles, decode
 from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._table_file import column_names, kind_of, read_table
-from blockyard.data._table_rows import SHOWN, check_rows, lines_where
+from blockyard.data._table_file import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
 from blockyard.data._table_splits import split_rows
 from blockyard.errors import UserError
 

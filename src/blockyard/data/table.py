@@ -22,11 +22,12 @@ stay together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from torch import Tensor
 
 from blockyard.contracts import (
@@ -44,16 +45,115 @@ from blockyard.contracts import (
     Workers,
 )
 from blockyard.data._decode import read_picture
-from blockyard.data._loaded import LoadedData
-from blockyard.data._read_once import forget, read_once
-from blockyard.data._split import Fraction
-from blockyard.data._table_checks import checked_rows
+from blockyard.data._loaded import LoadedData, forget, read_once
+from blockyard.data._pairs import NAMES
+from blockyard.data._split import Fraction, check_fractions
 from blockyard.data._table_columns import Kinds, Rows, read_rows
 from blockyard.data._table_file import column_names, files_of
-from blockyard.data._table_load import load_rows
-from blockyard.data._table_spec import LABEL, SPLIT, TEXT, Reads, check_options, named_columns, reads_of, spec_of
-from blockyard.data._table_texts import read_texts
+from blockyard.data._table_load import load_rows, read_texts
 from blockyard.errors import UserError
+
+# The rows of a table, checked: every one that cannot be used is named with its line and the reason.
+
+MOST_CLASSES = 1000
+
+
+def checked_rows(table: Table) -> Rows:
+    """Returns the rows that `table` reads. Raises UserError naming every row that cannot be used, with its line."""
+    named_columns = table.named_columns
+    kinds = dict.fromkeys((*table.columns, *table.target), "number") | {str(table.image): "stored"}
+    rows = table.read(named_columns, kinds)
+    needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
+    problems = {f"no {name}": rows.blank(name) for name in needed}
+    if table.target:
+        gone = np.isnan(rows.numbers(table.target))
+        problems[f"no {' nor '.join(table.target)}, which is the target"] = gone.all(1)
+    if table.columns:
+        problems["no value in any of data.columns"] = np.isnan(rows.numbers(table.columns)).all(1)
+    if "data.split" in named_columns:
+        valid = np.isin(np.array(rows.texts(table.split), dtype=object).astype(str), list(NAMES))
+        problems[f"{table.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(table.split)
+    rows.refuse(problems)
+    if "data.label" in named_columns:
+        _check_labels(table, rows)
+    return rows
+
+
+def _check_labels(table: Table, rows: Rows) -> None:
+    labels = rows.table[table.label or LABEL].unique().to_pylist()
+    if len(labels) < 2:
+        raise UserError(f"{table.path}: every row has the {table.label} {labels[0]!r}; a class needs another one")
+    if len(labels) > MOST_CLASSES:
+        raise UserError(
+            f"data.label={table.label}: {table.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
+            f"classes; for real values use data.target=[{table.label}]"
+        )
+
+
+# What the options of a table say that a model reads of its rows, and which columns that takes.
+
+TEXT, LABEL, SPLIT = "text", "label", "split"
+
+Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
+
+
+def check_options(table: Table) -> None:
+    """Raises ValueError for options that exclude each other."""
+    check_fractions(table.validation_fraction, table.test_fraction)
+    if table.columns and (table.image or table.pair):
+        raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
+    if table.image and table.pair:
+        raise ValueError(f"data.pair={table.pair} is a second text; with data.image, use data.pair=null")
+    if table.target and table.label not in (None, LABEL):
+        raise ValueError(f"data.target and data.label={table.label} both say what is predicted; one must be null")
+
+
+def reads_of(table: Table) -> Reads:
+    """Returns what a model reads of a row."""
+    if table.columns:
+        return "numbers"
+    if table.image is None:
+        return "text" if table.pair is None else "pair"
+    if not _uses(table, table.text, TEXT):
+        return "image"
+    return "question" if table.target or _uses(table, table.label, LABEL) else "caption"
+
+
+def _uses(table: Table, column: str | None, default: str) -> bool:
+    """Whether a column is read: one of the default name is where the file has it."""
+    return column is not None and (column != default or default in table.names)
+
+
+def spec_of(table: Table) -> DataSpec:
+    """Returns what a row is; without the file, the number of classes is not known."""
+    reads, image = table.reads, DataSpec("image", (table.channels, table.size, table.size), levels=256)
+    if reads in ("text", "pair"):
+        data_spec = DataSpec("text", (table.context,), variable=True, joined=reads == "pair")
+    elif reads in ("caption", "question"):
+        data_spec = DataSpec("text", (table.context,), variable=True, source=replace(image, levels=None))
+    else:
+        data_spec = image if reads == "image" else DataSpec("vector", (len(table.columns),))
+    if reads == "caption":
+        return data_spec
+    there = table.missing() is None
+    data_spec = replace(data_spec, slices=table.slice_names if there else ())
+    if table.target:
+        return replace(data_spec, target="values", values=(len(table.target),))
+    names = table.class_names if there else ()
+    return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
+
+
+def named_columns(table: Table) -> dict[str, str]:
+    """Returns the columns that are read, by the option that names them."""
+    columns = dict(zip(("data.text", "data.pair"), table.texts, strict=False))
+    columns |= {} if table.image is None else {"data.image": table.image}
+    columns |= {f"data.{key}[{n}]": name for key in ("columns", "target") for n, name in enumerate(getattr(table, key))}
+    if not table.target and table.reads != "caption":
+        columns["data.label"] = table.label or LABEL
+    if table.split != SPLIT or SPLIT in table.names:
+        columns["data.split"] = table.split
+    return columns | {f"data.{key}": name for key in ("group", "slices") if (name := getattr(table, key)) is not None}
+
 
 MOST_SLICES = 100
 

@@ -28,11 +28,11 @@ from blockyard.engine.system.interrupts import Interrupted
 from blockyard.errors import UserError
 from blockyard.runs.folder import PATHS
 from blockyard.runs.lock import InUse, RunLock
-from blockyard.runs.reason import reason_of
+from blockyard.runs.status import reason_of
 
 if TYPE_CHECKING:
-    from blockyard.engine.attempt import Attempt
     from blockyard.engine.job import Job
+    from blockyard.engine.run import Attempt
 
 log = logging.getLogger("blockyard")
 

@@ -15,8 +15,8 @@ import torch
 from blockyard.config.build import Components
 from blockyard.config.targets import allow_of
 from blockyard.contracts import Splits
-from blockyard.data._read_once import forget, kept
-from blockyard.engine.layout import Layout
+from blockyard.data._loaded import forget, kept
+from blockyard.engine.loader import Layout
 from blockyard.engine.setup_data import lay_out
 from blockyard.errors import first_line
 from blockyard.runs.changed_data import named_files

@@ -9,9 +9,8 @@ from typing import Any
 from blockyard.engine.peers import PeerFailed, PeerLost
 from blockyard.engine.system.interrupts import Interrupted, Paused
 from blockyard.errors import printable
-from blockyard.runs.reason import reason_of
 from blockyard.runs.redact import redact_text
-from blockyard.runs.status import State
+from blockyard.runs.status import State, reason_of
 
 
 class Unfinished(RuntimeError):  # noqa: N818 - it says what happened

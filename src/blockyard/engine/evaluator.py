@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
-from blockyard.engine.layout import Layout
+from blockyard.engine.loader import Layout
 from blockyard.engine.system.interrupts import Interrupts
 from blockyard.evaluate.loop import evaluate
 

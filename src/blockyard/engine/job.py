@@ -21,12 +21,9 @@ from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.ending import Unfinished
 from blockyard.engine.evaluator import Evaluator
-from blockyard.engine.layout import Layout
-from blockyard.engine.lightning.hooks import EpochBoundary
-from blockyard.engine.lightning.metrics_bridge import MetricsBridge
-from blockyard.engine.lightning.stop_iteration import forbid_stop_iteration
+from blockyard.engine.lightning.hooks import EpochBoundary, MetricsBridge, forbid_stop_iteration
 from blockyard.engine.lightning.trainer import lightning_trainer
-from blockyard.engine.loader import TrainingLoader
+from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
 from blockyard.engine.peers import Peers
 from blockyard.engine.system.interrupts import Interrupts, Paused

@@ -7,22 +7,140 @@ calls backward and `optimizer_step`, and `LoopCallback` does what is due after t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
-from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
-from blockyard.engine.learner_settings import Settings, StepState
-from blockyard.engine.loss_mean import LossMean
 from blockyard.ops.projection import deferred
 from blockyard.ops.ring import Ring, sharing
+from blockyard.weights.parts import NEVER, Thaw
+
+# Gradient checkpointing: the inside of a block is not kept for the backward pass but computed again in it.
+#
+# Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv 1604.06174), section 4.1
+# Reference: torch.utils.checkpoint.checkpoint(use_reentrant=False)
+#
+# Gradients have the same bits: random numbers are drawn again, and statistics that a forward pass updates, such as
+# those of batch norms, are put back after the second one.
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Make every block of a model compute its inside again in the backward pass."""
+    for block in iter_blocks(model):
+        # A bound method, so that a copy of the model computes with its own weights.
+        block.forward = types.MethodType(_forward, block)  # type: ignore[method-assign]
+
+
+def _forward(block: nn.Module, *arguments: Any, **settings: Any) -> Any:
+    forward = partial(type(block).forward, block)
+    if not (block.training and torch.is_grad_enabled()):
+        return forward(*arguments, **settings)
+    kept = {"context_fn": partial(_contexts, block)} if next(block.buffers(), None) is not None else {}
+    return checkpoint(forward, *arguments, use_reentrant=False, **kept, **settings)
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _buffers_kept(block)
+
+
+@contextmanager
+def _buffers_kept(block: nn.Module) -> Iterator[None]:
+    before = [(buffer, buffer.clone()) for buffer in block.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+# The mean training loss between two rows of the log, kept on the device.
+
+
+class LossMean:
+    """Sum and number of the batch losses since the last `take`; reading them is the only wait for the device."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._count = 0
+
+    def add(self, loss: Tensor) -> None:
+        """Add a detached loss. The sum is in float32, the dtype in which a checkpoint stores it."""
+        loss = loss.float()
+        self._sum = loss if self._sum is None else self._sum + loss
+        self._count += 1
+
+    def take(self) -> Tensor | None:
+        """The mean since the last call, on the device; None where there was no batch."""
+        if self._sum is None:
+            return None
+        mean = self._sum / self._count
+        self._sum, self._count = None, 0
+        return mean
+
+    def state(self, strategy: object = None) -> tuple[float, int]:
+        """Sum and number, to be saved. With a Lightning strategy of several processes all of them must call."""
+        if self._sum is None:
+            return 0.0, self._count
+        # One process saves for all: the mean of the sums, from which each of them then continues.
+        total = self._sum if strategy is None else strategy.reduce(self._sum, reduce_op="mean")  # type: ignore[attr-defined]
+        return float(total), self._count
+
+    def load_state(self, total: float, count: int, device: torch.device) -> None:
+        """The inverse of `state`."""
+        self._sum = torch.tensor(total, device=device) if count else None
+        self._count = count
+
+
+# What a learner is set to besides its components, and the step that it is in.
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Training settings in addition to the components.
+
+    total: steps in the whole run; clip: largest gradient norm, or None
+    half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes
+    compile: whether each block is compiled; checkpoint: whether it is computed again in the backward pass
+    context: whether every sequence is cut among the processes; timeout: seconds that they then wait for each other
+    thaw: when frozen parts are trained
+    """
+
+    total: int
+    clip: float | None = None
+    half: bool = False
+    sharded: bool = False
+    compile: bool = False
+    checkpoint: bool = False
+    context: bool = False
+    timeout: float = 300.0
+    thaw: Thaw = NEVER
+
+
+@dataclass
+class StepState:
+    """The step in progress. A plain object, because setting an attribute of a torch module costs a microsecond.
+
+    number: of the step, from 0; loss: of the last batch; norm: of its gradients, before clipping
+    lr: learning rate of the first parameter group in the last step
+    """
+
+    number: int = 0
+    loss: Tensor | None = None
+    norm: Tensor | None = None
+    lr: float = 0.0
 
 
 class Learner(pl.LightningModule):

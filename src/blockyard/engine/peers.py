@@ -13,7 +13,7 @@ import torch
 
 from blockyard.engine.system.interrupts import STOPPING, Interrupted
 from blockyard.runs.rank_notes import Note, read_notes
-from blockyard.runs.reason import reason_of
+from blockyard.runs.status import reason_of
 
 _CONNECTION = re.compile(
     r"gloo|NCCL|TCPStore|c10d|ProcessGroup|Connection (closed|reset)|pair closure|Broken pipe|Socket"

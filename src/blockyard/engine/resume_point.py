@@ -13,7 +13,7 @@ from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BadCheckpoint, Newest, newest_good, verify
 from blockyard.runs.checkpoint_content import check_optimizer, check_training_state, check_weights
-from blockyard.runs.checkpoint_repair import repair
+from blockyard.runs.checkpoint_io import repair
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import lost_rows
 

@@ -5,31 +5,91 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
 
 from blockyard.config import build
+from blockyard.config.lightning import refusal
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
+from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.causality_probe import check_foreign
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
-from blockyard.engine.layout import Layout
-from blockyard.engine.learner_settings import Settings
-from blockyard.engine.loader import TrainingLoader, training_loader
-from blockyard.engine.module import Learner
-from blockyard.engine.resume_point import resume_point
-from blockyard.engine.setup_callbacks import split_callbacks
+from blockyard.engine.loader import Layout, TrainingLoader, training_loader
+from blockyard.engine.module import Learner, Settings
+from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
 from blockyard.engine.setup_data import Data, Run, load_data
 from blockyard.engine.setup_model import Model, build_model
-from blockyard.engine.setup_record import record
 from blockyard.engine.small_maps import guard_small_maps
+from blockyard.engine.summary import sizes
 from blockyard.engine.system.interrupts import Interrupts
 from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
-from blockyard.runs.folder import RunFolder
+from blockyard.errors import UserError
+from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER, RunFolder
+from blockyard.runs.lock import holder
 from blockyard.weights.parts import NEVER
+
+# What a run writes between its setup and its first step: run.json, tokenizer.json, repaired checkpoints.
+
+
+def record(run: Run, data: Data, model: Model, point: ResumePoint) -> Path | None:
+    """Write what other processes and later readers need, before the first step; return the checkpoint to load."""
+    folder, components = run.folder, run.components
+    fingerprint = components.data.fingerprint()
+    recorded = folder.facts().get("data")
+    if point.path is not None and isinstance(recorded, dict) and recorded.get("fingerprint") not in (None, fingerprint):
+        raise UserError(
+            f"the data of {folder.path} changed since the run began (fingerprint {recorded['fingerprint']}, now "
+            f"{fingerprint}); restore the old data, or force=true starts over"
+        )
+    checkpoint = restore_files(folder, point)
+    own = components.source_tokenizer is not components.tokenizer
+    tokenizers = {TOKENIZER: components.tokenizer, **({SOURCE_TOKENIZER: components.source_tokenizer} if own else {})}
+    for name, tokenizer in tokenizers.items():
+        if state := tokenizer.state():
+            folder.write_json(name, state)
+    # Last: the other processes wait until the holder of the lock has written this.
+    start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
+    facts = {"threads": model.threads, "precision": model.precision, "start": start}
+    limits = components.data.limits()
+    for limit in limits:
+        log.warning("%s", limit)
+    not_promised = {"limits": list(limits)} if limits else {}
+    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **not_promised}})
+    return checkpoint
+
+
+# The callbacks of a run, told apart: its own, and Lightning's.
+
+
+def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], tuple[pl.Callback, ...]]:
+    """The run's callbacks by name, one that saves among them, and Lightning's. Raises UserError for other objects."""
+    run_callbacks: dict[str, RunCallback] = {}
+    lightning_callbacks = []
+    for name, callback in named.items():
+        if isinstance(callback, RunCallback):
+            run_callbacks[name] = callback
+        elif isinstance(callback, pl.Callback):
+            reason = refusal(type(callback))
+            if reason:
+                raise UserError(f"callbacks.{name}: {reason}")
+            lightning_callbacks.append(callback)
+        else:
+            raise UserError(
+                f"callbacks.{name}: {type(callback).__name__} is neither a "
+                "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
+            )
+    if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
+        run_callbacks[""] = Checkpoint()
+    return run_callbacks, tuple(lightning_callbacks)
+
 
 log = logging.getLogger("blockyard")
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from blockyard.config import build
 from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Split, Splits
-from blockyard.data._classes import classes_of
-from blockyard.engine.layout import Layout
-from blockyard.engine.loader import BatchDataset
+from blockyard.data._split import classes_of
+from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
+from torch import nn
 
 from blockyard.contracts import (
     Architecture,
@@ -13,19 +14,154 @@ from blockyard.contracts import (
     Count,
     CountOrZero,
     DataModule,
+    DataSpec,
     Objective,
     Positive,
     Processes,
     Threads,
     Workers,
 )
-from blockyard.engine.context_problems import model_problems
-from blockyard.engine.trainer_problems import check_options, trainer_problems
+from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
+from blockyard.head.token import Token
+from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
+from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.windowed_attention import WindowedAttention
 
-if TYPE_CHECKING:
-    from torch import nn
+# What cannot be trained with trainer.strategy=context, which cuts every sequence among processes (`ops.ring`).
+
+CONTEXT = "trainer.strategy=context"
+ELSE = "use trainer.strategy=ddp"
+
+
+def plan_problem(world: int, attention: str, compiled: bool, precision: object) -> str | None:
+    """Returns what other options of the trainer speak against it, or None."""
+    if world < 2:
+        return f"{CONTEXT} cuts sequences among processes and there is one; use trainer.devices=2, or trainer=auto"
+    if attention not in ("auto", "online"):
+        return f"{CONTEXT} computes attention by a ring and trainer.attention={attention} cannot; use auto"
+    if compiled:
+        return f"{CONTEXT} does not work with trainer.compile=true: its backward pass is not compiled; use false"
+    if precision == "16-mixed":
+        return f"{CONTEXT} does not work with trainer.precision=16-mixed; use bf16-mixed or 32"
+    return None
+
+
+def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
+    """Returns why sequences of this data cannot be cut, a sentence each."""
+    obstacles = []
+    if data.packed:
+        obstacles.append("packs several documents into a sequence")
+    if data.variable:
+        obstacles.append("pads sequences of different lengths")
+    if data.source is not None or data.joined:
+        obstacles.append("has a source beside each sequence")
+    if data.modality != "text":
+        obstacles.append(f"has {data.things}, and only texts are cut")
+    cuts = f"{CONTEXT} cuts sequences of one length and one document"
+    problems = [f"{cuts}, and this data {each}; {ELSE}" for each in obstacles]
+    if objective.takes != "token":
+        problems.append(f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {ELSE}")
+    return problems
+
+
+def model_problems(model: nn.Module, world: int) -> list[str]:
+    """Returns why a built model cannot be trained on parts of its sequences, a sentence each."""
+    if type(model) is not Transformer or model.sees != "past":
+        return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
+    problems = []
+    kinds = [type(each) for each in model.mixers if type(each) not in (Attention, WindowedAttention)]
+    others = [kind.__module__.rpartition(".")[2] for kind in kinds]
+    if others or len(model.mixers) < len(model.blocks):
+        problem = f"{others[0]} does not" if others else "a block has none"
+        problems.append(
+            f"{CONTEXT} needs token_mixer=attention or windowed_attention in every block, whose keys and values can "
+            f"travel, and {problem}; {ELSE}"
+        )
+    elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
+        problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
+    if model.prefix is not None:
+        problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
+    if type(model.head) is not Token:
+        problems.append(f"{CONTEXT} needs head=token: every process has only its own tokens; {ELSE}")
+    if any(getattr(each, "across_tokens", False) for each in model.modules()):
+        problems.append(f"{CONTEXT} does not work with a norm over all tokens of a batch; use norm=layer or rms")
+    length = model.ctx.tokens.max_len
+    if length < 2 * world:
+        problems.append(
+            f"{CONTEXT} cuts a sequence into two chunks for each of {world} processes, and it has {length} tokens; "
+            "use fewer devices or longer sequences"
+        )
+    return problems
+
+
+# What cannot work between the options of a trainer and the data, objective and model that it is to train.
+
+
+def check_options(plan: TrainerPlan) -> None:
+    """Raises ValueError for options of a trainer that do not work together."""
+    if plan.max_steps is None and plan.max_epochs is None:
+        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
+        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
+    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
+        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
+        other = "compile=true" if plan.compile else "strategy=fsdp"
+        raise ValueError(
+            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
+            "reads the weights of position biases whole; leave one of them out"
+        )
+    if plan.strategy == "context":
+        problem = plan_problem(plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision)
+        if problem:
+            raise ValueError(problem)
+    if plan.extra:
+        issues = refusals(plan.extra, profile=plan.profile)
+        if issues:
+            raise ValueError("; ".join(issues))
+
+
+def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
+    """Returns what cannot work, one sentence each; known before anything is read."""
+    issues = []
+    readers = 1 if plan.context else plan.world
+    shards = plan.accumulate * readers
+    if data.batch_size % shards:
+        issues.append(
+            f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
+            f"trainer.accumulate={plan.accumulate} micro-batches; use a multiple of {shards}"
+        )
+    if data.eval_batch_size % plan.world:
+        issues.append(
+            f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
+            f"use a multiple of {plan.world}"
+        )
+    if plan.checkpoint_blocks and not model.stacks:
+        issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
+    if plan.group and not data.spec.variable:
+        issues.append(
+            f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
+            "use trainer.group=0"
+        )
+    if plan.sampling == "balanced" and data.spec.target != "class":
+        issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
+    if plan.sampling == "balanced" and plan.group:
+        issues.append(
+            f"trainer.sampling=balanced and trainer.group={plan.group} both say which samples meet; use "
+            "trainer.group=0 or trainer.sampling=random"
+        )
+    if plan.extrapolate and not (data.spec.resizable and model.causal):
+        issues.append(
+            f"trainer.extrapolate={list(plan.extrapolate)} evaluates a decoder on longer sequences of running "
+            "text or of a generated task; use model=decoder and a text with data.sample=window, or "
+            "trainer.extrapolate=[]"
+        )
+    if plan.context:
+        issues += sequence_problems(data.spec, objective)
+    return issues
+
 
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
 

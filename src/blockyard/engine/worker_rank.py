@@ -6,14 +6,13 @@ import logging
 
 from blockyard.engine.ending import cause_of
 from blockyard.engine.peers import symptom
-from blockyard.engine.system.interrupts import Interrupted, Interrupts
-from blockyard.engine.system.silence import silence_libraries
-from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.engine.system.interrupts import Interrupted, Interrupts, silence_libraries
+from blockyard.objective._named_metrics import import_torchmetrics
 from blockyard.ops.kernel import attention_kernel
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_in, started_by_run
 from blockyard.runs.rank_notes import Note, write_note
-from blockyard.runs.reason import reason_of
+from blockyard.runs.status import reason_of
 
 log = logging.getLogger("blockyard")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
-from blockyard.evaluate.by_slice import BySlice
+from blockyard.evaluate.by_position import BySlice
 from blockyard.ops.autocast import autocast
 
 

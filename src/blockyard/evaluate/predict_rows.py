@@ -15,7 +15,7 @@ from blockyard.data._array_file import KINDS, read_array
 from blockyard.data._array_splits import channels_first
 from blockyard.data._table_columns import read_rows
 from blockyard.data._table_file import kind_of
-from blockyard.data._table_texts import joined
+from blockyard.data._table_load import joined
 from blockyard.errors import UserError, shortened
 from blockyard.runs.load import Loaded
 

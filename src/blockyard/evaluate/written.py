@@ -7,22 +7,98 @@ written     21. November 2025               exact 0, a CER of 1 edit over 17 cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from blockyard.atomic_files import write_text
 from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer, Transcriber
 from blockyard.contracts.objective import source_as_input
 from blockyard.data._order import eval_indices, eval_steps
-from blockyard.evaluate.text_scores import DIRECTIONS, scores
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
+from blockyard.objective._named_metrics import import_torchmetrics
 from blockyard.ops.autocast import autocast
+
+if TYPE_CHECKING:
+    from blockyard.runs.load import Loaded
+
+
+# Scores of written texts against one reference each, as fractions: 1 is 100 %.
+#
+# Source: Papineni et al. 2002, BLEU: a Method for Automatic Evaluation of Machine Translation; Popovic 2015, chrF:
+#     character n-gram F-score for automatic MT evaluation; Levenshtein 1966 for the error rates
+# Reference: torchmetrics SacreBLEUScore (tokenizer 13a), CharErrorRate and WordErrorRate, which compute them here;
+#     sacrebleu for chrF
+
+DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min", "insertions": "min"}
+
+
+def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Exact match, BLEU, chrF, character and word error rates, and inserted words; each over all texts together."""
+    import_torchmetrics()
+    from torchmetrics.text import CharErrorRate, SacreBLEUScore, WordErrorRate
+
+    exact = sum(text == reference for text, reference in zip(written, references, strict=True)) / len(written)
+    return {
+        "exact": exact,
+        "bleu": float(SacreBLEUScore()(written, [[reference] for reference in references])),
+        "chrf": chrf(written, references),
+        "cer": float(CharErrorRate()(written, references)),
+        "wer": float(WordErrorRate()(written, references)),
+        "insertions": insertions(written, references),
+    }
+
+
+def insertions(written: Sequence[str], references: Sequence[str]) -> float:
+    """The words that are written and not in the source, over the words of the references: the part of the word errors
+    that grows where a model hallucinates. Of the shortest edits, those with the fewest insertions count.
+    """
+    added = sum(_added(text.split(), reference.split()) for text, reference in zip(written, references, strict=True))
+    return added / max(sum(len(reference.split()) for reference in references), 1)
+
+
+def _added(text: Sequence[str], reference: Sequence[str]) -> int:
+    above = [(column, 0) for column in range(len(reference) + 1)]  # edits, and those that are insertions
+    for row, token in enumerate(text, start=1):
+        here = [(row, row)]
+        for column, other in enumerate(reference, start=1):
+            replaced = (above[column - 1][0] + (token != other), above[column - 1][1])
+            inserted = (above[column][0] + 1, above[column][1] + 1)
+            here.append(min(replaced, inserted, (here[-1][0] + 1, here[-1][1])))
+        above = here
+    return above[-1][1]
+
+
+def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:
+    """The mean over n up to `order` of the F score of character n-grams without spaces, counted over all texts.
+
+    Not torchmetrics' CHRFScore: it leaves out the reference of a text that has no n-gram of it, an empty one for
+    example, and so rewards writing nothing.
+    """
+    values = []
+    for n in range(1, order + 1):
+        hits = ours = theirs = 0
+        for text, reference in zip(written, references, strict=True):
+            left, right = _ngrams(text, n), _ngrams(reference, n)
+            hits, ours, theirs = hits + (left & right).total(), ours + left.total(), theirs + right.total()
+        if not theirs:  # every reference is shorter
+            break
+        values.append((1 + beta**2) * hits / (beta**2 * theirs + ours))
+    return sum(values) / len(values) if values else 0.0
+
+
+def _ngrams(text: str, n: int) -> Counter[str]:
+    letters = "".join(text.split())
+    return Counter(letters[i : i + n] for i in range(len(letters) - n + 1))
 
 
 @dataclass(frozen=True)
@@ -115,3 +191,28 @@ def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:
         for index, token_id in step:
             written[index].append(token_id)
     return written
+
+
+# The written texts of a split in the run's folder, and their scores in its summary.
+
+
+def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
+    """Writes written-PART.jsonl into the run's folder; returns its path, and whether the summary has the scores.
+
+    The summary is about one checkpoint and a whole split: scores of other weights, or of some batches, are not added.
+    """
+    beam = "" if written.beam is None else f"-beam{written.beam}"
+    path = loaded.folder.path / f"written-{written.part}{beam}.jsonl"
+    head = {"scores": written.scores, "beam": written.beam, "weights": loaded.weights, "step": loaded.step}
+    samples = [
+        {"source": source, "reference": reference, "written": text, "exact": text == reference}
+        for source, reference, text in written.texts
+    ]
+    write_text(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in (head, *samples)))
+    summary = loaded.folder.summary()
+    if not written.whole or not summary or summary.get("weights") != loaded.weights:
+        return path, False
+    summary["metrics"] = {**summary["metrics"], **written.metrics()}
+    summary["directions"] = {**summary.get("directions", {}), **written.directions()}
+    loaded.folder.write_summary(summary)
+    return path, True

@@ -14,8 +14,15 @@ from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.draft import NGRAM, Drafting, Run, load_draft
-from blockyard.generate.options import check_compiled, check_device, check_draft_options, check_options
-from blockyard.generate.request import GeneratedText, encode_sources, prepare_texts
+from blockyard.generate.request import (
+    GeneratedText,
+    check_compiled,
+    check_device,
+    check_draft_options,
+    check_options,
+    encode_sources,
+    prepare_texts,
+)
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats
 from blockyard.generate.stats import Stats

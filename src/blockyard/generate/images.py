@@ -15,8 +15,8 @@ from blockyard.contracts import DrawsValues, Splits
 from blockyard.data._image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
-from blockyard.generate.options import check_device, check_options
 from blockyard.generate.patches import write_patches
+from blockyard.generate.request import check_device, check_options
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.runs.folder import TOKENIZER

@@ -31,10 +31,10 @@ from blockyard.block.rezero import Gate
 from blockyard.contracts import Batch, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.inspect.block_context import MixerContext, mixer_contexts
+from blockyard.inspect.jacobian import Spectrum, spectrum
 from blockyard.inspect.labels import layer_name
 from blockyard.inspect.recorded_calls import mixing_modules
 from blockyard.inspect.samples import Sample, select_heads, select_layers
-from blockyard.inspect.spectrum import Spectrum, spectrum
 from blockyard.model._transformer import Tower
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.runs.load import Loaded

@@ -26,7 +26,6 @@ from blockyard.contracts import (
     Standardized,
     TextPairs,
 )
-from blockyard.data._classes import known_classes
 from blockyard.data._order import take
 from blockyard.data._simple_models import (
     equally_spaced,
@@ -38,6 +37,7 @@ from blockyard.data._simple_models import (
     ridge,
     sampled,
 )
+from blockyard.data._split import known_classes
 
 if TYPE_CHECKING:
     import torchmetrics

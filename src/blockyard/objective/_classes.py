@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from blockyard.contracts import NonNegative, Objective, Rate
-from blockyard.objective._chunked_cross_entropy import chunked_cross_entropy
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:

@@ -9,11 +9,16 @@ Equation: -sum_v q_v log softmax(z)_v + z_loss (log Z)^2, q = (1 - s) onehot(tar
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch
+from blockyard.ops.autocast import full_precision
+from blockyard.ops.projection import LOGITS, Projection
 
 
 def cross_entropy(
@@ -47,3 +52,111 @@ def cross_entropy(
     exact = torch.promote_types(logits.dtype, torch.float32)
     squared = logits.to(exact).logsumexp(-1).square()  # in bf16 the square would be off by percents
     return loss + z_loss * squared.masked_fill(~counted, 0.0).sum() / counted.sum()
+
+
+# Cross entropy from the inputs of the last layer, by chunks of tokens, so that not all logits exist at a time.
+#
+# Source: Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models (arXiv 2411.09009); Hsu et al. 2024,
+#     Liger Kernel (arXiv 2410.10989), section 3.2, for gradients in the forward pass
+# Reference: torch.nn.functional.cross_entropy of all logits; torch.nn.functional.linear_cross_entropy, which has no
+#     z-loss and does not go by autocast
+# Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
+#     targets; with q and Z as in `_cross_entropy`
+# Cost: O(N D V) time as in the plain loss; memory of min(N V, LOGITS / 2) logits and of the gradients of W and x
+
+
+def chunked_cross_entropy(
+    projection: Projection,
+    target: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+) -> Tensor:
+    """Returns what `cross_entropy` does of the projection's logits. There is no second derivative.
+
+    Matrix products have the type of autocast, and everything else is in float32 at least.
+
+    target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `LOGITS`
+    """
+    x, weight, bias = projection
+    chunk = max(1, LOGITS // 2 // len(weight)) if chunk is None else chunk
+    loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), label_smoothing, z_loss, chunk)
+    return loss
+
+
+class _Chunked(torch.autograd.Function):
+    """The loss, with all gradients computed beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        smoothing: float,
+        z_loss: float,
+        chunk: int,
+    ) -> Tensor:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        count = (target != Batch.ignore).sum()
+        need_x, need_weight, need_bias, *_ = ctx.needs_input_grad
+        to_x = torch.empty_like(x) if need_x else None
+        to_weight = torch.zeros_like(weight, dtype=exact) if need_weight else None
+        to_bias = torch.zeros_like(weight[:, 0], dtype=exact) if need_bias else None
+        total = torch.zeros((), dtype=exact, device=x.device)
+        with full_precision(x):
+            table = weight.to(dtype)
+            for part in (slice(start, start + chunk) for start in range(0, len(x), chunk)):
+                some = x[part].to(dtype)
+                logits = some @ table.T if bias is None else torch.addmm(bias.to(dtype), some, table.T)
+                loss, slope = _loss_and_slope(logits.to(exact), target[part], smoothing, z_loss)  # (n,), (n, V)
+                del logits
+                total += loss.sum()
+                slope = slope.div_(count.clamp_min(1))
+                if to_bias is not None:
+                    to_bias += slope.sum(0)
+                slope = slope.to(dtype)
+                if to_x is not None:
+                    to_x[part] = slope @ table
+                if to_weight is not None and to_weight.dtype == dtype:
+                    to_weight.addmm_(slope.T, some)
+                elif to_weight is not None:
+                    to_weight += slope.T @ some
+                del slope  # before the logits of the next chunk
+        ctx.gradients = to_x, to_weight, to_bias
+        ctx.types = weight.dtype, None if bias is None else bias.dtype
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("the gradients of a chunked cross entropy were used; compute the loss again")
+        (to_x, to_weight, to_bias), ctx.gradients = ctx.gradients, None
+        of_weight, of_bias = (
+            None if each is None else each.mul_(grad).to(dtype)
+            for each, dtype in zip((to_weight, to_bias), ctx.types, strict=True)
+        )
+        return None if to_x is None else to_x.mul_(grad), of_weight, of_bias, None, None, None, None
+
+
+def _loss_and_slope(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:
+    """The loss of each target (n,), and its gradient by the logits (n, V), which takes their place; 0 where ignored."""
+    ignored = target == Batch.ignore
+    index = target.masked_fill(ignored, 0)[:, None]  # (n, 1)
+    log_sum = logits.logsumexp(-1, keepdim=True)  # (n, 1)
+    loss = log_sum - (1 - smoothing) * logits.gather(-1, index)
+    if smoothing:
+        loss = loss - smoothing * logits.mean(-1, keepdim=True)
+    slope = logits.sub_(log_sum).exp_()
+    if z_loss:
+        loss = loss + z_loss * log_sum.square()
+        slope.mul_(1 + 2 * z_loss * log_sum)
+    if smoothing:
+        slope.sub_(smoothing / logits.shape[-1])
+    slope.scatter_add_(-1, index, torch.full_like(log_sum, smoothing - 1))
+    return loss[:, 0].masked_fill(ignored, 0.0), slope.masked_fill_(ignored[:, None], 0.0)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
 from blockyard.objective._baselines import rules
-from blockyard.objective._real_loss import Kind, real_loss
+from blockyard.objective._errors import Kind, real_loss
 from blockyard.tokenizer._series import fill_forward
 
 if TYPE_CHECKING:

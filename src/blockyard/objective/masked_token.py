@@ -120,8 +120,7 @@ class MaskedToken(ClassObjective):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy and perplexity over the selected tokens."""
-        from blockyard.objective._derived_metrics import Perplexity
-        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
+        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
         return self.further({"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)})

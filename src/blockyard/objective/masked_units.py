@@ -30,7 +30,7 @@ from blockyard.data._split import Fraction
 from blockyard.objective._baselines import rules
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._hidden_sound import HiddenSound
-from blockyard.tokenizer._kmeans import kmeans, nearest
+from blockyard.tokenizer._vq import kmeans, nearest
 
 if TYPE_CHECKING:
     import torchmetrics

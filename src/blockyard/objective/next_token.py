@@ -63,8 +63,7 @@ class NextToken(ClassObjective):
         Of images loss and bits per value of a pixel (`bits_per_dim`), or per code, and then also the mean squared
         error of what the codes stand for, from 0 to 1: bits per code alone say nothing of the images.
         """
-        from blockyard.objective._derived_metrics import Bits, BitsPerByte, Given, Perplexity
-        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
+        from blockyard.objective._metrics import Accuracy, Bits, BitsPerByte, Given, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
         facts: Any = split

@@ -106,8 +106,7 @@ class PatchDensity(Objective):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss in nats, and bits, for each value of a pixel."""
-        from blockyard.objective._derived_metrics import Bits
-        from blockyard.objective._metrics import MeanNats
+        from blockyard.objective._metrics import Bits, MeanNats
 
         loss = MeanNats(self.nats)
         return {"loss": loss, "bits_per_dim": Bits(loss)}

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
 from blockyard.data._split import Fraction
-from blockyard.objective._distractors import choose, similarities
+from blockyard.objective._contrast_metrics import choose, similarities
 from blockyard.objective._hidden_sound import HiddenSound
 
 if TYPE_CHECKING:

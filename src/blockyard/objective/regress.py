@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Baselines, DataSpec, Objective, Positive, Split, Standardized, TokenSpec
 from blockyard.objective._baselines import of_values
-from blockyard.objective._real_loss import Kind, real_loss
+from blockyard.objective._errors import Kind, real_loss
 
 if TYPE_CHECKING:
     import torchmetrics

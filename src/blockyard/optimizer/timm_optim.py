@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Text
-from blockyard.optimizer._by_name import check_name, check_options, check_values, groups
 from blockyard.optimizer._param_groups import layer_rates
+from blockyard.optimizer.torch_optim import check_name, check_options, check_values, groups
 
 # beginning of a name -> why it is not taken
 LEFT_OUT = {

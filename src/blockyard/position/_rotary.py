@@ -9,7 +9,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from blockyard.contracts import Context, Position
-from blockyard.position._checks import check_axes, check_split
+from blockyard.position._absolute import check_axes, check_split
 
 Share = Annotated[float, Gt(0), Le(1)]
 ROUNDING = 0.02  # channels by which a fraction typed with few digits may miss a whole number

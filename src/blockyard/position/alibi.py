@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Position
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, NonNegative, Position
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
 

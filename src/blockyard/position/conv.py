@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Position, Seq, Side
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 from blockyard.token_mixer._neighbours import at_offset, full_grid
 from blockyard.weight_init import Init
 

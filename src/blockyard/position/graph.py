@@ -23,7 +23,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from blockyard.contracts import UNREACHABLE, Because, Context, CountOrZero, NonNegative, Position
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
 Distance = Annotated[int, Ge(1), Le(UNREACHABLE - 1), Because("distances are kept as bytes")]

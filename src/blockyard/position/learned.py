@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, NonNegative, Width
-from blockyard.position._absolute import Absolute, Combine, encoding_width
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import Absolute, Combine, check_axes, encoding_width
 from blockyard.weight_init import Init
 
 

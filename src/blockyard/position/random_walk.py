@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blockyard.contracts import Because, Context, Position
 from blockyard.ops.linear import Linear
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 
 Walk = Annotated[int, Ge(1), Le(1_024), Because("every step is a product of matrices")]
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Positive
-from blockyard.position._absolute import Absolute, Combine, token_norm
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import Absolute, Combine, check_axes, token_norm
 
 
 class Scalar(Absolute):

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Positive, Width
-from blockyard.position._absolute import Absolute, Combine, encoding_width
-from blockyard.position._checks import check_axes, check_split
+from blockyard.position._absolute import Absolute, Combine, check_axes, check_split, encoding_width
 
 
 class Sinusoidal(Absolute):

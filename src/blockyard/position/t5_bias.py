@@ -19,7 +19,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Length, Position, Positive
-from blockyard.position._checks import check_axes
+from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.report.missing_arms import NOT_DONE, REASONS
-from blockyard.report.stats.power import ALPHA, MIN_SEEDS
-from blockyard.report.stats.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
+from blockyard.report.fairness import NOT_DONE, REASONS
+from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
 
 _MAX_NAMED = 4
 _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}

@@ -8,10 +8,10 @@ from typing import Any
 
 from blockyard.report.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.costs import KEYS, median_costs, pareto, ratios
+from blockyard.report.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import RunRecord
-from blockyard.report.missing_arms import MissingResult
 from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference

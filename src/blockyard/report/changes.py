@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from blockyard.report.load.arm_names import RunConfig, factors, flatten, semantic_options
-from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.arms import ArmRuns, RunConfig, factors, flatten, semantic_options
 
 FEW_ARMS = 6  # whose options stand side by side on a terminal
 MAX_ARMS = 60  # with more arms, no models are built to compare their modules

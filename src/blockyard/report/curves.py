@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.report.load.run_record import RunRecord
-from blockyard.runs.metrics import FILE
-from blockyard.runs.metrics_table import Row, read_metrics
+from blockyard.runs.metrics import FILE, Row, read_metrics
 
 MAX_POINTS = 200  # of one run
 MAX_TOTAL = 40_000  # of all runs together

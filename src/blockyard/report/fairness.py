@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from blockyard.report.costs import ALIKE
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.run_record import RunRecord
-from blockyard.report.range_ends import range_ends
+from blockyard.runs.status import now
+
+# Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.
+
+NEAR = 0.05  # of a continuous range, on its own scale, counts as its end
+
+
+def range_ends(data: ComparisonInput) -> Iterator[str]:
+    """Yield a sentence for each tuned key and each end of its range at which validation chose arms' values."""
+    question = data.question or {}
+    tried: Mapping[str, Any] = question.get("tune") or (question.get("search") or {}).get("space") or {}
+    for key, values in tried.items():
+        ends: dict[str, list[str]] = {}
+        for arm in data.arms:
+            value = (arm.chosen or {}).get(key)
+            if _number(value) and (end := _end(value, values)):
+                ends.setdefault(end, []).append(f"{arm.name} ({value:.4g})")
+        for end, names in ends.items():
+            yield f"{key}: {end} was best for {', '.join(names)}; a wider range may hold a better one"
+
+
+def _end(value: float, values: Any) -> str | None:
+    """Which end of a list of values, or of a range from low to high, a value is at."""
+    if isinstance(values, list):
+        numbers = sorted(each for each in values if _number(each))
+        if len(numbers) != len(values) or len(numbers) < 2 or value == 0:  # nothing lies below a rate of zero
+            return None
+        shown = ", ".join(f"{each:.4g}" for each in numbers)
+        return {numbers[0]: f"the smallest of {shown}", numbers[-1]: f"the largest of {shown}"}.get(value)
+    low, high = values["low"], values["high"]
+    scale = math.log if values.get("log") else float
+    share = (scale(value) - scale(low)) / (scale(high) - scale(low)) if high > low else 0.5
+    if share <= NEAR and low != 0:
+        return f"the lower end of {low:.4g} to {high:.4g}"
+    return f"the upper end of {low:.4g} to {high:.4g}" if share >= 1 - NEAR else None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 _MAX_NAMED = 6
 
@@ -186,3 +228,79 @@ def _seeds(runs: list[RunRecord]) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
+
+
+# Why an arm has no result. Such an arm failed, was refused or is not done yet; it is not one with too few seeds.
+
+REFUSED, FAILED, NO_VALUE, NOT_DONE = "refused", "failed", "no value", "not done yet"
+# The predicate of a sentence after the name of one arm, and after the names of several.
+REASONS = {
+    FAILED: ("failed", "failed"),
+    REFUSED: ("was refused", "were refused"),
+    NO_VALUE: ("gave no value", "gave no value"),
+    NOT_DONE: ("is not done yet", "are not done yet"),
+}
+
+
+@dataclass(frozen=True)
+class MissingResult:
+    """Why an arm has no result. verdict: one of REFUSED, FAILED, NO_VALUE, NOT_DONE; explanation: a sentence."""
+
+    verdict: str
+    explanation: str
+
+    @property
+    def phrase(self) -> str:
+        """The reason as it reads after the arm's name: "was refused"."""
+        return REASONS[self.verdict][0]
+
+
+def missing_result(arm: ArmRuns, metric: str, records: Sequence[RunRecord]) -> MissingResult | None:
+    """Return why an arm has no value of a metric; None for an arm that has one.
+
+    records: of the whole sweep, including runs of settings that were not chosen
+    """
+    if arm.values(metric):
+        return None
+    if arm.refused and not arm.runs:
+        return MissingResult(REFUSED, f"It was refused: {'; '.join(arm.refused)}.")
+    if arm.done:
+        return MissingResult(NO_VALUE, f"Its {len(arm.done)} finished runs have no {metric}.")
+    runs = arm.runs or [run for run in records if run.arm == arm.name]
+    states = Counter(run.state for run in runs)
+    if runs and set(states) == {"failed"}:
+        reasons = list(dict.fromkeys(run.reason for run in runs if run.reason))
+        more = f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        return MissingResult(FAILED, f"All {len(runs)} cells failed{f': {reasons[0]}{more}' if reasons else ''}.")
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    return MissingResult(NOT_DONE, f"None of its cells is done yet{f': {counts}' if counts else ''}.")
+
+
+# Where the results come from: code, versions, machine, command, data.
+
+
+def provenance(data: ComparisonInput) -> dict[str, Any]:
+    """Return time, code, versions, host, command, data, the planner's notes and what peak memory measures.
+
+    Where runs differ, the most common value.
+    """
+    facts = [run.facts for run in data.records if run.facts]
+    memory = [run.summary.get("peak_memory") for run in data.records]
+    return {
+        "time": now(),
+        "code": _most_common([each.get("git") for each in facts]),
+        "versions": _most_common([each.get("versions") for each in facts]),
+        "host": _most_common([each.get("host") for each in facts]),
+        "command": data.facts.get("command") or _most_common([each.get("command") for each in facts]),
+        "data": _most_common([run.data for run in data.records if run.data.get("fingerprint")]),
+        "notes": list(data.notes),
+        "memory": _most_common([each.get("kind") for each in memory if isinstance(each, dict)]),
+    }
+
+
+def _most_common(values: list[Any]) -> Any:
+    present = [value for value in values if value]
+    if not present:
+        return None
+    text = Counter(map(repr, present)).most_common(1)[0][0]
+    return next(value for value in present if repr(value) == text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from blockyard.report.load.arm_names import flatten, format_value
+from blockyard.report.load.arms import flatten, format_value
 from blockyard.runs.record import RunRecord
 
 MAX_OPTIONS = 3

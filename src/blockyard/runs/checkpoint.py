@@ -11,15 +11,135 @@ is always on. Whether the content fits a model is checked in `checkpoint_content
 from __future__ import annotations
 
 import os
+import pickle
+import stat
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blockyard.runs.checkpoint_file import BadCheckpoint, Stamp, load_content, read, verify
+from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.runs.checkpoint_io import AtomicCheckpointIO
+
+
+# One checkpoint file: what is checked before it is loaded.
+#
+# `runs.checkpoint` says what the files of a run are; `runs.checkpoint_content` checks what is in them.
+
+STAMP = "blockyard"
+FORMAT = 1
+
+
+class BadCheckpoint(UserError):  # noqa: N818 - it describes the file
+    """A checkpoint that must not be loaded, and the reason."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be used: {reason}")
+        self.path, self.reason = path, reason
+
+
+class Stamp(NamedTuple):
+    """The run that a checkpoint belongs to, and its optimizer step."""
+
+    identity: str | None
+    seed: int | None
+    step: int
+
+
+def verify(path: str | Path, *, identity: str | None = None, seed: int | None = None) -> Stamp:
+    """Check that a file is complete, undamaged, written by blockyard and, if they are given, of this run.
+
+    Raises BadCheckpoint with the reason, FileNotFoundError without a file.
+    """
+    path = Path(path)
+    _check_whole(path)
+    return _check_ours(path, load_content(path, mmap=True), identity, seed)
+
+
+def read(
+    path: str | Path,
+    *,
+    identity: str | None = None,
+    seed: int | None = None,
+    map_location: Any = "cpu",
+) -> dict[str, Any]:
+    """Load and verify a checkpoint. Raises BadCheckpoint with the reason, or FileNotFoundError."""
+    path = Path(path)
+    _check_whole(path)
+    content = load_content(path, mmap=False, map_location=map_location)
+    _check_ours(path, content, identity, seed)
+    return content
+
+
+def _check_whole(path: Path) -> None:
+    try:
+        status = path.stat()  # first, because opening a named pipe waits for a writer
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise BadCheckpoint(path, "it is a folder of shards; save the full state (trainer state_dict_type=full)")
+    if not stat.S_ISREG(status.st_mode):
+        raise BadCheckpoint(path, "it is not a regular file but a pipe, a socket or a device")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # torch stores records as they are; a small file that unpacks to a large one was not written by it.
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise BadCheckpoint(path, "it is a zip file but not a checkpoint: it is compressed")
+            broken = archive.testzip()
+            names = archive.namelist()
+    except FileNotFoundError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, BadCheckpoint):
+            raise
+        reason = f"it is truncated or not a checkpoint ({status.st_size} bytes; {error})"
+        raise BadCheckpoint(path, reason) from error
+    except OSError as error:
+        raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
+    if broken is not None:
+        raise BadCheckpoint(path, f"it is damaged: the checksum of {broken} is wrong")
+    if not any(name.endswith("data.pkl") for name in names):
+        raise BadCheckpoint(path, "it is a zip file but not a checkpoint")
+
+
+def load_content(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[str, Any]:
+    """Load a file that was verified. Raises BadCheckpoint."""
+    import torch
+
+    try:
+        content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0][:200]
+        raise BadCheckpoint(path, f"it holds more than tensors and plain values ({reason})") from error
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError) as error:
+        raise BadCheckpoint(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
+    if not isinstance(content, dict):
+        raise BadCheckpoint(path, "it is not a checkpoint of a training run")
+    return content
+
+
+def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed: int | None) -> Stamp:
+    stamp = content.get(STAMP)
+    if not isinstance(stamp, dict) or "state_dict" not in content:
+        raise BadCheckpoint(path, "it was not written by blockyard")
+    if stamp.get("format") != FORMAT:
+        raise BadCheckpoint(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
+    step, counted = stamp.get("step"), content.get("global_step")
+    if type(step) is not int or type(counted) is not int or step != counted or step < 0:
+        raise BadCheckpoint(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
+    checked = Stamp(stamp.get("identity"), stamp.get("seed"), step)
+    if identity is not None and checked.identity != identity:
+        raise BadCheckpoint(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
+    if seed is not None and checked.seed != seed:
+        raise BadCheckpoint(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
+    return checked
+
 
 __all__ = [
     "BEST",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockyard.runs.checkpoint_file import BadCheckpoint
+from blockyard.runs.checkpoint import BadCheckpoint
 
 _PARTS: dict[str, type] = {"state_dict": dict, "optimizer_states": list, "loops": dict, "callbacks": dict}
 _MORE: dict[str, type] = {"lr_schedulers": list, "epoch": int, "pytorch-lightning_version": str}

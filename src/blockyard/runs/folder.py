@@ -19,22 +19,50 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import TEMPORARY, read_yaml, write_json
+from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError, printable
 from blockyard.runs.identity import identity
-from blockyard.runs.json_files import read_facts, read_summary
 from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import MetricsWriter
 from blockyard.runs.redact import redact, redact_text
 from blockyard.runs.status import State, Status, now, read_status, write_status
+
+# Reads run.json and summary.json of a run.
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The content of a run.json; empty if it is missing or damaged."""
+    try:
+        facts = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The content of a summary.json; empty if there is none. Raises UserError if it is damaged."""
+    try:
+        summary = read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, or remove it") from error
+    if not isinstance(summary, dict):
+        raise UserError(f"{path} is damaged (expected a mapping); restore it, or remove it")
+    metrics = summary.get("metrics")
+    if isinstance(metrics, dict):  # JSON has no NaN
+        summary["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
+    return summary
+
 
 log = logging.getLogger("blockyard")
 

@@ -16,7 +16,6 @@ from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
-from blockyard.runs.trusted_config import trusted_config
 from blockyard.runs.weights_file import WEIGHTS, read_weights
 
 if TYPE_CHECKING:
@@ -24,6 +23,56 @@ if TYPE_CHECKING:
 
     from blockyard.config.build import Components
     from blockyard.contracts import DataModule, Objective, Tokenizer
+
+
+# The config of a run, checked before anything that it names is imported.
+
+if TYPE_CHECKING:
+    pass
+
+
+def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
+    """Raises UserError if the run uses packages that are not in `allow`. Imports nothing."""
+    packages = [str(package) for package in folder.config.get("allow") or ()]
+    missing = [package for package in packages if package not in allow]
+    if missing:
+        raise UserError(
+            f"{folder.path} uses components of {', '.join(missing)}; if you trust the folder, add "
+            f"allow=[{','.join(missing)}]"
+        )
+
+
+def trusted_config(
+    folder: RunFolder,
+    allow: tuple[str, ...] | list[str] = (),
+    position: Mapping[str, Any] | None = None,
+    metrics: Any = None,
+    *,
+    training: bool = False,
+) -> dict[str, Any]:
+    """The frozen config with the user's own `allow` and with options of `position` replaced.
+
+    training: whether the run goes on, and so must fit into the memory of this machine with its gradients
+
+    Raises UserError with every problem that `check` reports.
+    """
+    from blockyard.config.check import check
+    from blockyard.config.compose import Composed
+
+    check_allowed(folder, allow)
+    config = folder.config | {"allow": list(allow)}
+    if folder.moved:
+        config["data"] = {**config["data"], **folder.moved}
+    if position:
+        config["position"] = {**config["position"], **position}
+    if metrics is not None:
+        config["objective"] = {**config["objective"], "metrics": metrics}
+    choices = dict(folder.facts().get("choices") or {})
+    issues = check(Composed(config, choices), training=training, starts=False)
+    if issues:
+        raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: " + "; ".join(map(str, issues)))
+    return config
+
 
 log = logging.getLogger("blockyard")
 

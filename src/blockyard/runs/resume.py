@@ -16,15 +16,14 @@ from typing import Any
 from blockyard.config import tree
 from blockyard.config.override_grammar import parse_override
 from blockyard.errors import UserError
+from blockyard.runs.changed_data import check_moved, pop_moved
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
-from blockyard.runs.join import join_run
-from blockyard.runs.moved_data import check_moved, pop_moved
+from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.rank import rank_in
-from blockyard.runs.start import take_over
+from blockyard.runs.start import join_run, take_over
 from blockyard.runs.store import find
-from blockyard.runs.trusted_config import check_allowed, trusted_config
 
 _FIXED = {"name": "it names the folder", "seed": "it numbers the replicate"}
 

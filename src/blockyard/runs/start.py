@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,7 @@ from blockyard.errors import UserError
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity, run_name
-from blockyard.runs.join import join_run
-from blockyard.runs.lock import RunLock, lock_path
+from blockyard.runs.lock import RunLock, held, lock_path
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.provenance import provenance
@@ -26,6 +26,29 @@ from blockyard.runs.rank import check_restarts, rank_in, restarted
 from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
+
+# The processes of a run besides the first: they wait for the folder that rank 0 creates or resumes.
+
+_RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
+
+
+def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
+    """Wait for the run that rank 0 creates or resumes; writes nothing.
+
+    Under torchrun or srun every rank runs the whole command. Raises AlreadyDone as rank 0 does, UserError if rank 0
+    does not start in time.
+    """
+    trainer = config.get("trainer")
+    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
+    deadline = time.monotonic() + seconds
+    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
+        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
+            raise AlreadyDone(RunFolder(path, config))
+        if time.monotonic() > deadline:
+            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
+        time.sleep(0.1)
+    return RunFolder(path, config)
+
 
 log = logging.getLogger("blockyard")
 

@@ -20,7 +20,7 @@ from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Tra
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
-from blockyard.token_mixer._scan import reverse, scan
+from blockyard.token_mixer._recurrent import reverse, scan
 from blockyard.weight_init import Init
 
 

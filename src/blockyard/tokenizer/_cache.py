@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blockyard.atomic_files import read_json, remove_temporary, write_text
 from blockyard.contracts import Tokenizer
-from blockyard.data._cache_dir import IDLE, cache_dir
+from blockyard.data._loaded import IDLE, cache_dir
 from blockyard.data._split import sha256
 
 

@@ -24,7 +24,7 @@ from blockyard.data._order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order
-from blockyard.tokenizer._kmeans import kmeans, nearest
+from blockyard.tokenizer._vq import kmeans, nearest
 
 LARGEST = 100_000  # patches that the centres are found on
 Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]

@@ -27,8 +27,7 @@ from blockyard.data._order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order
-from blockyard.tokenizer._kmeans import nearest
-from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer
+from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer, nearest
 from blockyard.tokenizer.patch_codes import Codes, FitSeed
 from blockyard.weight_init import initialise
 

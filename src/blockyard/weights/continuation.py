@@ -21,11 +21,11 @@ from blockyard.config.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.resume import apply, choice_node, parse_overrides
 from blockyard.runs.store import find
-from blockyard.runs.trusted_config import check_allowed, trusted_config
-from blockyard.weights.content_hash import content_hash
+from blockyard.weights.transfer import content_hash
 
 log = logging.getLogger("blockyard")
 

@@ -49,8 +49,7 @@ def library_folder(name: str) -> Path:
 def converted_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of a library's folder under the names of ours. Raises UserError where no preset is like the model."""
     from blockyard.config.build import Components
-    from blockyard.weights.convert.building import architecture, context_of
-    from blockyard.weights.convert.importing import converted
+    from blockyard.weights.convert.importing import architecture, context_of, converted
     from blockyard.weights.convert.source import read_source
 
     try:

@@ -6,31 +6,36 @@ file: a run's checkpoint loads with `weights_only`, and pickles of other program
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import is_regular
+from blockyard.atomic_files import is_regular, read_json
+from blockyard.config.build import Components
 from blockyard.config.catalog import stamp
 from blockyard.config.local_path import local_path
 from blockyard.config.project_file import default_outputs
+from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
-from blockyard.runs.load import WHICH
+from blockyard.runs.identity import semantic
+from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRun, find
 from blockyard.runs.weights_file import WEIGHTS
-from blockyard.weights.content_hash import content_hash
 from blockyard.weights.library_source import KEY, converted_weights, files_to_watch, library_folder, library_of
 from blockyard.weights.lora import merged
 from blockyard.weights.safetensors_files import files_of_folder, read_files
+from blockyard.weights.transfer import Layout, content_hash
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
 TOKENIZERS = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # the files of their states in a run
@@ -177,3 +182,68 @@ def _safetensors(name: str, path: Path) -> Path:
     if not path.is_file():
         raise UserError(f"{KEY}={name}: the file does not exist")
     return path
+
+
+# What a run that others start from says of its weights: what its head predicts, and what its token ids mean.
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a run or of a config. task: what its head predicts; layout: of its tokens"""
+
+    task: str
+    layout: Layout
+
+
+def facts(components: Components) -> Facts:
+    """What the weights of these components are for."""
+    ctx, spec, config = components.context(), components.data.spec, components.config
+    targets = {key: config[key]["_target_"] for key in ("head", "objective")}
+    if spec.target in (None, "symbols"):  # predicted are token ids, which mean the same wherever the tokenizer is
+        meaning: Any = _nodes(config)
+    else:
+        meaning = list(spec.class_names) or config["data"]["_target_"]
+    task = json.dumps([targets, ctx.outputs, meaning], sort_keys=True)
+    # Beside a source there are two sequences, whose tables of positions have grids of their own.
+    return Facts(task, Layout(ctx.tokens.grid if ctx.source is None else None, ctx.tokens.mask is not None))
+
+
+def facts_of_run(run: RunFolder, allow: list[str]) -> Facts:
+    """The facts of a finished run. Raises UserError where it cannot be rebuilt, or needs a package not in `allow`."""
+    return facts(components_of(run, allow))
+
+
+def fit_tokenizers(components: Components, source: Source) -> None:
+    """Give tokenizers what those of the source learned, so that token ids mean what they meant there."""
+    for key, path in source.tokenizer_states().items():
+        tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
+        try:
+            tokenizer.load_state(read_json(path))  # type: ignore[attr-defined]
+        except (ValueError, OSError, AttributeError) as error:
+            raise UserError(f"init.from: {path} cannot be read ({error})") from error
+
+
+def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
+    """Why token vectors of the source would stand for other tokens than they did there."""
+    if source.run is None:
+        tokenizer = components.tokenizer
+        if isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}:
+            yield (
+                f"the tokenizer learns its token ids from this run's data, and {source.path.name} does not say which "
+                "it had; start from a run, use a tokenizer that learns nothing, or leave the embedder out of init.parts"
+            )
+        return
+    theirs, ours, fitted = _nodes(source.run.config), _nodes(components.config), source.tokenizer_states()
+    for key in TOKENIZERS:
+        differ = theirs.get(key) != ours.get(key)
+        if differ and key in fitted:
+            yield (
+                f"the {key} of {source.run.name} learned its token ids, and the one here has other options; use "
+                f"{key}={(source.run.facts().get('choices') or {}).get(key)} with the same options, or leave the "
+                "embedder out of init.parts"
+            )
+
+
+def _nodes(config: dict[str, Any]) -> dict[str, Any]:
+    """What the tokenizers of a config compute."""
+    return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})

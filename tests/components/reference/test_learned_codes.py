@@ -19,7 +19,7 @@ from blockyard.data._order import take
 from blockyard.head import _gumbel
 from blockyard.head._gumbel import GumbelQuantizer, disuse
 from blockyard.head.contrast import Contrast
-from blockyard.objective._distractors import distractors
+from blockyard.objective._contrast_metrics import distractors
 from blockyard.objective.quantized_contrast import Candidates, QuantizedContrast
 from blockyard.weight_init import initialise
 from tests.helpers import context

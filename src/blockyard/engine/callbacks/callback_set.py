@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
-from blockyard.runs.reason import reason_of
+from blockyard.runs.status import reason_of
 
 log = logging.getLogger("blockyard")
 

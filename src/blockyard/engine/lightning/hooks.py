@@ -7,11 +7,13 @@ that has Lightning callbacks, so that the others do not pay for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.loggers.logger import Logger
 
 from blockyard.engine.callbacks.base import RunState
 
@@ -74,3 +76,69 @@ def around_validation(trainer: pl.Trainer, module: Any, lightning_callbacks: Seq
             callback.on_validation_epoch_end(trainer, module)
     for callback in lightning_callbacks:
         callback.on_validation_end(trainer, module)
+
+
+# StopIteration is an error in a run, wherever a component or a callback raises it.
+#
+# Lightning's loops take it for the end of an epoch and finish quietly. A run has one epoch without an end for
+# Lightning and leaves it by other means, so that none is expected.
+
+
+def forbid_stop_iteration(trainer: pl.Trainer) -> None:
+    """Let the loops of a trainer raise RuntimeError where they would have ended because of StopIteration."""
+    epochs, batches = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    for loop, names in ((epochs, ("on_advance_start", "advance", "on_advance_end")), (batches, ("advance",))):
+        for name in names:
+            setattr(loop, name, _guarded(getattr(loop, name)))
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError(
+                "a component or a callback raised StopIteration, or skipped the rest of an epoch"
+            ) from error
+
+    return call
+
+
+# The logger that Lightning callbacks see: what they log becomes columns of the run's metrics.
+
+
+class MetricsBridge(Logger):
+    """Passes metrics on to metrics.csv and the run's logger, under the number of the step they belong to.
+
+    log: writes the metrics of a step; does nothing in the processes that do not write
+    """
+
+    def __init__(self, state: RunState, log: Callable[[int, dict[str, float]], None]) -> None:
+        super().__init__()
+        self.state = state
+        self.log = log
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.state.name
+
+    @property
+    def version(self) -> str:
+        """Empty: a run has one version."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """The run folder."""
+        return str(self.state.checkpoints.parent)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log scalars. Lightning numbers steps from 0, metrics.csv from 1; its epoch is in a column already."""
+        number = self.state.step if step is None else max(self.state.step, min(step + 1, self.state.total))
+        values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
+        if values:
+            self.log(number, values)
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the run's config is written before the first step."""

@@ -3,15 +3,167 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from blockyard.engine.loggers.base import RunLogger
-from blockyard.engine.loggers.feed import Feed
+from blockyard.engine.loggers.base import RunLogger, presented
+from blockyard.engine.loggers.configured import run_loggers
+from blockyard.engine.loggers.logger_thread import LoggerThread
 from blockyard.engine.loggers.own_generators import own_generators
-from blockyard.engine.loggers.presented import presented
-from blockyard.runs.folder import RunFolder
+from blockyard.errors import UserError
+from blockyard.runs.folder import METRICS, RunFolder
+from blockyard.runs.metrics import read_metrics
+from blockyard.runs.status import reason_of
+
+# One logger, fed by a thread of its own: whatever it does, the run continues.
+
+
+_WAITING = 10_000  # rows queued for a logger that is slow to start
+_START_SECONDS = 2.0  # that a logger waits for the first row
+_ABANDON_SECONDS = 3.0
+_GRACE_SECONDS = 1.0  # for a logger that was abandoned
+_Row = tuple[int, dict[str, float]]
+
+
+class Feed:
+    """Passes the metrics of a run on to a logger."""
+
+    def __init__(self, folder: RunFolder, logger: RunLogger) -> None:
+        self.folder = folder
+        self.logger = logger
+        self._rows: queue.Queue[_Row] = queue.Queue(maxsize=_WAITING)
+        self._end: tuple[str, dict[str, Any]] | None = None
+        self._awake = threading.Event()  # there is a row, or the end
+        self._ended = threading.Event()
+        self._thread: LoggerThread | None = None
+        self._dropped = 0
+
+    def start(self, config: dict[str, Any]) -> None:
+        """Save the logger's ids, then start its thread."""
+        logger, folder = self.logger, self.folder
+        if not self._guard("prepare", lambda: logger.prepare(folder)):
+            return
+        if logger.package is not None:
+            _watch_threads(logger.package, self._name)
+        thread = LoggerThread(lambda: self._serve(config))
+        if self._guard("start a thread", thread.start):
+            self._thread = thread
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Queue the metrics of a step."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        try:
+            self._rows.put_nowait((step, values))
+            self._awake.set()
+        except queue.Full:
+            if not self._dropped:
+                log.warning("%s is too slow and loses metrics; metrics.csv has all of them", self._name)
+            self._dropped += 1
+
+    def end(self, state: str, summary: Mapping[str, Any]) -> None:
+        """Tell the logger how the run ended, without waiting for it."""
+        self._end = (state, dict(summary))
+        self._ended.set()
+        self._awake.set()
+
+    def join(self, seconds: float, stated: float) -> None:
+        """Wait for the logger at most `seconds`, and leave it behind then. stated: the seconds that a message names."""
+        if self._thread is None:
+            return
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            log.warning("%s did not finish within %.0f s and is abandoned", self._name, stated)
+            # In a thread too: what a logger does there may hang as well.
+            abandon = threading.Thread(target=self._guard, args=("abandon", self.logger.abandon), daemon=True)
+            abandon.start()
+            abandon.join(_ABANDON_SECONDS)
+            # Whatever it waited for has ended: it logs its last messages now rather than while Python shuts down.
+            self._thread.join(_GRACE_SECONDS)
+
+    @property
+    def _name(self) -> str:
+        return f"logger {self.logger.label}"
+
+    def _serve(self, config: dict[str, Any]) -> None:
+        logger = self.logger
+        # Importing a logger's package takes seconds of a core, which the first step needs more.
+        self._awake.wait(_START_SECONDS)
+        alive = self._guard("start", lambda: logger.start(self.folder, config))
+        while alive:
+            row = self._next()
+            if row is None:
+                break
+            alive = self._guard("log", lambda row=row: logger.log(*row))
+        if alive and self._end is not None:
+            state, summary = self._end
+            alive = self._guard("finish", lambda: logger.finish(state, summary))
+        if not alive:
+            self._guard("abandon", logger.abandon)
+
+    def _next(self) -> _Row | None:
+        while True:
+            try:
+                return self._rows.get(timeout=0.1)
+            except queue.Empty:
+                if self._ended.is_set():
+                    return None
+
+    def _guard(self, what: str, call: Any) -> bool:
+        started = time.monotonic()
+        try:
+            with own_generators():
+                call()
+        except BaseException as error:  # whatever a logger raises, the run continues
+            plain = isinstance(error, Exception | SystemExit) and not isinstance(error, UserError)
+            if not plain and threading.current_thread() is threading.main_thread():
+                raise  # for the user, or a signal of theirs
+            package = self.logger.package
+            if what != "abandon" and _take_turn(package or "") != "":
+                reason, seconds = reason_of(error), time.monotonic() - started
+                log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
+            return False
+        return True
+
+
+# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
+# its own often fails in the logger's thread at the same moment.
+_WATCHED: dict[str, str] = {}
+_TURN = threading.Lock()
+
+
+def _take_turn(package: str) -> str | None:
+    """The watched logger of a package if its failure is the first, empty if it is not, None if it is not watched."""
+    with _TURN:
+        name = _WATCHED.get(package)
+        if name is not None:
+            _WATCHED[package] = ""
+        return name
+
+
+def _watch_threads(package: str, name: str) -> None:
+    """Say in one line that a thread of a logger's package failed, where Python would print a traceback."""
+    if not _WATCHED:
+        python = threading.excepthook
+        threading.excepthook = lambda arguments: _thread_failed(arguments) or python(arguments)
+    _WATCHED[package] = name
+
+
+def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
+    """Whether the thread ran code of a watched package; its first failure is one warning."""
+    frame = arguments.exc_traceback
+    while frame is not None:
+        package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package in _WATCHED:
+            if arguments.exc_value is not None and (name := _take_turn(package)):
+                log.warning("a thread of %s failed (%s); the run continues", name, reason_of(arguments.exc_value))
+            return True
+        frame = frame.tb_next
+    return False
+
 
 log = logging.getLogger("blockyard")
 
@@ -56,3 +208,26 @@ class RunLog:
         for feed in self._feeds:
             feed.join(max(until - time.monotonic(), 0.0), self.finish_seconds)
         self.folder.metrics.close()
+
+
+# Sends a finished run to its loggers.
+
+
+def replay(folder: RunFolder) -> None:
+    """Send metrics.csv and the summary to the loggers of the run's config. Raises what a logger raises."""
+    for logger in run_loggers(folder.config):
+        _replay(folder, logger)
+
+
+def _replay(folder: RunFolder, logger: RunLogger) -> None:
+    logger.ready()
+    with folder.lock():
+        logger.prepare(folder)
+    try:
+        logger.start(folder, presented(folder))
+        for row in read_metrics(folder.path / METRICS):
+            logger.log(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
+        logger.finish(folder.status.state, folder.summary())
+    except BaseException:
+        logger.abandon()
+        raise

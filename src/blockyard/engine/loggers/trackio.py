@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.contracts import Text
-from blockyard.engine.loggers.base import RunLogger, flatten
-from blockyard.engine.loggers.presented import presented
+from blockyard.engine.loggers.base import RunLogger, flatten, presented
 from blockyard.runs.folder import RunFolder
 
 

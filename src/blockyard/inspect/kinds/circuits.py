@@ -32,11 +32,11 @@ from blockyard.inspect.figures._canvas import (
     save,
     split_pages,
 )
+from blockyard.inspect.jacobian import Spectrum, spectrum
 from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import load_samples
-from blockyard.inspect.spectrum import Spectrum, spectrum
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("layers", "heads", "vocabulary")

@@ -30,13 +30,12 @@ from blockyard.inspect.figures._canvas import (
     save,
     split_pages,
 )
-from blockyard.inspect.jacobian import block_norms
+from blockyard.inspect.jacobian import block_norms, effective_rank
 from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.options import Options
 from blockyard.inspect.recorded_calls import RecordedCall, mixing_modules, record_calls, repeat
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name, select_layers
-from blockyard.inspect.spectrum import effective_rank
 from blockyard.ops.maps import parts
 from blockyard.runs.load import Loaded
 

@@ -3,16 +3,142 @@
 from __future__ import annotations
 
 import html
+import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from blockyard.atomic_files import write_text
-from blockyard.report.home.content import home
+from blockyard.atomic_files import read_json, write_text
+from blockyard.errors import UserError
+from blockyard.report.load.arms import flatten
 from blockyard.report.page.document import content_policy, encode, joined_script, joined_style, link, read_part
 from blockyard.report.page.thin import plain
+from blockyard.report.stale import DATA, PAGE
+from blockyard.report.stats.metric_range import metric_range
+from blockyard.report.telling_apart import is_other, telling_apart
 from blockyard.runs.record import RunRecord
+from blockyard.sweep.plan.sweep_plan import FILE as PLAN
+from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+# What the home page shows, as plain data: sweeps, runs, and the options in which the runs differ.
+
+MAX_OPTIONS = 400  # that differ between the runs, the most often recorded ones
+MAX_TEXT = 2000  # characters of a note, an answer or an option
+FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
+
+
+def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the content of the page of the runs `records` under `root`, and of all sweeps there."""
+    options = [_options(record) for record in records]
+    keys = _differing(options)
+    families = _families(records)
+    metrics = [name for name, _ in Counter(name for record in records for name in record.metrics).most_common(60)]
+    ranges = {
+        name: metric_range(name, (record.metrics[name] for record in records if name in record.metrics))
+        for name in metrics
+    }
+    return {
+        "title": root.absolute().name,
+        "sweeps": sweeps(root),
+        "keys": keys,
+        "directions": {name: direction for record in records for name, direction in record.directions.items()},
+        "metrics": metrics,
+        "ranges": {name: list(limits) for name, limits in ranges.items() if limits is not None},
+        "families": families,
+        "apart": telling_apart(records, families),
+        "runs": [_run(root, record, own, keys) for record, own in zip(records, options, strict=True)],
+    }
+
+
+def sweeps(root: Path) -> list[dict[str, Any]]:
+    """Return a row for each sweep, the latest first: name, claim, verdict, answer, its runs and the arm of each."""
+    every = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
+    return sorted(every, key=lambda row: row["time"] or "", reverse=True)
+
+
+def _sweep(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": folder.name,
+        "claim": None,
+        "verdict": None,
+        "answer": None,
+        "metric": None,
+        "stale": None,
+        "time": None,
+        "runs": [],
+        "arms": [],
+        "page": f"{SWEEPS}/{folder.name}/{PAGE}" if (folder / PAGE).is_file() else None,
+    }
+    try:
+        plan = SweepPlan.load(folder)
+    except UserError as error:
+        return row | {"answer": str(error)[:MAX_TEXT]}
+    row |= {"claim": plan.question.get("claim"), "time": plan.facts.get("time"), "runs": [c.run for c in plan.cells]}
+    row |= {"arms": [plan.variants[cell.variant].arm for cell in plan.cells]}
+    row |= {"metric": plan.question.get("metric")}
+    try:
+        compared = read_json(folder / DATA)
+    except FileNotFoundError:
+        return row | {"answer": "No comparison yet."}
+    except (OSError, ValueError) as error:
+        return row | {"answer": str(error)[:MAX_TEXT]}
+    if not isinstance(compared, dict):
+        return row | {"answer": f"{folder / DATA} is damaged"}
+    expect = compared.get("expect")
+    return row | {
+        "verdict": str(expect.get("verdict")) if isinstance(expect, dict) else None,
+        "answer": str(compared.get("answer") or "")[:MAX_TEXT],
+        "metric": compared.get("metric"),
+        "stale": compared.get("stale"),
+    }
+
+
+def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]) -> dict[str, Any]:
+    folder = root / record.run
+    return {
+        "run": record.run,
+        "state": record.state,
+        "reason": (record.reason or record.damage or "")[:MAX_TEXT] or None,
+        "started": record.started,
+        "seconds": record.seconds,
+        "steps": record.steps,
+        "parameters": record.parameters,
+        "metrics": record.metrics,
+        "choices": {key: value for key, value in record.choices.items() if value is not None},
+        "tags": list(record.tags),
+        "note": record.note[:MAX_TEXT],
+        "archived": record.archived,
+        "folder": str(folder),
+        "files": [name for name in FILES if (folder / name).exists()],
+        "options": [options.get(key) for key in keys],
+    }
+
+
+def _options(record: RunRecord) -> dict[str, str]:
+    """Every option of a run as text, JSON for all but texts."""
+    flat = flatten({key: value for key, value in record.config.items() if not is_other(key)})
+    return {key: _text(value)[:MAX_TEXT] for key, value in flat.items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _differing(options: list[dict[str, str]]) -> list[str]:
+    """Return the options in which some runs differ, those that most runs have first; None counts as a value."""
+    counts = Counter(key for own in options for key in own)
+    differ = [key for key in counts if len({own.get(key) for own in options}) > 1]
+    return sorted(sorted(differ, key=lambda key: -counts[key])[:MAX_OPTIONS])
+
+
+def _families(records: Sequence[RunRecord]) -> list[str]:
+    """Return the families whose choices differ between the runs."""
+    families = dict.fromkeys(family for record in records for family in record.choices)
+    return [family for family in families if len({record.choices.get(family) for record in records}) > 1]
+
 
 STYLES = ("style", "tables", "charts", "home")
 SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blockyard.config import tree
 from blockyard.report.load.run_record import RunRecord
+from blockyard.runs.identity import semantic
 
 
 @dataclass
@@ -72,3 +75,111 @@ class ComparisonInput:
     def arm(self, name: str) -> ArmRuns | None:
         """Return the arm of that name, if there is one."""
         return next((arm for arm in self.arms if arm.name == name), None)
+
+
+# Names for arms that no sweep named: the options in which their configs differ, as one would type them.
+
+MAX_LENGTH = 72  # characters of a name
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A config that runs of several seeds share. choices: the YAML of each family."""
+
+    config: Mapping[str, Any]
+    choices: Mapping[str, str | None]
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one mapping with dotted keys; empty mappings are left out."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def semantic_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that change the result, flattened. Imports no package that the config allows."""
+    return flatten(semantic({**config, "allow": []}))
+
+
+def choice_name(run: RunConfig, family: str) -> str | None:
+    """Return the choice of a family as one types it: the YAML's name, else the module of the class."""
+    recorded = run.choices.get(family)
+    if recorded:
+        return str(recorded)
+    node = run.config.get(family)
+    target = str(node.get("_target_", "")) if isinstance(node, Mapping) else ""
+    return target.split(".")[-2] if target.count(".") else None
+
+
+def factors(runs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """Return the options that differ: key -> {name of the config: value}; a family's choice precedes its options.
+
+    An option that only some choices have is listed only where configs of the same choice differ in it.
+    """
+    flat = {name: _own_options(run) for name, run in runs.items()}
+    keys = list(dict.fromkeys(key for options in flat.values() for key in options))
+    differing = [key for key in keys if len({format_value(options.get(key)) for options in flat.values()}) > 1]
+    result: dict[str, dict[str, Any]] = {}
+    for family in dict.fromkeys(key.partition(".")[0] for key in differing):
+        inside = [key for key in differing if key.partition(".")[0] == family]
+        choices = {name: choice_name(run, family) for name, run in runs.items()}
+        if len(set(choices.values())) > 1:
+            result[family] = dict(choices)
+            inside = [key for key in inside if not key.endswith("_target_") and _varies_within(key, flat, choices)]
+        for key in inside:
+            values = {name: tree.get(run.config, key) for name, run in runs.items()}
+            result[key] = {name: value for name, value in values.items() if value is not tree.ABSENT}
+    return result
+
+
+def arm_names(runs: Mapping[str, RunConfig]) -> dict[str, str]:
+    """Return a readable, unique name for each config: `block=post_norm optimizer.lr=0.001`.
+
+    Where the runs have names of their own that differ, that comes first: `reviews optimizer.lr=0.001`.
+    """
+    differing = factors(runs)
+    names = {str(run.config.get("name") or "") for run in runs.values()}
+    result: dict[str, str] = {}
+    for name, run in runs.items():
+        parts = [f"{key}={format_value(values[name])}" for key, values in differing.items() if name in values]
+        if len(names) > 1 and run.config.get("name"):
+            parts.insert(0, str(run.config["name"]))
+        text = " ".join(parts) or str(run.config.get("name") or name)
+        short = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 12].rstrip()}... {name[-8:]}"
+        result[name] = short if short not in result.values() else f"{short} ({name})"
+    return result
+
+
+def format_value(value: Any) -> str:
+    """Format a config value as one types it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(format_value, value))}]"
+    return str(value)
+
+
+def _own_options(run: RunConfig) -> dict[str, Any]:
+    """Return the options that change the result, without the run that this one goes on from: the budget says more."""
+    options = semantic_options(run.config)
+    if options.pop("init.parent_sha256", None) is None:
+        return options
+    if [key for key in options if key.startswith("init.")] == ["init._target_"]:
+        del options["init._target_"]
+    return options
+
+
+def _varies_within(key: str, flat: Mapping[str, Mapping[str, Any]], choices: Mapping[str, str | None]) -> bool:
+    """Return whether an option differs between configs of the same choice."""
+    by_choice: dict[str | None, set[str]] = {}
+    for name, options in flat.items():
+        by_choice.setdefault(choices[name], set()).add(format_value(options.get(key)))
+    return any(len(values) > 1 for values in by_choice.values())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import RunRecord, read_run
+from blockyard.sweep.plan.compact_json import without_secrets
+from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
+from blockyard.sweep.spec.question import read
 
 
 def from_plan(plan: SweepPlan) -> ComparisonInput:
@@ -129,3 +133,33 @@ def _tried(plan: SweepPlan, arm: str, records: list[RunRecord]) -> int | None:
     if plan.question.get("tune"):
         return len({run.variant for run in records if run.arm == arm and run.done})
     return None
+
+
+# Whether a sweep file has changed since its plan was frozen.
+
+
+def plan_drift(path: Path, plan: SweepPlan) -> str | None:
+    """Return a warning where the file by which a sweep was named differs from its frozen plan, else None."""
+    if path.stem != plan.name:
+        return None
+    again = f"`blockyard sweep {path}` runs what is new"
+    try:
+        now = read(path).as_dict()
+    except UserError as error:
+        reason = str(error).splitlines()[0]
+        return f"{path} can no longer be read as a sweep file ({reason}); the results are those of the frozen plan"
+    # Overrides of the command line are not changes of the file.
+    now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]
+    before = plan.question
+    keys = dict.fromkeys([*now, *before])
+    changed = ", ".join(
+        key
+        for key in keys
+        if key not in DESCRIPTIVE_KEYS and without_secrets(now.get(key)) != without_secrets(before.get(key))
+    )
+    if not changed:
+        return None
+    file = plan.facts.get("file")
+    if file and Path(file) != path.absolute():
+        return f"the results are those of {file}; {path} differs from it in {changed}; {again}"
+    return f"{path} has changed in {changed} since its plan was frozen; the results are those of the old file; {again}"

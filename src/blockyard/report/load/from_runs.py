@@ -9,11 +9,17 @@ from typing import Any
 
 from blockyard.atomic_files import read_yaml
 from blockyard.errors import UserError
-from blockyard.report.load.arm_names import RunConfig, arm_names, factors, format_value, semantic_options
-from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.group_by import Runs, group_by
+from blockyard.report.load.arms import (
+    ArmRuns,
+    ComparisonInput,
+    RunConfig,
+    arm_names,
+    factors,
+    format_value,
+    semantic_options,
+)
+from blockyard.report.load.group_by import Runs, by_task, group_by
 from blockyard.report.load.run_record import RunRecord, read_run
-from blockyard.report.load.tasks import by_task
 from blockyard.runs.folder import CONFIG, RunFolder
 from blockyard.runs.identity import identity
 

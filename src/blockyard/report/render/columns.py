@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.report.load.arm_names import format_value
+from blockyard.report.load.arms import format_value
 from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
 
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with

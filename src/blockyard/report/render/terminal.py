@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from blockyard.report.missing_arms import FAILED, NO_VALUE, NOT_DONE, REFUSED
+from blockyard.report.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.render import columns
-from blockyard.report.render.settings import settings
+from blockyard.report.render.markdown import settings
 from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE
 from blockyard.terminal import console as make_console
 

@@ -4,21 +4,216 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from blockyard.report.load.run_record import RunRecord
-from blockyard.report.samples.class_scores import class_count
-from blockyard.report.samples.class_tables import class_table
-from blockyard.report.samples.selected import disputed, worst
-from blockyard.report.samples.value_tables import value_table
 from blockyard.report.samples.views import views
 from blockyard.runs.predictions_file import TEST, read_predictions
 
 if TYPE_CHECKING:
     from blockyard.runs.predictions_file import SamplePredictions
+
+
+# Scores of a classifier from its predictions: confusion matrix, scores of each class, calibration.
+#
+# Source: Guo et al. 2017, On Calibration of Modern Neural Networks (arXiv 1706.04599), equation 3, for the expected
+#     calibration error and the reliability diagram
+# Reference: sklearn.metrics.confusion_matrix, precision_recall_fscore_support;
+#     torchmetrics MulticlassCalibrationError with n_bins=15 and norm="l1"
+# Equation: ECE = sum_b n_b / n |accuracy of bin b - mean confidence of bin b|, over 15 bins of equal width
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Reliability over BINS bins of the probability of the predicted class, (low, high].
+
+    count: (BINS,) samples; confidence, accuracy: (BINS,) means, NaN in an empty bin; ece: the mean gap
+    """
+
+    count: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    ece: float
+
+
+def class_count(predictions: SamplePredictions) -> int:
+    """Return V: as recorded, and at least as many as occur."""
+    seen = int(max(predictions["top"].max(), predictions["target"].max())) + 1
+    recorded = predictions.meta.get("classes")
+    return max(seen, recorded) if isinstance(recorded, int) and recorded < 1_000_000 else seen
+
+
+def confusion(predictions: SamplePredictions, classes: int) -> np.ndarray:
+    """Return the counts (V, V) int64: rows are the classes of the targets, columns the predicted ones."""
+    target, predicted = _labelled(predictions)
+    return np.bincount(target * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def class_scores(counts: np.ndarray) -> np.ndarray:
+    """Return precision, recall, F1 and support (V, 4) of a confusion matrix (V, V); NaN where one is 0 / 0."""
+    hits, predicted, support = np.diag(counts), counts.sum(0), counts.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([hits / predicted, hits / support, 2 * hits / (predicted + support), support], axis=1)
+
+
+def calibration(predictions: SamplePredictions) -> Calibration:
+    """Return how well the probability of the predicted class agrees with how often it is right."""
+    labelled = predictions["target"] >= 0
+    confidence = predictions["probability"][labelled, 0].astype(np.float64)
+    right = (predictions["top"][:, 0] == predictions["target"])[labelled]
+    # (low, high]: the first bin takes a probability of 0 as well.
+    index = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    count = np.bincount(index, minlength=BINS)
+    with np.errstate(invalid="ignore"):
+        means = [np.bincount(index, weights=values, minlength=BINS) / count for values in (confidence, right)]
+    gaps = np.where(count > 0, np.abs(means[1] - means[0]), 0.0)
+    ece = float((count * gaps).sum() / count.sum()) if len(confidence) else float("nan")
+    return Calibration(count, means[0], means[1], ece)
+
+
+def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
+    """Return targets and predicted classes of the samples that have a target."""
+    labelled = predictions["target"] >= 0
+    return predictions["target"][labelled].astype(np.int64), predictions["top"][labelled, 0].astype(np.int64)
+
+
+# The figures of one arm that predicts real values: errors, and predicted against true values.
+
+MAX_DOTS = 300  # of predicted against true values
+
+
+def value_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
+    """Return the errors in the units of the data, and pairs of true value and mean prediction over the runs."""
+    target = runs[0]["target"].astype(np.float64)  # (n, V)
+    predicted = np.mean([run["prediction"] for run in runs], axis=0, dtype=np.float64)
+    finite = np.isfinite(target)
+    errors = [np.where(finite, run["prediction"] - target, np.nan) for run in runs]
+    pairs = np.stack([target[finite], predicted[finite]], axis=1)
+    step = max(1, -(-len(pairs) // MAX_DOTS))
+    return {
+        "arm": arm,
+        "runs": len(runs),
+        "rmse": float(np.mean([np.sqrt(np.nanmean(each**2)) for each in errors])) if finite.any() else None,
+        "mae": float(np.mean([np.nanmean(np.abs(each)) for each in errors])) if finite.any() else None,
+        "bias": float(np.mean([np.nanmean(each) for each in errors])) if finite.any() else None,
+        "dots": pairs[::step].tolist(),
+    }
+
+
+# The tables of one arm that classifies: means over its runs.
+
+MAX_MATRIX = 40  # classes of a confusion matrix; with more, only the most frequent confusions are listed
+MAX_CLASSES = 200  # classes in the table of scores, those with the lowest F1
+MAX_CONFUSED = 25
+
+
+def class_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
+    """Return the confusion matrix (counts of all runs), scores of the classes and the calibration of an arm."""
+    classes = max(map(class_count, runs))
+    counts = [confusion(run, classes) for run in runs]
+    total = np.sum(counts, axis=0)
+    scores = _mean([class_scores(each) for each in counts])
+    shown = np.argsort(np.nan_to_num(scores[:, 2], nan=2.0), kind="stable")[:MAX_CLASSES]
+    reliability = [calibration(run) for run in runs]
+    every = np.sum([each.count for each in reliability], axis=0)
+    return {
+        "arm": arm,
+        "runs": len(runs),
+        "confusion": total.tolist() if classes <= MAX_MATRIX else None,
+        "confused": _confused(total),
+        "scores": [[int(index), *map(_number, scores[index])] for index in sorted(shown.tolist())],
+        "macro_f1": _number(np.nanmean(scores[:, 2])) if np.isfinite(scores[:, 2]).any() else None,
+        "calibration": {
+            "count": every.tolist(),
+            "confidence": _numbers(_pooled(reliability, "confidence", every)),
+            "accuracy": _numbers(_pooled(reliability, "accuracy", every)),
+            "ece": _number(np.mean([each.ece for each in reliability])),
+            "ece_runs": [_number(each.ece) for each in reliability],
+        },
+    }
+
+
+def _confused(counts: np.ndarray) -> list[list[int]]:
+    """The most frequent confusions: [class, predicted class, how often]."""
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSED]
+    pairs = [(int(row), int(column)) for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)]
+    return [[row, column, int(wrong[row, column])] for row, column in pairs if wrong[row, column]]
+
+
+def _pooled(reliability: list[Any], name: str, every: np.ndarray) -> np.ndarray:
+    """The mean of each bin over the samples of all runs."""
+    sums = np.sum([each.count * np.nan_to_num(getattr(each, name)) for each in reliability], axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums / every)
+
+
+def _mean(scores: list[np.ndarray]) -> np.ndarray:
+    """The mean over runs (V, 4), without those in which a score is 0 / 0."""
+    stack = np.stack(scores)
+    finite = np.isfinite(stack)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(finite, stack, 0).sum(0) / finite.sum(0))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [_number(value) for value in values]
+
+
+# Which samples to look at: those with the highest loss, and those about which the runs disagree most.
+#
+# Source: Freeman 1965, Elementary Applied Statistics, for the variation ratio 1 - (votes of the most frequent class) /
+# n
+
+
+def worst(runs: Sequence[SamplePredictions], most: int) -> np.ndarray:
+    """Return the rows of the samples with the highest mean loss over the runs, the highest first."""
+    loss = np.mean([run["loss"] for run in runs], axis=0)
+    order = np.lexsort((np.arange(len(loss)), -loss))  # NaN, the samples without a target, are last
+    return order[: min(most, int(np.isfinite(loss).sum()))]
+
+
+def disputed(runs: Sequence[SamplePredictions], most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the samples about which the runs disagree most, and the disagreement of each.
+
+    For classes it is the variation ratio of the predicted classes; samples on which all agree are left out. For values
+    it is the standard deviation over the runs in standard deviations of the targets, the mean over the values.
+    """
+    if len(runs) < 2:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    measure = _variation(runs) if runs[0].kind == "classes" else _deviation(runs)
+    tie = np.mean([run["loss"] for run in runs], axis=0)
+    order = np.lexsort((np.arange(len(measure)), -np.nan_to_num(tie), -measure))
+    order = order[measure[order] > 0][:most]
+    return order, measure[order]
+
+
+def _variation(runs: Sequence[SamplePredictions]) -> np.ndarray:
+    votes = np.sort(np.stack([run["top"][:, 0] for run in runs], axis=1), axis=1)  # (n, R)
+    longest = current = np.ones(len(votes), dtype=np.int64)
+    for column in range(1, votes.shape[1]):
+        current = np.where(votes[:, column] == votes[:, column - 1], current + 1, 1)
+        longest = np.maximum(longest, current)
+    return np.asarray(1 - longest / votes.shape[1])
+
+
+def _deviation(runs: Sequence[SamplePredictions]) -> np.ndarray:
+    predicted = np.stack([run["prediction"] for run in runs])  # (R, n, V)
+    target = runs[0]["target"]
+    scale = np.array([np.std(column[np.isfinite(column)]) if np.isfinite(column).any() else 0 for column in target.T])
+    scaled = predicted.std(axis=0) / np.where(scale > 0, scale, 1)
+    return np.asarray(scaled.mean(axis=1))
+
 
 MAX_ARMS = 24  # whose predictions are read
 MAX_WORST = 12  # samples of an arm

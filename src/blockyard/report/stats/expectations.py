@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
-from blockyard.report.stats.power import ALPHA, MIN_SEEDS
-from blockyard.report.stats.verdict import corrected, p_equals
+from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
 
 MARGIN = 0.01  # of the last arm's mean: smaller differences count as none, unless the sweep states a margin

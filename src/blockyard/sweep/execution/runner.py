@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
@@ -20,10 +23,66 @@ from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.execution.cell_states import CellState, read_state
 from blockyard.sweep.execution.live_table import SweepScreen
-from blockyard.sweep.execution.scheduling import due_cells, in_run_order
-from blockyard.sweep.execution.stop_signals import StopSignals
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.search import tune
+
+# Ctrl-C and SIGTERM while a sweep runs.
+
+
+class StopSignals:
+    """Records the first Ctrl-C or SIGTERM for the running loop to see; every later one raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def code(self) -> int:
+        """The exit code that shells expect after the signal; 0 where none came."""
+        return 0 if self.signum is None else CODES[signal.Signals(self.signum)]
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in CODES}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None:
+            raise KeyboardInterrupt
+        self.signum = signum
+
+
+# Which cells of a plan are due, and in which order they run.
+
+
+def due_cells(plan: SweepPlan, runs: Mapping[str, PlannedRun]) -> Sequence[Cell]:
+    """The cells that may run: all of them, or for a tuned sweep those that the runs so far select."""
+    if not plan.question.get("tune"):
+        return plan.cells
+    values = {key: run.now.metrics for key, run in runs.items() if run.now.state == "done"}
+    # A killed run may still get its value, and a choice without that value could differ later.
+    failed = [key for key, run in runs.items() if run.ended and run.now.state == "failed"]
+    return tune.due_cells(plan, values, failed)
+
+
+def in_run_order(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
+    """Cells by seed and then by arm, the baseline first, so that early comparisons have equal numbers of seeds."""
+    baseline = plan.question.get("baseline")
+    arms = {arm.name: (arm.name != baseline, index) for index, arm in enumerate(plan.arms)}
+    seeds = {seed: index for index, seed in enumerate(dict.fromkeys(cell.seed for cell in plan.cells))}
+    variants = {key: index for index, key in enumerate(plan.variants)}
+
+    def order(cell: Cell) -> tuple[int, tuple[bool, int], int]:
+        arm = plan.variants[cell.variant].arm
+        return seeds.get(cell.seed, len(seeds)), arms.get(arm, (True, len(arms))), variants[cell.variant]
+
+    return sorted(cells, key=order)
+
 
 _POLL = 0.5  # seconds that one round of the loop waits for an ended cell
 _LOOK = 2.0  # seconds between two looks at a run that another process holds

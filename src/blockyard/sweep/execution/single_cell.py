@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config.option_text import config_value, read_option
-from blockyard.engine.loggers.replay import replay
+from blockyard.engine.loggers.run_log import replay
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -24,7 +24,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
-from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.search.trials import arm_template
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read
 

@@ -18,7 +18,7 @@ _CLASSES = frozenset(
     {
         ("blockyard.sweep.executor.base", "Outcome"),
         ("blockyard.sweep.executor.base", "Task"),
-        ("blockyard.sweep.executor._slurm_cell", "CellJob"),
+        ("blockyard.sweep.executor._slurm_queue", "CellJob"),
         ("submitit.core.utils", "DelayedSubmission"),
     }
 )

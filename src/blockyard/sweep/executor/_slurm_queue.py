@@ -9,12 +9,28 @@ of slurm.conf, 5 minutes unless configured otherwise).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import pickle
+import signal
 import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from blockyard.config import package_finder
+from blockyard.engine.system.interrupts import CODES
+from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.executor._fork_server import set_threads
+from blockyard.sweep.executor._outcomes import LOST, lost_outcome
+from blockyard.sweep.executor._slurm_pickles import read_pickle
+from blockyard.sweep.executor.base import Outcome, Task
 
 log = logging.getLogger("blockyard")
 
@@ -132,3 +148,138 @@ def run_command(*command: str) -> tuple[str | None, str]:
     if done.returncode:
         return None, " ".join(done.stderr.split())[:200] or f"exit code {done.returncode}"
     return done.stdout, ""
+
+
+# Follows submitted jobs of SLURM: which have ended, and with which outcome.
+
+
+CUT_OFF = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})  # the same cell can go on in a new job
+_RESULT_WAIT = 15.0  # seconds in which a result of an ended job may still become visible on a shared file system
+
+
+class JobFollower:
+    """Tells how jobs end: by the result that a job leaves, or by what the queue says of one that leaves none.
+
+    requeues: how often a run whose job was cut off goes back into the queue
+    """
+
+    def __init__(self, queue: Queue, requeues: int) -> None:
+        self.queue = queue
+        self._requeues = requeues
+        self._cut_off: Counter[str] = Counter()  # how often the job of a run was
+        self._ended: dict[str, tuple[str, float]] = {}  # job id -> its state and when it was first seen
+
+    def ended(self, job: Any, files: set[str]) -> str | None:
+        """The state of a job that has ended, or None. files: the names in the folder of submitit's files."""
+        if all(path.name in files for path in _results(job)):
+            return "COMPLETED"
+        state = self.queue.state(job.job_id)
+        if state not in ENDED:
+            self._ended.pop(job.job_id, None)
+            return None
+        state, since = self._ended.setdefault(job.job_id, (state, time.monotonic()))
+        return state if time.monotonic() - since >= _RESULT_WAIT else None
+
+    def requeues(self, task: Task, job: Any, state: str) -> bool:
+        """Whether the task of an ended job is submitted again, because the job was cut off."""
+        if state not in CUT_OFF or self._cut_off[task.key] >= self._requeues:
+            return False
+        self._cut_off[task.key] += 1
+        log.warning("job %s ended as %s and is submitted again", job.job_id, state)
+        return True
+
+    def outcome(self, task: Task, job: Any, state: str) -> Outcome:
+        """The outcome of an ended job; the run's status keeps the reason where the job has left no result."""
+        ended = "left the queue" if state == GONE else f"ended as {state}"
+        try:
+            results = [read_pickle(path) for path in _results(job)]
+        except OSError:
+            reason = f"job {job.job_id} {ended} without a result"
+        except pickle.UnpicklingError as error:
+            reason = f"job {job.job_id} {ended} without a result: {error}"
+        else:
+            pairs = [each for each in results if isinstance(each, tuple) and len(each) == 2]
+            traces = [str(value).strip() for kind, value in pairs if kind == "error"]
+            if pairs and not traces and isinstance(pairs[0][1], Outcome):
+                return pairs[0][1]
+            last = traces[0].splitlines()[-1][:200] if traces and traces[0] else "its result is no outcome of a cell"
+            reason = f"job {job.job_id}: {last}"
+        return lost_outcome(task, LOST, f"{reason}; see {job.paths.stderr}", failed=False)
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names in a folder; reading it lets a shared file system show new ones."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _results(job: Any) -> list[Path]:
+    return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]
+
+
+# The function that a submitit job runs: the cell, and saving before the job is cut off.
+
+_TERMINATED = CODES[signal.SIGTERM]
+
+
+def preempt_signal() -> signal.Signals:
+    """The signal that submitit lets SLURM send before a job is cut off."""
+    return signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
+
+
+class CellJob:
+    """Runs a cell. On submitit's signal the cell saves as on SIGTERM, and the job goes back into the queue.
+
+    SLURM sends SIGTERM to a job that is cancelled, requeued, out of time, or preempted with time to save. Only the last
+    one is still running for SLURM and puts itself back into the queue; SLURM knows what becomes of the others, so they
+    leave no result.
+
+    threads: CPU threads; None leaves them unchanged, where this process is the planner's own
+    """
+
+    def __init__(self, threads: int | None) -> None:
+        self.threads = threads
+        self.packages = package_finder.described()  # a job may get none of the planner's environment
+
+    def __call__(self, task: Task) -> Outcome:
+        """Return the cell's outcome. Exits where the job goes back into the queue or was told to end."""
+        package_finder.install(self.packages)
+        if self.threads is not None:
+            set_threads(self.threads)
+        engine = os.environ.get("SUBMITIT_EXECUTOR")
+        if engine not in ("slurm", "local"):
+            return execute(task)
+        number, received = preempt_signal(), list[int]()
+        requeue: Any = signal.getsignal(number)  # submitit's: stores this call, requeues the job, and exits
+
+        def end(signum: int, frame: FrameType | None) -> None:
+            if signum == number or own_state() == "RUNNING":
+                with contextlib.suppress(OSError, subprocess.SubprocessError):  # too late: SLURM ends the job already
+                    requeue(signum, frame)
+            sys.exit(_TERMINATED)
+
+        def save(signum: int, frame: FrameType | None) -> None:
+            if signal.getsignal(signal.SIGTERM) is idle:  # no run is open that could save
+                requeue(signum, frame)
+            received.append(signum)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        if engine == "slurm":
+            signal.signal(signal.SIGTERM, end)
+        idle = signal.getsignal(signal.SIGTERM)
+        signal.signal(number, save)
+        outcome = execute(task)
+        signal.signal(number, requeue)
+        if outcome.code == _TERMINATED and engine == "slurm":
+            end(received[0] if received else signal.SIGTERM, None)
+        if outcome.code == _TERMINATED and received:
+            requeue(received[0], None)
+        return outcome
+
+    def checkpoint(self, task: Task) -> Any:
+        """The call that the requeued job makes: the same one, since the run's folder holds the state."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, task)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockyard.config.compose import Composed
-from blockyard.config.model_size import ModelSizes
 from blockyard.config.size_matching import BUDGETS as QUANTITIES
-from blockyard.config.size_matching import axis, nearest
+from blockyard.config.size_matching import ModelSizes, axis, nearest
 
 _LARGE = 0.05  # of the target: a larger mismatch is pointed out
 

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
-from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.executor.base import Task
-from blockyard.sweep.search.optuna_settings import make_pruner, make_sampler
-from blockyard.sweep.search.optuna_store import QUESTION, storage
+from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_sampler, storage
 
 log = logging.getLogger("blockyard")
 

@@ -14,8 +14,8 @@ from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan import history
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search.chosen_settings import plan_with_chosen
 from blockyard.sweep.search.trial_loop import TrialLoop
+from blockyard.sweep.search.tune import plan_with_chosen
 
 DEFAULT_PARALLEL = 8  # trials in parallel where the executor cannot tell how many run together
 

@@ -22,9 +22,7 @@ from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search import optuna_store
-from blockyard.sweep.search.trial_config import arm_template
-from blockyard.sweep.search.trial_owner import Owner
-from blockyard.sweep.search.trials import AGAIN, Trials
+from blockyard.sweep.search.trials import AGAIN, Owner, Trials, arm_template
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -7,18 +7,90 @@ the failed trial that it replaces, because a finished trial cannot be reopened).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.config.compose import Composed
+from blockyard.contracts import Issue
 from blockyard.errors import UserError
 from blockyard.runs.identity import identity
-from blockyard.sweep.search import optuna_settings, optuna_store
-from blockyard.sweep.search.trial_config import ArmTemplate
+from blockyard.runs.lock import RunLock, held
+from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.sweep_plan import SweepPlan, Variant
+from blockyard.sweep.search import optuna_store
+from blockyard.sweep.search.optuna_store import OWNER
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
+
+
+# The config of a trial: the arm's frozen config with the suggested values, checked like any other.
+
+
+@dataclass
+class ArmTemplate:
+    """What all trials of an arm share.
+
+    variant: of the plan; overrides: base and arm, from which a family is composed where the space names one
+    """
+
+    variant: Variant
+    overrides: list[str]
+    outputs: str
+    composer: CellComposer
+    _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
+
+    def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+        """The complete config under a setting, its choices, and every reason why it cannot run."""
+        config = copy.deepcopy(self.variant.config) | {"seed": seed, "outputs": self.outputs}
+        choices = dict(self.variant.choices)
+        issues: list[Issue] = []
+        # Choices first: an option may belong to the new choice.
+        for key in sorted(setting, key=lambda key: "." in key):
+            if "." in key:
+                issues += _set_option(config, key, setting[key])
+            else:
+                issues += self._set_choice(config, choices, key, setting[key])
+        problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
+        return config, choices, problems
+
+    def _set_choice(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
+        key = (family, str(choice))
+        if key not in self._composed:
+            self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])
+        composed = self._composed[key]
+        if composed.issues or family not in composed.config:
+            return composed.issues or [Issue(family, "not a family of choices (see `blockyard list`)")]
+        config[family], choices[family] = copy.deepcopy(composed.config[family]), composed.choices.get(family)
+        return []
+
+
+def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTemplate | None:
+    """The template of an arm's trials, or None where the arm was refused."""
+    variant = next((each for each in plan.variants.values() if each.arm == arm), None)
+    if variant is None:
+        return None
+    overrides = next(each.overrides for each in plan.arms if each.name == arm)
+    return ArmTemplate(variant, [*(plan.question.get("base") or ()), *overrides], plan.outputs, composer)
+
+
+def _set_option(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
+    *path, last = key.split(".")
+    node: Any = config
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        return [Issue(key, "unknown option in this arm")]
+    node[last] = copy.deepcopy(value)
+    return []
+
 
 AGAIN = "again"
 
@@ -55,7 +127,7 @@ class Trials:
             "identity": identity(template.variant.config),
         }
         try:
-            space = optuna_settings.distributions(search["space"])
+            space = optuna_store.distributions(search["space"])
         except (ValueError, KeyError) as error:
             raise UserError(f"search.space: {error}") from error
         arm = template.variant.arm
@@ -89,7 +161,7 @@ class Trials:
 
     def setting(self, trial: FrozenTrial) -> dict[str, Any]:
         """The config values that a trial tries."""
-        return trial.user_attrs.get("setting") or optuna_settings.to_setting(trial.params, self.search["space"])
+        return trial.user_attrs.get("setting") or optuna_store.to_setting(trial.params, self.search["space"])
 
     def duplicate_of(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
         """The first earlier trial of the same run, or None."""
@@ -136,7 +208,7 @@ class Trials:
             if not self._has_setting(trial) and not trial.state.is_finished():
                 self.study.tell(trial.number, state=TrialState.FAIL)
         number = sum(self._has_setting(trial) and AGAIN not in trial.user_attrs for trial in trials)
-        self.study.sampler = optuna_settings.make_sampler(self.search.get("sampler") or "tpe", number)
+        self.study.sampler = optuna_store.make_sampler(self.search.get("sampler") or "tpe", number)
         return self[self.study.ask(fixed_distributions=self.space).number]
 
     def retry(self, trial: FrozenTrial, owner: str) -> None:
@@ -185,3 +257,29 @@ class Trials:
         else:
             detail = f"{reason}: {duplicate.user_attrs.get('reason')}"
             self.fail(number, detail, pruned=duplicate.state.name == "PRUNED")
+
+
+# Which process a trial belongs to: a lock in the sweep's folder that ends with the process.
+
+
+class Owner:
+    """The searching process, as the attribute `owner` of its trials names it. folder: of the sweep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = f"{OWNER}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold a lock that ends with this process, which tells others whose trials to take over."""
+        lock = RunLock(self.folder / self.name).acquire()
+        try:
+            yield
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def may_run(self, trial: FrozenTrial) -> bool:
+        """Whether a trial is this process's, or that of one that has ended."""
+        owner = str(trial.user_attrs.get("owner"))
+        return owner == self.name or not held(self.folder / owner)

@@ -17,15 +17,58 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from blockyard.errors import UserError
 from blockyard.sweep.plan.sweep_plan import Arm
 from blockyard.sweep.spec import budget, fields, file_paths, strict_yaml
-from blockyard.sweep.spec.arm_checks import check_owners, read_arms
-from blockyard.sweep.spec.arms import KINDS, default_baseline
-from blockyard.sweep.spec.bad_question import BadQuestion
+from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
+from blockyard.sweep.spec.override_text import key_of
+
+# The error of a sweep file: every problem of it.
+
+
+class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
+    """A sweep file, or its plan, has problems.
+
+    base, arms: what could be read of the file nevertheless, in which more problems may be found
+    """
+
+    def __init__(self, problems: Sequence[str], base: Sequence[str] = (), arms: Sequence[Arm] = ()) -> None:
+        self.problems, self.base, self.arms = list(problems), tuple(base), tuple(arms)
+        super().__init__("\n  - ".join(self.problems))
+
+
+# Reads the arms of a sweep file, and checks them against its other keys.
+
+
+def read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
+    """Return which key defines the arms, and the arms; append what is wrong with them to `problems`."""
+    kinds = [kind for kind in KINDS if kind in content]
+    if len(kinds) != 1:
+        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
+        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
+    arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
+    return (kinds[0], arms[0]) if kinds else ("arms", [])
+
+
+def check_owners(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
+    """Append a problem for each arm that sets a key which is tuned, searched or matched."""
+    which = "search" if content.get("search") is not None else "tune"
+    owners = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
+    if content.get("match"):
+        owners["model.dim"] = "match: it solves for the width"
+        if "model.dim" in keys:
+            problems.append(f"match: it solves for the width, so {which} cannot contain model.dim")
+    for key, reason in owners.items():
+        setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
+        if setting:
+            more = f" and {len(setting) - 3} more" if len(setting) > 3 else ""
+            problems.append(f"{reason}, so no arm may set {key}; remove it from {', '.join(setting[:3])}{more}")
+
 
 COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line, see `command_keys`
 KEYS = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockyard.errors import UserError, quoted
-from blockyard.weights.convert.building import architecture
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
+from blockyard.weights.convert.importing import architecture
 from blockyard.weights.convert.settings import Settings
 
 # Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.

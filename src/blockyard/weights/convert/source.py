@@ -17,11 +17,39 @@ from blockyard.runs.weights_file import WEIGHTS, read_weights, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.declared_sizes import Stored, mapping, names
 from blockyard.weights.convert.settings import Settings
-from blockyard.weights.convert.tensor_names import aligned
 from blockyard.weights.convert.timm_models import checked_arguments, describe
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# Names of tensors in older files, and in files of a model's inside.
+
+# Names of older files.
+_OLD = {
+    ".gamma": ".weight",
+    ".beta": ".bias",
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+
+
+def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
+    """The weights under names that differ from older ones, or from those of the model inside, by their beginning."""
+    names = set(expected)
+    renamed = {}
+    for name, value in weights.items():
+        old = next((end for end in _OLD if name.endswith(end)), "")
+        new = name.removesuffix(old) + _OLD[old] if old else name
+        renamed[new if new in names or not old or name not in names else name] = value
+    first = {name.partition(".")[0] for name in names}
+    layouts = [
+        renamed,
+        {name.partition(".")[2] or name: value for name, value in renamed.items()},
+        *({f"{prefix}.{name}": value for name, value in renamed.items()} for prefix in sorted(first)),
+    ]
+    return max(layouts, key=lambda layout: len(names & layout.keys()))
+
 
 CONFIG, INDEX, TOKENIZER = "config.json", "model.safetensors.index.json", "tokenizer.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
