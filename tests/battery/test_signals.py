@@ -18,7 +18,7 @@ from blockyard.engine.callbacks.loop import LoopActions, LoopCallback
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.runs import start
-from blockyard.runs.checkpoint import AtomicCheckpointIO
+from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
 from tests.battery import ranks

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from blockyard.cli import main
-from blockyard.commands._multirun import comparison
+from blockyard.commands.train import comparison
 from tests.fork import blockyard
 from tests.tiny import DEBUG
 

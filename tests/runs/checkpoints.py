@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from blockyard.runs.checkpoint import AtomicCheckpointIO
+from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 
 
 def tiny_content(step: int, size: int = 2000) -> dict[str, Any]:

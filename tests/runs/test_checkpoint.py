@@ -20,13 +20,13 @@ from blockyard.runs.checkpoint import (
     LAST,
     PREVIOUS,
     STAMP,
-    AtomicCheckpointIO,
     BadCheckpoint,
     newest_good,
     read,
     verify,
 )
 from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from tests.fork import forked
 from tests.runs.checkpoints import checkpoint_io, save_over_the_file_limit, tiny_content
 

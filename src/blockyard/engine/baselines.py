@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json, remove_temporary, write_json
 from blockyard.contracts import Baselines
-from blockyard.engine.system.interrupts import Interrupted
+from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.errors import UserError
-from blockyard.runs.folder import PATHS
+from blockyard.runs.folder import PATHS, RunFolder
 from blockyard.runs.lock import InUse, RunLock
 from blockyard.runs.status import reason_of
 
 if TYPE_CHECKING:
     from blockyard.engine.job import Job
-    from blockyard.engine.run import Attempt
 
 log = logging.getLogger("blockyard")
 
@@ -44,16 +43,14 @@ _WAIT = 300.0  # seconds for another run that computes the same ones
 _SIZES = {"batch_size", "eval_batch_size", "drop_last"}  # options of data that change no sample
 
 
-def record_baselines(attempt: Attempt, summary: dict[str, Any]) -> dict[str, Any]:
+def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summary: dict[str, Any]) -> dict[str, Any]:
     """Compute the baselines of a finished run, or read them, and write its summary with them; return that summary.
 
     Nothing that happens here changes how the run ended.
     """
-    folder, job = attempt.folder, attempt.job
-    assert job is not None
     entries: dict[str, dict[str, Any]] = {}
     try:
-        with attempt.interrupts.open_again():
+        with interrupts.open_again():
             baselines = job.components.objective.baselines(job.splits.test, job.splits.train)
             if not baselines:
                 return summary

@@ -30,7 +30,7 @@ from blockyard.engine.system.interrupts import Interrupts, Paused
 from blockyard.engine.system.processes import ALLOW, RunLauncher, join_processes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import AtomicCheckpointIO
+from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from blockyard.runs.folder import RunFolder
 
 

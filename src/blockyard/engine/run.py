@@ -128,7 +128,8 @@ def record_ending(attempt: Attempt, ending: Ending) -> None:
         with contextlib.suppress(OSError):
             write_text(folder.path / "error.txt", ending.trace)
     if ending.state == "done":
-        ending.summary = record_baselines(attempt, ending.summary)
+        assert attempt.job is not None
+        ending.summary = record_baselines(folder, attempt.job, attempt.interrupts, ending.summary)
     close(attempt, ending)
 
 

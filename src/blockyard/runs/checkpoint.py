@@ -5,7 +5,7 @@ identity and seed of its run, and its step. Before a checkpoint is loaded, the C
 checked (16 ms per 50 MB), because torch loads a flipped bit without an error. Loading never runs code: `weights_only`
 is always on. Whether the content fits a model is checked in `checkpoint_content`.
 
-`AtomicCheckpointIO` (in `checkpoint_io`, imported on access here) writes them for Lightning.
+`checkpoint_io.AtomicCheckpointIO` writes them for Lightning, whose import takes seconds; reading needs none of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from blockyard.errors import UserError
-
-if TYPE_CHECKING:
-    from blockyard.runs.checkpoint_io import AtomicCheckpointIO
-
 
 # One checkpoint file: what is checked before it is loaded.
 #
@@ -141,19 +137,6 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
     return checked
 
 
-__all__ = [
-    "BEST",
-    "LAST",
-    "PREVIOUS",
-    "AtomicCheckpointIO",
-    "BadCheckpoint",
-    "Newest",
-    "Stamp",
-    "newest_good",
-    "read",
-    "verify",
-]
-
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 
 
@@ -210,12 +193,3 @@ def newest_good(
         good = {other: step for other, step in steps.items() if other not in {bad.path.name for bad in refused}}
         return Newest(path, steps[name], refused, good)
     return Newest(None, None, refused)
-
-
-def __getattr__(name: str) -> object:
-    # Importing Lightning takes seconds, and reading runs does not need it.
-    if name == "AtomicCheckpointIO":
-        from blockyard.runs.checkpoint_io import AtomicCheckpointIO
-
-        return AtomicCheckpointIO
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
+from blockyard.sweep.plan.sweep_plan import Cell
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
 _TAIL = 4096  # bytes at the end of metrics.csv that are read
@@ -112,3 +113,26 @@ def _number(text: str | None) -> float | None:
         return float(text) if text else None
     except ValueError:
         return None
+
+
+@dataclass
+class PlannedRun:
+    """One run of the plan and the cells that it answers, the first in order first.
+
+    submitted: whether our executor holds it; ended: whether it is over for this command, well or not
+    """
+
+    cells: list[Cell]
+    path: Path
+    config: dict[str, Any]
+    now: CellState
+    submitted: bool = False
+    ended: bool = False
+    last_look: float = 0.0
+    started: float | None = None
+    seconds: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the run may still change."""
+        return not self.ended and self.now.state != "done"

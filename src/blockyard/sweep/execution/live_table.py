@@ -6,14 +6,11 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blockyard.sweep.execution.cell_states import read_progress
+from blockyard.sweep.execution.cell_states import PlannedRun, read_progress
 from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.terminal import table
-
-if TYPE_CHECKING:
-    from blockyard.sweep.execution.runner import PlannedRun
 
 _EVERY = 1.0  # seconds between two refreshes
 _SEEDS = 8  # columns; with more seeds each arm shows counts

@@ -14,14 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
-from blockyard.sweep.execution.cell_states import CellState, read_state
+from blockyard.sweep.execution.cell_states import CellState, PlannedRun, read_state
 from blockyard.sweep.execution.live_table import SweepScreen
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
@@ -87,29 +86,6 @@ def in_run_order(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
 _POLL = 0.5  # seconds that one round of the loop waits for an ended cell
 _LOOK = 2.0  # seconds between two looks at a run that another process holds
 _ALIKE = 2  # cells that bad input ended for one reason, and no other cell has ended: the others would end like them
-
-
-@dataclass
-class PlannedRun:
-    """One run of the plan and the cells that it answers, the first in order first.
-
-    submitted: whether our executor holds it; ended: whether it is over for this command, well or not
-    """
-
-    cells: list[Cell]
-    path: Path
-    config: dict[str, Any]
-    now: CellState
-    submitted: bool = False
-    ended: bool = False
-    last_look: float = 0.0
-    started: float | None = None
-    seconds: float | None = None
-
-    @property
-    def open(self) -> bool:
-        """Whether the run may still change."""
-        return not self.ended and self.now.state != "done"
 
 
 @dataclass
