@@ -170,8 +170,8 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
 
 # Molecules of a table as graphs, by rdkit: the extra `molecules`.
 #
-# smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring CCO,1.1,train
-# bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
+# smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
+# CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
 
 SMILES = "smiles"
 NODE_COLUMNS = 6

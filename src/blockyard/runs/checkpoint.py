@@ -22,10 +22,6 @@ from typing import Any, NamedTuple
 
 from blockyard.errors import UserError
 
-# One checkpoint file: what is checked before it is loaded.
-#
-# `runs.checkpoint` says what the files of a run are; `runs.checkpoint_content` checks what is in them.
-
 STAMP = "blockyard"
 FORMAT = 1
 

@@ -76,7 +76,7 @@ def _largest(trainer: pl.Trainer, number: int) -> int:
     return int(trainer.strategy.reduce(own, reduce_op="max"))
 
 
-# What the loop does at a step where it is due: log, evaluate, save. `loop.py` decides when.
+# What the loop does at a step where it is due: log, evaluate, save.
 
 
 class LoopActions:

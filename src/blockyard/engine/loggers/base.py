@@ -79,8 +79,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # The config of a run as loggers get it: what was chosen by its short name, and no wiring.
 #
-# choices: {position: rope, block: pre_norm, ...}    to group and filter runs by position: {theta: 10000.0, ...},
-# optimizer: ...    the options, under the keys of overrides
+# choices: {position: rope, block: pre_norm, ...}    to group and filter runs by
+# position: {theta: 10000.0, ...}, optimizer: ...    the options, under the keys of overrides
 
 CHOICES = "choices"
 # What is the same for every run, says where it lies, or is written elsewhere in the record.
