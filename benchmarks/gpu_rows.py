@@ -153,7 +153,7 @@ def cells(outputs: Path, dry: bool) -> dict[str, float]:
     """
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.identity import run_name
-    from blockyard.sweep.executor.base import Task
+    from blockyard.sweep.cells import Task
     from blockyard.sweep.executor.local import LocalExecutor
 
     together, seconds, metrics = (2 if dry else 4), {}, {}

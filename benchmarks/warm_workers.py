@@ -41,7 +41,8 @@ def plan(outputs: Path, cells: int, steps: int) -> Any:
     """A plan with one arm and as many seeds as cells."""
     from blockyard.config.compose import compose
     from blockyard.runs.identity import run_name
-    from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
+    from blockyard.sweep.cells import Arm, Cell, Variant
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     composed = compose([*OVERRIDES, f"trainer.max_steps={steps}", f"outputs={outputs}"])
     assert not composed.issues, composed.issues

@@ -11,7 +11,8 @@ from typing import Any
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.runs.identity import run_name
-from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.cells import Arm, Cell, Refused, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 Configured = tuple[dict[str, Any], dict[str, Any]]  # a complete config, and the choice of each family
 

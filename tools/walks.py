@@ -77,7 +77,7 @@ commands/sweep.py run | plans, shows, runs, compares
   sweep/plan/planner.py make_plan | the file becomes a frozen plan: one full config a cell
   sweep/execution/runner.py run_plan | hands out what is missing, until nothing is
     sweep/executor/local.py LocalExecutor.submit | a warm process forks; Ray and SLURM have their own
-sweep/execution/cell.py execute | in the process that runs the cell
+sweep/cell/execute.py execute | in the process that runs the cell
   runs/start.py create_run | the same folder that `blockyard train` would use
   engine/run.py train | the same training
 """,
@@ -87,7 +87,7 @@ commands/compare.py run | or the end of `blockyard sweep`
     report/load/resolve.py load_selection | the runs, from their folders
     report/stats/verdict.py compare_arms | means, paired differences, intervals, p-values, verdicts
     report/stats/expectations.py evaluate | whether what was expected holds
-    report/answer.py answer | the verdict in a sentence
+    report/arms/answer.py answer | the verdict in a sentence
   report/render/terminal.py show | the table
   report/page/document.py write | one HTML file
 """,

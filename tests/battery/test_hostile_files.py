@@ -31,7 +31,7 @@ from blockyard.report.render.terminal import show
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from blockyard.runs.start import create_run
-from blockyard.sweep.search import optuna_store
+from blockyard.sweep.cell import trial_store
 from tests.battery import hostile_files, hostile_words
 from tests.battery.cases import battery, cases
 from tests.battery.peak_memory import in_child
@@ -191,11 +191,11 @@ def test_checkpoint(name: str, foreign: Path, tmp_path: Path, monkeypatch: pytes
 def test_study_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir()
-    study = optuna_store.open_study(folder, "arm", {"pruner": None}, "max")
+    study = trial_store.open_study(folder, "arm", {"pruner": None}, "max")
     study.add_trial(optuna.trial.create_trial(value=1.0))
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (folder / optuna_store.FILE).stat().st_size > 0
-    assert len(optuna_store.open_study(folder, "arm", {"pruner": None}, "max").trials) == 1
+    assert (folder / trial_store.FILE).stat().st_size > 0
+    assert len(trial_store.open_study(folder, "arm", {"pruner": None}, "max").trials) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_study_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
 def test_address_of_another_database(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with nothing_happens(tmp_path), pytest.raises(UserError, match=r"is not the search\.db"):
-        optuna_store.storage(address)
+        trial_store.storage(address)
 
 
 @pytest.mark.parametrize(

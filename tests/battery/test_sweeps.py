@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from blockyard.runs.metrics import read_metrics
-from blockyard.sweep.execution.cell_states import read_state
+from blockyard.sweep.cell.states import read_state
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.battery.cases import battery, cases
 from tests.battery.stand_in_slurm import StandInSlurm
@@ -64,7 +64,7 @@ PLANNER = [
     ("blockyard.sweep.plan.cell_composer:CellComposer.compose", 2),
     ("blockyard.sweep.plan.history:store_plan", 1),
     ("os:replace=plan.json", 1),
-    ("blockyard.report.stale:mark", 1),
+    ("blockyard.report.home.stale:mark", 1),
     ("blockyard.sweep.executor._server_process:ServerProcess.start", 1),
     ("blockyard.sweep.executor.local:LocalExecutor.submit", 1),
     ("blockyard.sweep.executor.local:LocalExecutor.submit", 2),
@@ -78,7 +78,7 @@ PLANNER = [
 ]
 WORKER = [
     ("blockyard.sweep.executor._fork_server:execute", 1),
-    ("blockyard.sweep.execution.cell:create_run", 1),
+    ("blockyard.sweep.cell.execute:create_run", 1),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 3),
     ("os:replace=last.ckpt", 1),
     ("blockyard.engine.summary:summarize", 1),
@@ -95,7 +95,7 @@ SEARCHED = [
     ("blockyard.sweep.search.trial_loop:TrialLoop._finish", 2, "planner"),
     ("blockyard.sweep.search.trials:Trials.complete", 1, "planner"),
     ("blockyard.sweep.search.search_runner:plan_with_chosen", 1, "planner"),
-    ("blockyard.sweep.search.pruning:TrialReporter.on_evaluate", 1, "self"),
+    ("blockyard.sweep.cell.pruning:TrialReporter.on_evaluate", 1, "self"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 3, "self"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 2, "planner"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 2, "server"),
@@ -198,7 +198,7 @@ def test_a_disturbed_sweep_goes_on_to_the_same_figures(case: Case, tmp_path: Pat
 
 RETRIED = [
     Strike("blockyard.sweep.executor.local:LocalExecutor.submit", KILL, "after", 1, "planner"),
-    Strike("blockyard.sweep.execution.cell:create_run", KILL, "after", 1),
+    Strike("blockyard.sweep.cell.execute:create_run", KILL, "after", 1),
     Strike("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", KILL, "before", 2),
     Strike("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", TERM, "before", 2, "planner"),
     Strike("blockyard.sweep.execution.runner:_Loop._finish", INT, "before", 1, "planner"),

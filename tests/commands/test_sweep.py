@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
+from blockyard.sweep.cells import Cell
 from blockyard.sweep.execution.estimate import read_times
 from blockyard.sweep.plan import planner
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import locate
 from tests.paths import ROOT
 
@@ -241,7 +242,7 @@ def test_a_run_of_train_with_the_pinned_precision_is_the_sweeps_own(here):
 
 
 def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
-    from blockyard.report import stale
+    from blockyard.report.home import stale
     from blockyard.sweep.execution import runner
 
     plan = make(here)

@@ -21,7 +21,7 @@ from blockyard.ops import maps
 from blockyard.ops.attend import attend
 from blockyard.ops.kernel import record
 from blockyard.ops.mask import FULL
-from blockyard.report.attention_maps import maps as reported
+from blockyard.report.arms.attention_maps import maps as reported
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.start import create_run
 from tests.engine_runs import assert_same_bits, config, folder, killed_at, run

@@ -18,7 +18,7 @@ from blockyard.contracts import Batch, Context, DataSpec, Tokenizer
 from blockyard.inspect.figures.sound_figure import RANGE, spectrogram
 from blockyard.inspect.sound import Label, Sound, alignment, token_edges
 from blockyard.objective.ctc import CTC
-from blockyard.report import attention_maps
+from blockyard.report.arms import attention_maps
 from blockyard.tokenizer.log_mel import LogMel
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise

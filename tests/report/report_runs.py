@@ -22,7 +22,8 @@ import yaml
 from blockyard.config.compose import compose
 from blockyard.report.comparison import Comparison
 from blockyard.runs.identity import identity, run_name
-from blockyard.sweep.plan.sweep_plan import Arm, Refused, SweepPlan
+from blockyard.sweep.cells import Arm, Refused
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.tiny import UNTRAINED, plan_of
 
 NORMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}

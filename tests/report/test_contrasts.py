@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from blockyard.errors import UserError
-from blockyard.report.answer import answer
+from blockyard.report.arms.answer import answer
 from blockyard.report.stats import expectations
 from blockyard.report.stats.expectations import evaluate
 from blockyard.sweep.spec.expectation import Claim, parse

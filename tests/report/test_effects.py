@@ -12,7 +12,7 @@ import statsmodels.api as sm
 from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
-from blockyard.report.costs import costs, median_costs, pareto, ratios
+from blockyard.report.load.costs import costs, median_costs, pareto, ratios
 from blockyard.report.render.columns import effect_lines
 from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, single_factor_effects
 from blockyard.report.stats.verdict import compare_arms

@@ -10,11 +10,12 @@ import pytest
 
 import blockyard
 from blockyard.errors import UserError
-from blockyard.report.answer import answer
+from blockyard.report.arms.answer import answer
 from blockyard.report.comparison import compare, plain
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
-from blockyard.sweep.plan.sweep_plan import Cell, Refused, SweepPlan
+from blockyard.sweep.cells import Cell, Refused
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import (
     ARMS,
     MEASURED,

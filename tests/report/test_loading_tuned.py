@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.report.comparison import compare
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
+from blockyard.sweep.cells import Cell, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import (
     ARMS,
     config,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.report.comparison import Comparison, compare
-from blockyard.sweep.plan.sweep_plan import Refused, SweepPlan
+from blockyard.sweep.cells import Refused
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import ARMS, sweep
 
 DONE: dict[int, float | str] = {0: 0.90, 1: 0.91, 2: 0.905}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from blockyard.report import attention_maps
+from blockyard.report.arms import attention_maps
 from blockyard.report.page import write
 from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 from tests.report.page_data import HOSTILE, comparison

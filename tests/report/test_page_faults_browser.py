@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockyard.report.comparison import compare
-from blockyard.report.costs import AXES
+from blockyard.report.load.costs import AXES
 from blockyard.report.page import write
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import markdown

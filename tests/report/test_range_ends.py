@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blockyard.report.fairness import range_ends
+from blockyard.report.arms.fairness import range_ends
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 
 SPACE = {"low": 1e-4, "high": 1e-2, "log": True}

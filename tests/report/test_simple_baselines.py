@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from blockyard.report.comparison_result import Comparison
 
+from blockyard.report.arms.simple_baselines import KIND, below_a_baseline
 from blockyard.report.comparison import compare
 from blockyard.report.page import write
 from blockyard.report.render import csv as csv_file
 from blockyard.report.render.latex import latex
 from blockyard.report.render.markdown import markdown
 from blockyard.report.render.terminal import show
-from blockyard.report.simple_baselines import KIND, below_a_baseline
 from blockyard.terminal import console
 from tests.report.browser import LEFT_OUT, address, chromium, launched
 from tests.report.report_runs import NORMS, sweep

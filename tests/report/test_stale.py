@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.atomic_files import write_json
-from blockyard.report import stale
 from blockyard.report.comparison import compare
+from blockyard.report.home import stale
 from blockyard.report.page import write
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan

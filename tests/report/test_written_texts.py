@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from blockyard.report.arms.written_texts import FILE, MAX_ROWS, MAX_TEXT, written_texts
 from blockyard.report.load.run_record import RunRecord
-from blockyard.report.written_texts import FILE, MAX_ROWS, MAX_TEXT, written_texts
 
 
 def record(folder: Path, arm: str, texts: list[tuple[str, str, str]] | None, seed: int = 0) -> RunRecord:

@@ -16,7 +16,7 @@ from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.provenance import git_state
 from blockyard.runs.rank import check_restarts
 from blockyard.runs.start import create_run
-from blockyard.sweep.execution.cell_states import final_metrics
+from blockyard.sweep.cell.states import final_metrics
 from tests.runs.run_folders import run_config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from blockyard.atomic_files import read_json
-from blockyard.sweep.executor.base import Task
+from blockyard.sweep.cells import Task
 from tests.sweep.sweep_runs import wait_for
 
 

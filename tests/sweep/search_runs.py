@@ -13,9 +13,10 @@ from blockyard.atomic_files import write_json, write_yaml
 from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import Status, write_status
-from blockyard.sweep.executor.base import Executor, Outcome, Task
-from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
-from blockyard.sweep.search import optuna_store
+from blockyard.sweep.cell import trial_store
+from blockyard.sweep.cells import Arm, Outcome, Task
+from blockyard.sweep.executor.base import Executor
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.tiny import TINY, configured, plan_of
 
 RATES = {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -102,7 +103,7 @@ PRUNED = (PAUSED, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1"
 def trials(found: SweepPlan, arm: str) -> list[Any]:
     """The trials of an arm, as the study of the plan's folder holds them."""
     return optuna.load_study(
-        study_name=arm, storage=optuna_store.storage(optuna_store.storage_url(found.folder))
+        study_name=arm, storage=trial_store.storage(trial_store.storage_url(found.folder))
     ).get_trials()
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from blockyard.atomic_files import read_json
 from blockyard.runs.lock import held, holder
 from blockyard.runs.metrics import read_metrics
-from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
+from blockyard.sweep.cells import Arm
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.tiny import SHORTEST, configured, plan_of
 
 PATIENCE = 1800.0  # seconds: only a guard; a busy machine takes minutes to import

@@ -16,10 +16,11 @@ from blockyard.config import size_matching
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
 from blockyard.engine.data_reader import DataReader
+from blockyard.sweep.cells import Cell
 from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, estimate
 from blockyard.sweep.execution.measured_run import measure
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 FILE = """
 claim: One is better

@@ -10,9 +10,9 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.metrics import read_metrics
+from blockyard.sweep.cells import Outcome
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
-from blockyard.sweep.executor.base import Outcome
 from tests.sweep.executor_tasks import read_lock, task_of, until_ended
 from tests.sweep.sweep_runs import figures, plan, wait_for
 

@@ -11,8 +11,8 @@ from blockyard.atomic_files import read_json
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
-from blockyard.sweep.execution.cell import execute
-from blockyard.sweep.executor.base import BUSY, Outcome
+from blockyard.sweep.cell.execute import execute
+from blockyard.sweep.cells import BUSY, Outcome
 from blockyard.sweep.executor.local import LocalExecutor
 from tests.sweep.executor_tasks import read_lock, task_of, until_ended
 from tests.sweep.sweep_runs import plan, wait_for

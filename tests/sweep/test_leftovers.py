@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from blockyard.runs.lock import RunLock, lock_path
+from blockyard.sweep.cell.trial_store import StorageFailed, storage_failures
+from blockyard.sweep.cells import OWNER
 from blockyard.sweep.plan.history import store_plan
-from blockyard.sweep.search.optuna_store import OWNER, StorageFailed, storage_failures
 from tests.sweep.search_runs import plan
 
 

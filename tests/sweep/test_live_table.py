@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from blockyard.sweep.execution.cell_states import CellState, PlannedRun
+from blockyard.sweep.cell.states import CellState, PlannedRun
 from blockyard.sweep.execution.live_table import SweepScreen
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep import sweep_runs

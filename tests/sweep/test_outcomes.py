@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from blockyard.runs.folder import RunFolder
-from blockyard.sweep.execution.cell import log_to_file
+from blockyard.sweep.cell.execute import log_to_file
+from blockyard.sweep.cells import Task
 from blockyard.sweep.executor._outcomes import outcome_of_exit
-from blockyard.sweep.executor.base import Task
 from tests.report.report_runs import run
 
 

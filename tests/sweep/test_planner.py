@@ -9,9 +9,10 @@ import pytest
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.sweep.cell import trial_store
+from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan import history, planner
-from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
-from blockyard.sweep.search import optuna_store
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep.spec_plans import plan_from, refusals
 from tests.tiny import VIT
 
@@ -253,7 +254,7 @@ def test_whole_bounds_of_a_whole_option_are_searched_in_whole_numbers(tmp_path):
         "optimizer.lr": None,
         "data.shift": True,
     }
-    values = optuna_store.distributions(space)
+    values = trial_store.distributions(space)
     assert {type(values[key]).__name__ for key in ("model.depth", "data.shift")} == {"IntDistribution"}
 
 

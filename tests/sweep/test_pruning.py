@@ -15,11 +15,11 @@ from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.start import create_run
-from blockyard.sweep.execution import cell
-from blockyard.sweep.executor.base import Task
+from blockyard.sweep.cell import execute, trial_store
+from blockyard.sweep.cell.pruning import NAME, trial_callbacks
+from blockyard.sweep.cells import Task
 from blockyard.sweep.executor.local import LocalExecutor
-from blockyard.sweep.search import optuna_store, search_runner
-from blockyard.sweep.search.pruning import NAME, trial_callbacks
+from blockyard.sweep.search import search_runner
 from tests.engine_runs import assert_same_bits, config, killed_at, run
 from tests.sweep.search_runs import ARMS, plan
 from tests.tiny import TINY, steps
@@ -30,8 +30,8 @@ METRIC = "val/accuracy"
 def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
     """A study with finished trials of these validation curves, and one more that runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = optuna_store.open_study(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
-    made.pruner = optuna_store.make_pruner(pruner)
+    made = trial_store.open_study(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
+    made.pruner = trial_store.make_pruner(pruner)
     for curve in curves:
         trial = made.ask()
         for number, value in enumerate(curve, 1):
@@ -45,7 +45,7 @@ def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
 def task(tmp_path: Path, made: optuna.Study, *overrides: str) -> Task:
     """The task of the trial that runs."""
     plain, choices = config(tmp_path, *overrides)
-    where = {"storage": optuna_store.storage_url(tmp_path / "study"), "study": "arm", "number": len(made.trials) - 1}
+    where = {"storage": trial_store.storage_url(tmp_path / "study"), "study": "arm", "number": len(made.trials) - 1}
     return Task(f"{run_name(plain)}/s0", plain, choices, ("test",), trial=where)
 
 
@@ -56,7 +56,7 @@ GOOD = [[0.99] * 4] * 4
 def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path: Path, pruner: str) -> None:
     made = study(tmp_path / "study", pruner, GOOD)
     asked = task(tmp_path, made)
-    outcome = cell.execute(asked)
+    outcome = execute.execute(asked)
     assert outcome.code == PAUSED
     left = RunFolder.open(tmp_path / asked.key)
     status = left.status
@@ -77,7 +77,7 @@ def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path
 def test_a_good_trial_is_not_pruned_and_its_whole_curve_is_told(tmp_path: Path, pruner: str) -> None:
     made = study(tmp_path / "study", pruner, [[0.0] * 4] * 5)
     asked = task(tmp_path, made)
-    assert cell.execute(asked).code == 0
+    assert execute.execute(asked).code == 0
     rows = [row[METRIC] for row in RunFolder.open(tmp_path / asked.key).metrics.rows() if METRIC in row]
     assert made.trials[-1].intermediate_values == dict(enumerate(rows, 1))
     assert len(rows) == 4  # at 8, 16, 24 and 30 of 30 updates
@@ -85,14 +85,14 @@ def test_a_good_trial_is_not_pruned_and_its_whole_curve_is_told(tmp_path: Path, 
 
 def test_the_last_evaluation_prunes_nothing(tmp_path: Path) -> None:
     made = study(tmp_path / "study", "median", [[0.0, 0.0, 0.0, 1.0]] * 4)
-    assert cell.execute(task(tmp_path, made)).code == 0
+    assert execute.execute(task(tmp_path, made)).code == 0
 
 
 def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: Path) -> None:
     assert killed_at(20, tmp_path) == -9
     made = study(tmp_path / "study", "median", [[0.0, 0.0, 0.99, 0.99]] * 4)
     asked = task(tmp_path, made)
-    assert cell.execute(asked).code == PAUSED
+    assert execute.execute(asked).code == PAUSED
     assert "step 24" in str(RunFolder.open(tmp_path / asked.key).status.reason)
     assert list(made.trials[-1].intermediate_values) == [1, 2, 3]
 
@@ -100,8 +100,8 @@ def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: 
 def test_a_record_that_does_not_answer_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = study(tmp_path / "study", "median", GOOD)
     asked = task(tmp_path, made)
-    (tmp_path / "study" / optuna_store.FILE).write_bytes(b"no database")
-    assert cell.execute(asked).code == 0
+    (tmp_path / "study" / trial_store.FILE).write_bytes(b"no database")
+    assert execute.execute(asked).code == 0
     assert caplog.text.count("is not pruned") == 1
 
 

@@ -11,7 +11,7 @@ from blockyard.cli import main
 from blockyard.data.digits import Digits
 from blockyard.runs.index import records
 from blockyard.runs.query import parse, select
-from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
 from tests.sweep.executor_tasks import task_of

@@ -8,11 +8,12 @@ from typing import Any
 import optuna
 import pytest
 
+from blockyard.sweep.cell import trial_store
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan import history
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search import optuna_store, search_runner
+from blockyard.sweep.search import search_runner
 from blockyard.sweep.search.trials import arm_template
 from tests.sweep.search_runs import ARMS, Fake, peak, plan
 
@@ -174,12 +175,12 @@ def test_an_old_plan_stays_until_a_search_has_its_cells(tmp_path: Path) -> None:
 
 
 def test_tpe_draws_four_at_random_and_learns_from_then_on() -> None:
-    study = optuna.create_study(sampler=optuna_store.make_sampler("tpe", 0))
-    space = optuna_store.distributions({"x": {"low": 0.0, "high": 1.0}})
+    study = optuna.create_study(sampler=trial_store.make_sampler("tpe", 0))
+    space = trial_store.distributions({"x": {"low": 0.0, "high": 1.0}})
     for number in range(4):
         study.add_trial(optuna.trial.create_trial(params={"x": 0.1 * number}, distributions=space, value=0.1 * number))
     drawn = []
     for sampler in ("tpe", "random"):
-        study.sampler = optuna_store.make_sampler(sampler, 4)
+        study.sampler = trial_store.make_sampler(sampler, 4)
         drawn.append(study.ask(fixed_distributions=space).params["x"])
     assert drawn[0] != drawn[1]

@@ -18,11 +18,12 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import InUse, RunLock, held
 from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.start import create_run
-from blockyard.sweep.execution.cell_states import read_progress, read_state
+from blockyard.sweep.cell.states import read_progress, read_state
+from blockyard.sweep.cells import BUSY, Cell, Outcome
 from blockyard.sweep.execution.runner import run_plan
-from blockyard.sweep.executor.base import BUSY, Executor, Outcome
+from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.executor.local import LocalExecutor
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep.sweep_runs import PATIENCE, at_work, figures, plan, planner, wait_for
 
 pytestmark = pytest.mark.xdist_group("sweep_runner")

@@ -12,7 +12,7 @@ from blockyard.atomic_files import write_yaml
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.status import Status, write_status
-from blockyard.sweep.executor.base import Outcome, Task
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search import search_runner

@@ -14,8 +14,8 @@ import pytest
 
 from blockyard.errors import UserError
 from blockyard.runs.lock import RunLock
-from blockyard.sweep.executor.base import BUSY, Outcome, Task
-from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
+from blockyard.sweep.cells import BUSY, Arm, Outcome, Task
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import search_runner
 from tests.fork import server
 from tests.sweep.search_runs import ARMS, Fake, plan, states, trials

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.wandb_file import files
+from blockyard.sweep.plan.wandb_file import files
 from tests.paths import ROOT
 from tests.untrained import untrained
 

@@ -13,8 +13,8 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor import _slurm_queue, build
-from blockyard.sweep.executor.base import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep.sweep_runs import PATIENCE, plan
 

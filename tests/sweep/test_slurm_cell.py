@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor import _slurm_queue
 from blockyard.sweep.executor._slurm_queue import CellJob
-from blockyard.sweep.executor.base import Outcome, Task
 
 TASK = Task("tiny/s0", {})
 REQUEUED = 55

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
+from blockyard.sweep.cells import Arm, Cell, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 
 

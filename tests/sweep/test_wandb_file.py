@@ -24,8 +24,8 @@ from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.wandb_file import files, write
 from blockyard.sweep.search.trials import arm_template
-from blockyard.sweep.wandb_file import files, write
 from tests.tiny import TINY, steps
 
 BASE = [*TINY, *steps(2, 2)]
@@ -292,7 +292,7 @@ def test_a_file_that_was_installed_is_written_into_the_users_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from blockyard import cli
-    from blockyard.sweep import wandb_file
+    from blockyard.sweep.plan import wandb_file
 
     package = tmp_path / "site-packages" / "blockyard"
     (package / "sweeps").mkdir(parents=True)

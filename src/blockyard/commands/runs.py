@@ -55,7 +55,7 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.local_path import local_path
 from blockyard.config.option_text import integer
 from blockyard.errors import UserError, did_you_mean, fold, printable
-from blockyard.report.telling_apart import telling_apart
+from blockyard.report.home.telling_apart import telling_apart
 from blockyard.runs.delete import Size, check_is_run, check_is_unchanged, delete, size_of
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.index import records

@@ -38,10 +38,11 @@ from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
+    from blockyard.sweep.cells import Cell, Variant
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.execution.measured_run import MeasuredRun
     from blockyard.sweep.executor.base import Executor
-    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 
 # Shows a sweep before it runs, its cells and what they cost, and after it the time that it took.
@@ -93,7 +94,7 @@ def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable
 
 def _trials(plan: SweepPlan) -> list[Cell]:
     """As many cells as a search may run, each like its arm."""
-    from blockyard.sweep.plan.sweep_plan import Cell
+    from blockyard.sweep.cells import Cell
 
     runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
@@ -128,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
     except BadQuestion as bad:
         return refuse(bad.problems)
     if args.to_wandb:
-        from blockyard.sweep.wandb_file import write
+        from blockyard.sweep.plan.wandb_file import write
 
         sys.stdout.write(f"{write(plan)}\n")
         return 0
@@ -159,7 +160,7 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
 
 def _work(plan: SweepPlan, args: SweepArgs) -> int:
     """Store the plan, run what is missing, compare."""
-    from blockyard.report import stale
+    from blockyard.report.home import stale
     from blockyard.runs.lock import exclusive
     from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.plan import history
@@ -191,9 +192,9 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
+    from blockyard.sweep.cell.trial_store import StorageFailed, storage_failures
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.search import search_runner
-    from blockyard.sweep.search.optuna_store import StorageFailed, storage_failures
 
     executor = args.build_executor()
     executor.home = plan.folder
@@ -226,9 +227,9 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     """Write the comparison: to the terminal, as data, and as a page."""
     from blockyard.atomic_files import write_json
     from blockyard.report.comparison import compare
+    from blockyard.report.home.stale import DATA, PAGE
     from blockyard.report.page import write
     from blockyard.report.render.terminal import show
-    from blockyard.report.stale import DATA, PAGE
     from blockyard.report.wandb.summary_run import mirror
     from blockyard.runs.lock import exclusive
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.errors import UserError
 from blockyard.evaluate.api import PARTS, as_recorded, check_split
+from blockyard.evaluate.length_extrapolation import extrapolate
 from blockyard.evaluate.loop import evaluate
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
@@ -155,8 +156,6 @@ def evaluate_longer(
     Raises UserError as `evaluate` does, for a run that is not a decoder, data without longer sequences, and for
     invalid options.
     """
-    from blockyard.evaluate.length_extrapolation import extrapolate
-
     check_split(split)
     if not factors or any(factor < 2 for factor in factors):
         raise UserError(f"extrapolate={list(factors)}: expected whole numbers from 2, such as extrapolate=[2,4,8]")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
 from blockyard.objective._baselines import rules
-from blockyard.objective._errors import Kind, real_loss
+from blockyard.objective._errors import Kind, MeanAbsolute, MeanSquared, real_loss
 from blockyard.tokenizer._series import fill_forward
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ class Forecast(Objective):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Mean squared and mean absolute error in standard deviations of the training split."""
-        from blockyard.objective._errors import MeanAbsolute, MeanSquared
-
         return {"mse": MeanSquared(), "mae": MeanAbsolute()}
 
     def best(self) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
 from blockyard.data._split import Fraction
-from blockyard.objective._contrast_metrics import choose, similarities
+from blockyard.objective._contrast_metrics import ContrastLoss, Information, SharedAccuracy, choose, similarities
 from blockyard.objective._hidden_sound import HiddenSound
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class QuantizedContrast(HiddenSound):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, and over all candidates the accuracy and the information."""
-        from blockyard.objective._contrast_metrics import ContrastLoss, Information, SharedAccuracy
 
         def every(prediction: Tensor, target: Any) -> Tensor:
             return self.logits(prediction, target, distinct=False)

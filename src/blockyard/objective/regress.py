@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Baselines, DataSpec, Objective, Positive, Split, Standardized, TokenSpec
 from blockyard.objective._baselines import of_values
-from blockyard.objective._errors import Kind, real_loss
+from blockyard.objective._errors import Explained, Kind, MeanAbsolute, RootMeanSquared, real_loss
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -55,8 +55,6 @@ class Regress(Objective):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Root of the mean squared error, mean absolute error, and the share of the variance that is explained."""
-        from blockyard.objective._errors import Explained, MeanAbsolute, RootMeanSquared
-
         size = None if split is None else _sizes(split)
         return {"rmse": RootMeanSquared(size), "mae": MeanAbsolute(size), "r2": Explained()}
 

@@ -13,24 +13,24 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import attention_maps, fairness
-from blockyard.report.answer import answer
-from blockyard.report.arm_rows import arm_rows, cell_row
-from blockyard.report.costs import AXES, default_axis, median_costs
-from blockyard.report.curves import curves
-from blockyard.report.fairness import missing_result, provenance
+from blockyard.report.arms import attention_maps, fairness
+from blockyard.report.arms.answer import answer
+from blockyard.report.arms.arm_rows import arm_rows, cell_row
+from blockyard.report.arms.curves import curves
+from blockyard.report.arms.fairness import missing_result, provenance
+from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
+from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
+from blockyard.report.load.costs import AXES, default_axis, median_costs
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
-from blockyard.report.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.stats import effects
 from blockyard.report.stats.expectations import Outcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
-from blockyard.report.written_texts import written_texts
 
 # The result of a comparison as an object, and as plain data.
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from blockyard.contracts import Text
+from blockyard.config.instantiate import instantiate
+from blockyard.contracts import Text, any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, logged_in, resolve, tear_down, unreachable
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
@@ -105,9 +106,6 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
     """Whether lower ("min") or higher ("max") is better, for each metric of a config's objective."""
-    from blockyard.config.instantiate import instantiate
-    from blockyard.contracts import any_split
-
     node = config.get("objective")
     if not isinstance(node, Mapping) or "_target_" not in node:
         return {}

@@ -12,12 +12,12 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.errors import UserError
+from blockyard.report.home.stale import DATA, PAGE
+from blockyard.report.home.telling_apart import is_other, telling_apart
 from blockyard.report.load.arms import flatten
 from blockyard.report.page.document import content_policy, encode, joined_script, joined_style, link, read_part
 from blockyard.report.page.thin import plain
-from blockyard.report.stale import DATA, PAGE
 from blockyard.report.stats.metric_range import metric_range
-from blockyard.report.telling_apart import is_other, telling_apart
 from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS

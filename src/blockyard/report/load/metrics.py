@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blockyard.errors import UserError
-from blockyard.report.costs import KEYS
 from blockyard.report.load.arms import ComparisonInput
+from blockyard.report.load.costs import KEYS
 from blockyard.report.load.run_record import RunRecord
 
 MORE = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "psnr", "ssim", "iou", "r2", "top1", "top5")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import attention_maps, written_texts
+from blockyard.report.arms import attention_maps, written_texts
 from blockyard.report.comparison import compare
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render

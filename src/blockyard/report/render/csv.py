@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.atomic_files import csv_text
-from blockyard.report.costs import KEYS
-from blockyard.report.simple_baselines import KIND
+from blockyard.report.arms.simple_baselines import KIND
+from blockyard.report.load.costs import KEYS
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 

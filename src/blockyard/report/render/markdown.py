@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.report.changes import FEW_ARMS
+from blockyard.report.arms.changes import FEW_ARMS
 from blockyard.report.load.arms import format_value
 from blockyard.report.render import columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from blockyard.report.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
+from blockyard.report.arms.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
 from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE

@@ -27,8 +27,9 @@ from blockyard.runs.folder import RUN, SUMMARY
 from blockyard.runs.lock import exclusive
 from blockyard.runs.status import now, read_status
 from blockyard.runs.store import Entry, runs
-from blockyard.sweep.execution.cell_states import duration
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
+from blockyard.sweep.cell.states import duration
+from blockyard.sweep.cells import Cell, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from blockyard.sweep.execution.cell_states import PlannedRun, read_progress
-from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
+from blockyard.sweep.cell.states import PlannedRun, read_progress
+from blockyard.sweep.cells import cell_name
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.terminal import table
 
 _EVERY = 1.0  # seconds between two refreshes

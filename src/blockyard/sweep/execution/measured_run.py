@@ -23,7 +23,7 @@ from blockyard.engine.run import train
 from blockyard.engine.system.interrupts import CODES, Paused
 from blockyard.errors import UserError
 from blockyard.runs.start import create_run
-from blockyard.sweep.execution.cell import LOG, log_to_file
+from blockyard.sweep.cell.execute import LOG, log_to_file
 from blockyard.sweep.executor._fork_server import HEAVY
 
 SECONDS = 3.0  # of steps that are measured

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blockyard.sweep.execution.cell_states import CellState, read_state
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.cell.states import CellState, read_state
+from blockyard.sweep.cells import Cell
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.terminal import console, table
 

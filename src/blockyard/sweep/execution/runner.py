@@ -20,10 +20,11 @@ from typing import Any
 from blockyard.engine.system.interrupts import CODES
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
-from blockyard.sweep.execution.cell_states import CellState, PlannedRun, read_state
+from blockyard.sweep.cell.states import CellState, PlannedRun, read_state
+from blockyard.sweep.cells import BUSY, Cell, Outcome, Task
 from blockyard.sweep.execution.live_table import SweepScreen
-from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.executor.base import Executor
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 
 # Ctrl-C and SIGTERM while a sweep runs.

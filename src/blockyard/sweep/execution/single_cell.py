@@ -20,10 +20,11 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.start import create_run
+from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trials import arm_template
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from blockyard.config import package_finder
-from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
 
 # A cell in a process that the fork server has forked.
@@ -74,7 +74,7 @@ HEAVY = (
     "blockyard.engine.system.processes",
     "blockyard.engine.loggers",
     "blockyard.runs.provenance",
-    "blockyard.sweep.execution.cell",
+    "blockyard.sweep.cell.execute",
 )
 GRACE = 120.0  # seconds that a cell has to save after the planner's death
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from blockyard.engine.system.interrupts import CODES
-from blockyard.sweep.execution.cell import is_done, record_failure, record_lost
-from blockyard.sweep.executor.base import Outcome, Task
+from blockyard.sweep.cell.execute import is_done, record_failure, record_lost
+from blockyard.sweep.cells import Outcome, Task
 
 LOST = CODES[signal.SIGTERM]  # of a cell that a scheduler lost: like one that was told to stop, it can be resumed
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}

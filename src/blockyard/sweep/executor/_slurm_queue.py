@@ -26,11 +26,11 @@ from typing import Any
 
 from blockyard.config import package_finder
 from blockyard.engine.system.interrupts import CODES
-from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.cell.execute import execute
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_server import set_threads
 from blockyard.sweep.executor._outcomes import LOST, lost_outcome
 from blockyard.sweep.executor._slurm_pickles import read_pickle
-from blockyard.sweep.executor.base import Outcome, Task
 
 log = logging.getLogger("blockyard")
 

@@ -18,13 +18,13 @@ from blockyard.atomic_files import read_json, shared_reason, write_json
 from blockyard.engine.system.interrupts import CODES
 from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive
+from blockyard.sweep.cells import JOB_FILES, Outcome, Task
 from blockyard.sweep.executor._outcomes import lost_outcome
 from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor._slurm_options import submitit_errors
 from blockyard.sweep.executor._slurm_partitions import read_partitions
 from blockyard.sweep.executor._slurm_pickles import read_pickle
 from blockyard.sweep.executor._slurm_queue import CellJob, Queue, preempt_signal
-from blockyard.sweep.executor.base import JOB_FILES, Outcome, Task
 
 log = logging.getLogger("blockyard")
 

@@ -3,42 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-JOB_FILES = "submitit"  # the folder of a scheduler's files, in the sweep's
-BUSY = 75  # another process holds the run; `EX_TEMPFAIL` of sysexits.h
-
-
-@dataclass(frozen=True)
-class Task:
-    """One cell to run: everything its process needs, as plain data.
-
-    key: the run's folder below `outputs`, unique within the sweep
-    config: complete, with seed and outputs
-    retry: whether a run that failed before starts again
-    trial: for a search, the storage, study and number of the Optuna trial that this run belongs to
-    """
-
-    key: str
-    config: dict[str, Any]
-    choices: dict[str, str | None] = field(default_factory=dict)
-    command: tuple[str, ...] = ()
-    retry: bool = False
-    trial: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a cell ended.
-
-    code: the exit code of `blockyard train`, BUSY, or the negative number of the signal that killed the process
-    """
-
-    key: str
-    code: int
-    reason: str | None = None
+from blockyard.sweep.cells import Outcome, Task
 
 
 class Executor(ABC):

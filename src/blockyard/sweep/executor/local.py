@@ -14,11 +14,12 @@ from typing import Literal
 
 from blockyard.config.machine import cpu_cores, exported_threads
 from blockyard.contracts import Count, Positive, Processes, Threads
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
 from blockyard.sweep.executor._server_process import ServerLost, ServerProcess
 from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus
-from blockyard.sweep.executor.base import Executor, Outcome, Task
+from blockyard.sweep.executor.base import Executor
 
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
 _KILL_PATIENCE = 10.0  # seconds that the server has to kill a cell

@@ -25,11 +25,12 @@ from blockyard.config import package_finder
 from blockyard.config.machine import cpu_cores
 from blockyard.contracts import Count, CountOrZero, NonNegative, Text
 from blockyard.errors import UserError
-from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.cell.execute import execute
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_server import set_threads
 from blockyard.sweep.executor._outcomes import LOST, lost_outcome
 from blockyard.sweep.executor._slots import requested_devices
-from blockyard.sweep.executor.base import Executor, Outcome, Task
+from blockyard.sweep.executor.base import Executor
 
 log = logging.getLogger("blockyard")
 

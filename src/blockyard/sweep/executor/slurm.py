@@ -21,11 +21,12 @@ from typing import Any, Literal
 
 from blockyard.config.machine import cpu_cores, exported_threads
 from blockyard.contracts import Count, CountOrZero, Positive, Text
+from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor import _slurm_queue
 from blockyard.sweep.executor._slurm_options import import_submitit, job_parameters, no_gpu, sbatch_options
 from blockyard.sweep.executor._slurm_queue import JobFollower, names_in
 from blockyard.sweep.executor._slurm_submit import Submitter, ended_without_slurm, terminate
-from blockyard.sweep.executor.base import Executor, Outcome, Task
+from blockyard.sweep.executor.base import Executor
 
 log = logging.getLogger("blockyard")
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive, held
-from blockyard.sweep.executor.base import JOB_FILES
+from blockyard.sweep.cells import JOB_FILES, OWNER
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
-from blockyard.sweep.search.optuna_store import OWNER
 
 DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
 _NAMED = 5  # arms that a message lists

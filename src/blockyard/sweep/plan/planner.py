@@ -16,11 +16,12 @@ from blockyard.config.tree import is_node
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
+from blockyard.sweep.cells import Arm, Cell, Refused, Variant
 from blockyard.sweep.plan import cell_settings, matched_widths
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import Nodes
 from blockyard.sweep.plan.matched_widths import QUANTITIES
-from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.override_text import override_problem, to_override, to_text

@@ -15,75 +15,18 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.errors import UserError
+from blockyard.sweep.cells import Arm, Cell, Refused, Variant, cell_name
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name
 
 FILE = "plan.json"
 FOLDER = "sweeps"
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One of the compared configurations: a name and its overrides.
-
-    overrides: in addition to the sweep's base
-    levels: factor -> level, for the arms of a grid, zip, one_at_a_time or leave_one_out
-    """
-
-    name: str
-    overrides: tuple[str, ...] = ()
-    levels: dict[str, str] = field(default_factory=dict)
-
-
-def cell_name(arm: str, setting: Mapping[str, Any], seed: int | None = None) -> str:
-    """What people read of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
-    names = [key.rpartition(".")[2] for key in setting]
-    unique = len(set(names)) == len(names)
-    values = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in setting.values()]
-    shown = [f"{name}={value}" for name, value in zip(names if unique else setting, values, strict=True)]
-    return " ".join([arm, *shown, *([] if seed is None else [f"s{seed}"])])
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An arm under one setting of the tuned keys: a complete config except for the seed.
-
-    setting: tuned key -> value; empty where nothing is tuned
-    config: complete and plain; its `seed` has no meaning. Variants share equal nodes, so write only into
-        a copy, or use `SweepPlan.config`
-    choices: the chosen YAML of each family
-    """
-
-    key: str  # "<arm>" or "<arm>#<number of the setting>"
-    arm: str
-    config: dict[str, Any]
-    choices: dict[str, str | None]
-    setting: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the plan. run: its folder below `outputs`, "<name>-<hash>/s<seed>"."""
-
-    variant: str
-    seed: int
-    run: str
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An arm, or one of its settings, that cannot run, with every reason."""
-
-    arm: str
-    setting: dict[str, Any]
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True)

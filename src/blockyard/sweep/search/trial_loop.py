@@ -15,13 +15,14 @@ from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.lock import exclusive, held
-from blockyard.sweep.execution.cell_states import read_state
-from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.cell import trial_store
+from blockyard.sweep.cell.states import read_state
+from blockyard.sweep.cells import BUSY, Outcome, Task, cell_name
+from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
-from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
-from blockyard.sweep.search import optuna_store
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials, arm_template
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class TrialLoop:
                 choices,
                 command=("blockyard", "sweep", self.plan.name),
                 retry=bool({"kills", AGAIN} & set(trial.user_attrs)),
-                trial={"storage": optuna_store.storage_url(self.plan.folder), "study": arm.arm, "number": number},
+                trial={"storage": trial_store.storage_url(self.plan.folder), "study": arm.arm, "number": number},
             )
         )
 
@@ -158,7 +159,7 @@ class TrialLoop:
             return
         if outcome.code == 0:
             summary = RunFolder.open(Path(self.plan.outputs) / outcome.key).summary()
-            value = optuna_store.finite_or_none(summary.get("metrics", {}).get(self.metric))
+            value = trial_store.finite_or_none(summary.get("metrics", {}).get(self.metric))
             if value is None:
                 arm.fail(number, f"{self.metric} is not a finite number")
             else:

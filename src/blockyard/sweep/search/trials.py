@@ -21,10 +21,10 @@ from blockyard.contracts import Issue
 from blockyard.errors import UserError
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock, held
+from blockyard.sweep.cell import trial_store
+from blockyard.sweep.cells import OWNER, Variant
 from blockyard.sweep.plan.cell_composer import CellComposer
-from blockyard.sweep.plan.sweep_plan import SweepPlan, Variant
-from blockyard.sweep.search import optuna_store
-from blockyard.sweep.search.optuna_store import OWNER
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -127,11 +127,11 @@ class Trials:
             "identity": identity(template.variant.config),
         }
         try:
-            space = optuna_store.distributions(search["space"])
+            space = trial_store.distributions(search["space"])
         except (ValueError, KeyError) as error:
             raise UserError(f"search.space: {error}") from error
         arm = template.variant.arm
-        study = optuna_store.open_study(folder, arm, purpose, direction)
+        study = trial_store.open_study(folder, arm, purpose, direction)
         return cls(arm, study, template, search, space, int(search["trials"]), direction)
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Trials:
 
     def setting(self, trial: FrozenTrial) -> dict[str, Any]:
         """The config values that a trial tries."""
-        return trial.user_attrs.get("setting") or optuna_store.to_setting(trial.params, self.search["space"])
+        return trial.user_attrs.get("setting") or trial_store.to_setting(trial.params, self.search["space"])
 
     def duplicate_of(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
         """The first earlier trial of the same run, or None."""
@@ -184,7 +184,7 @@ class Trials:
                 "value": trial.values[0] if trial.state.name == "COMPLETE" else None,
                 "run": trial.user_attrs.get("run"),
                 "reason": trial.user_attrs.get("reason"),
-                "curve": [optuna_store.finite_or_none(value) for _, value in sorted(trial.intermediate_values.items())],
+                "curve": [trial_store.finite_or_none(value) for _, value in sorted(trial.intermediate_values.items())],
             }
             for trial in self.counted()
         ]
@@ -208,7 +208,7 @@ class Trials:
             if not self._has_setting(trial) and not trial.state.is_finished():
                 self.study.tell(trial.number, state=TrialState.FAIL)
         number = sum(self._has_setting(trial) and AGAIN not in trial.user_attrs for trial in trials)
-        self.study.sampler = optuna_store.make_sampler(self.search.get("sampler") or "tpe", number)
+        self.study.sampler = trial_store.make_sampler(self.search.get("sampler") or "tpe", number)
         return self[self.study.ask(fixed_distributions=self.space).number]
 
     def retry(self, trial: FrozenTrial, owner: str) -> None:

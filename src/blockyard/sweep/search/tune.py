@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from blockyard.runs.identity import run_name
-from blockyard.sweep.plan.sweep_plan import Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.cells import Cell, Refused, Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trials import Trials
 
 Values = Mapping[str, float | Mapping[str, float]]  # by run: the validation value, or all metrics

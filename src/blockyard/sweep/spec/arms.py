@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.sweep.plan.sweep_plan import Arm
+from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import override_text
 from blockyard.sweep.spec.fields import override_list
 

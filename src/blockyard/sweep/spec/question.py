@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.sweep.plan.sweep_plan import Arm
+from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import budget, fields, file_paths, strict_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of

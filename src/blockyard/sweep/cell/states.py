@@ -13,7 +13,7 @@ from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
-from blockyard.sweep.plan.sweep_plan import Cell
+from blockyard.sweep.cells import Cell
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
 _TAIL = 4096  # bytes at the end of metrics.csv that are read

@@ -14,8 +14,8 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import read_metrics
-from blockyard.sweep.executor.base import Task
-from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_sampler, storage
+from blockyard.sweep.cell.trial_store import QUESTION, make_pruner, make_sampler, storage
+from blockyard.sweep.cells import Task
 
 log = logging.getLogger("blockyard")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.report.costs import ALIKE
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.run_record import RunRecord
 from blockyard.runs.status import now
 

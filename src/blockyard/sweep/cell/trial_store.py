@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 FILE = "search.db"
-OWNER = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM
 _SQLITE = "sqlite:///"
 QUESTION = "question"  # the attribute with a study's purpose: metric, space, pruner, seed, the arm's identity
 _TIMEOUT = 60.0  # seconds that SQLite waits for another process to finish writing

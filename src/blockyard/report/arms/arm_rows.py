@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from blockyard.report.changes import FEW_ARMS, MAX_ARMS, changes
-from blockyard.report.costs import KEYS, median_costs, pareto, ratios
-from blockyard.report.fairness import MissingResult
+from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
+from blockyard.report.arms.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import RunRecord
 from blockyard.report.stats.intervals import mean_of

@@ -25,8 +25,8 @@ from blockyard.runs.lock import InUse
 from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
-from blockyard.sweep.executor.base import BUSY, Outcome, Task
-from blockyard.sweep.search.pruning import trial_callbacks
+from blockyard.sweep.cell.pruning import trial_callbacks
+from blockyard.sweep.cells import BUSY, Outcome, Task
 
 LOG = "log.txt"
 _PLAIN = {"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "TTY_INTERACTIVE": None, "NO_COLOR": "1", "COLUMNS": "160"}

@@ -1,0 +1,106 @@
+"""What a sweep is made of, as plain data: arms, their variants, cells, the task of a cell and how it ended.
+
+Arm ── × settings ──▶ Variant ── × seeds ──▶ Cell ── composed ──▶ Task ── executor ──▶ Outcome
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the compared configurations: a name and its overrides.
+
+    overrides: in addition to the sweep's base
+    levels: factor -> level, for the arms of a grid, zip, one_at_a_time or leave_one_out
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    levels: dict[str, str] = field(default_factory=dict)
+
+
+def cell_name(arm: str, setting: Mapping[str, Any], seed: int | None = None) -> str:
+    """What people read of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
+    names = [key.rpartition(".")[2] for key in setting]
+    unique = len(set(names)) == len(names)
+    values = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in setting.values()]
+    shown = [f"{name}={value}" for name, value in zip(names if unique else setting, values, strict=True)]
+    return " ".join([arm, *shown, *([] if seed is None else [f"s{seed}"])])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An arm under one setting of the tuned keys: a complete config except for the seed.
+
+    setting: tuned key -> value; empty where nothing is tuned
+    config: complete and plain; its `seed` has no meaning. Variants share equal nodes, so write only into
+        a copy, or use `SweepPlan.config`
+    choices: the chosen YAML of each family
+    """
+
+    key: str  # "<arm>" or "<arm>#<number of the setting>"
+    arm: str
+    config: dict[str, Any]
+    choices: dict[str, str | None]
+    setting: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the plan. run: its folder below `outputs`, "<name>-<hash>/s<seed>"."""
+
+    variant: str
+    seed: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An arm, or one of its settings, that cannot run, with every reason."""
+
+    arm: str
+    setting: dict[str, Any]
+    reasons: tuple[str, ...]
+
+
+JOB_FILES = "submitit"  # the folder of a scheduler's files, in the sweep's
+
+
+BUSY = 75  # another process holds the run; `EX_TEMPFAIL` of sysexits.h
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell to run: everything its process needs, as plain data.
+
+    key: the run's folder below `outputs`, unique within the sweep
+    config: complete, with seed and outputs
+    retry: whether a run that failed before starts again
+    trial: for a search, the storage, study and number of the Optuna trial that this run belongs to
+    """
+
+    key: str
+    config: dict[str, Any]
+    choices: dict[str, str | None] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    retry: bool = False
+    trial: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended.
+
+    code: the exit code of `blockyard train`, BUSY, or the negative number of the signal that killed the process
+    """
+
+    key: str
+    code: int
+    reason: str | None = None
+
+
+OWNER = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM
