@@ -4,9 +4,9 @@
 
 Writes a sparse file of that many ids (uint16; it takes no room) and a small one of 2 million. A start is a whole
 `blockyard train` of one step, large and small alternating. Throughput is that of batches alone, and of training steps,
-alternating in one process with batches of 2 million ids held in memory (`blockyard.data._text.Windows`); memory is
-that of the process while it reads on. All times are CPU seconds of one thread, which other processes disturb less than
-a clock.
+alternating in one process with batches of 2 million ids held in memory (`blockyard.data.splits.texts.Windows`); memory
+is that of the process while it reads on. All times are CPU seconds of one thread, which other processes disturb less
+than a clock.
 The answer is a Markdown table.
 """
 
@@ -70,8 +70,8 @@ def loader_rates(large: Path, rounds: int) -> tuple[dict[str, list[float]], list
     """Batches a CPU second from the disk and from memory, alternating, and the memory after each round."""
     import torch
 
-    from blockyard.data._order import epoch_key, step_indices
-    from blockyard.data._text import Windows
+    from blockyard.data.splits.order import epoch_key, step_indices
+    from blockyard.data.splits.texts import Windows
     from blockyard.data.tokens import Tokens
     from blockyard.tokenizer.ids import Ids
 
@@ -106,8 +106,8 @@ def training_rates(large: Path, rounds: int) -> dict[str, list[float]]:
 
     from blockyard.config.build import Components
     from blockyard.config.compose import compose
-    from blockyard.data._order import epoch_key, step_indices
-    from blockyard.data._text import Windows
+    from blockyard.data.splits.order import epoch_key, step_indices
+    from blockyard.data.splits.texts import Windows
 
     overrides = [*MODEL, "data=tokens", f"data.path={large}", "data.vocabulary=256", f"data.context={CONTEXT}"]
     components = Components(compose([*overrides, "model.dim=128", "model.heads=4", "data.dtype=uint16"]).config)

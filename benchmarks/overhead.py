@@ -54,7 +54,7 @@ def bare_loop(config: dict[str, Any], steps: int) -> Iterator[float]:
     import torch
 
     from blockyard.config import build
-    from blockyard.data._order import epoch_key, step_indices, steps_per_epoch
+    from blockyard.data.splits.order import epoch_key, step_indices, steps_per_epoch
 
     components = build.Components(config)
     train = components.data.load(components.tokenizer).train

@@ -15,6 +15,7 @@ from tools.import_graph import (
     climbs,
     cycles,
     file_cycles,
+    inner_climbs,
     inner_cycles,
     modules,
     needless,
@@ -39,6 +40,11 @@ def test_imports_point_down() -> None:
     assert climbs(PACKAGE) == []
 
 
+def test_imports_inside_a_room_point_down() -> None:
+    """Rooms with floors name each of their folders."""
+    assert inner_climbs(PACKAGE) == []
+
+
 def test_imports_inside_functions_keep_something_heavy_away() -> None:
     assert needless(PACKAGE) == []
 
@@ -59,6 +65,8 @@ def test_inner_folders_form_no_cycle() -> None:
         ("ops/planted.py", "from blockyard.engine import cost_card\n", climbs),
         ("ops/planted.py", "def late():\n    from blockyard.runs.folder import RunFolder\n", climbs),
         ("token_mixer/planted.py", "def late():\n    import blockyard.block.pre_norm\n", cycles),
+        ("data/files/planted.py", "from blockyard.data.splits import order\n", inner_climbs),
+        ("data/splits/planted.py", "def late():\n    import blockyard.data.digits\n", inner_climbs),
         ("runs/planted.py", "def late():\n    from blockyard.runs.status import Status\n", needless),
     ],
 )

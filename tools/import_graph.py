@@ -34,6 +34,10 @@ FLOORS = (
     "commands cli __main__ __init__",
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
+# The same inside a room, where it has floors; "." stands for its loose files.
+INNER_FLOORS = {
+    "data": ("files", "splits", "."),
+}
 
 # Libraries that take a tenth of a second or more to import: why an import may stand inside a function.
 HEAVY = frozenset(
@@ -129,6 +133,22 @@ def climbs(package: Path) -> list[str]:
         f"{each.importer}:{each.line} imports {each.imported}"
         for each in imports(package)
         if FLOOR[room(each.importer)] < FLOOR[room(each.imported)]
+    ]
+
+
+def inner_climbs(package: Path) -> list[str]:
+    """Imports of a higher floor inside a room that has floors."""
+    folders = _inner_rooms(package)
+
+    def floor(module: str) -> int:
+        folder = folders[module].partition("/")[2] or "."
+        return next(number for number, names in enumerate(INNER_FLOORS[room(module)]) if folder in names.split())
+
+    return [
+        f"{each.importer}:{each.line} imports {each.imported}"
+        for each in imports(package)
+        if room(each.importer) == room(each.imported) and room(each.importer) in INNER_FLOORS
+        if floor(each.importer) < floor(each.imported)
     ]
 
 

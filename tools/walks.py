@@ -31,9 +31,9 @@ PAGE = ROOT / "docs" / "architecture.md"
 WALKS = {
     "batch": """
 engine/loader.py BatchDataset.__getitem__ | in a worker process: batch n of the run
-  data/_order.py step_indices | the sample numbers of this step, process and micro-batch
-  data/_order.py take | asks the split for them
-    data/_images.py ImageSplit.batch | gathers all samples at once: inputs, targets, lengths as one `Batch`
+  data/splits/order.py step_indices | the sample numbers of this step, process and micro-batch
+  data/splits/order.py take | asks the split for them
+    data/splits/images.py ImageSplit.batch | gathers all samples at once: inputs, targets, lengths as one `Batch`
   objective/masked_token.py MaskedToken.prepare | what is predicted; a classifier leaves the batch as it is
 engine/module.py Learner.training_step | in the training process, called by Lightning
   model/_transformer.py Transformer.forward via model | inputs to predictions, below
@@ -95,9 +95,9 @@ commands/compare.py run | or the end of `blockyard sweep`
 # The way of a batch in the tree before the floor plan, for `tools/structure.py`.
 BATCH_BEFORE = """
 engine/loader.py Numbered.__getitem__ | -
-  data/_order.py step_indices | -
-  data/_order.py take | -
-    data/_images.py ImageSplit.batch | -
+  data/splits/order.py step_indices | -
+  data/splits/order.py take | -
+    data/splits/images.py ImageSplit.batch | -
 engine/module.py Learner.training_step | -
   engine/loader.py Layout.draw via key ^ | -
   objective/masked_token.py MaskedToken.prepare | -

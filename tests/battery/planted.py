@@ -47,7 +47,7 @@ _IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomi
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
-_READER = "data/_native_check.py"
+_READER = "data/files/native_check.py"
 _HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
 
 BUGS = (
@@ -104,15 +104,21 @@ BUGS = (
     _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
     _bug("cores-ignored", "config/schema.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
     _bug("memory-ignored", "config/trial_build.py", "need.total <= there", "need.total >= 0", BOUNDS),
-    _bug("any-image-format", "data/_decode.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
+    _bug("any-image-format", "data/splits/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug("integers-are-weights", "weights/number_types.py", "if dtype not in _floating():", "if dtype is None:", TYPES),
     _bug("sizes-unbounded", _SIZES, "if value > LARGEST[kind]:", "if value is None:", SIZES),
     _bug("timm-opens-files", _TIMM, "value is None and key in (*_FLAGS", "key in (key, *_FLAGS", SIZES),
     _bug("reader-unwatched", _READER, "if child.returncode or", "if not child or", NATIVE),
     _bug("answers-uncounted", _READER, " or len(answers) < len(paths):", ":", NATIVE),
-    _bug("pixels-unbounded", "data/_decode.py", "if width * height <= MAX_RESIZED:", "if width * height:", HOSTILE),
+    _bug(
+        "pixels-unbounded",
+        "data/splits/images.py",
+        "if width * height <= MAX_RESIZED:",
+        "if width * height:",
+        HOSTILE,
+    ),
     _bug("formulas-stay", _CSV, "value.lstrip().startswith(_COMPUTED)", "value is None", CSV),
-    _bug("sizes-of-members", "data/_tar_shard.py", "if info.size < 0 or", "if not info and", SHARDS),
+    _bug("sizes-of-members", "data/files/tar_shard.py", "if info.size < 0 or", "if not info and", SHARDS),
     _bug("page-unescaped", "report/page/document.py", "title=html.escape(title)", "title=title", PAGE),
     _bug("secrets-stay", "runs/redact.py", "return bool(_KEY.search(key))", "return False", SECRETS),
     _bug(

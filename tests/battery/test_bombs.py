@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.data import _unpacked
 from blockyard.data.arrays import Arrays
+from blockyard.data.files import unpacked
 from blockyard.data.table import Table
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
@@ -30,7 +30,7 @@ def _refusal(work: Callable[[], object]) -> str:
     """Return the message of what refuses a file, in a process of its own that takes bounded memory."""
 
     def refused() -> str:
-        _unpacked.most_bytes = lambda: MOST * 10**6
+        unpacked.most_bytes = lambda: MOST * 10**6
         with pytest.raises(UserError) as refusal:
             work()
         return str(refusal.value)

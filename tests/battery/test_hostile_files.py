@@ -95,7 +95,7 @@ def test_image(name: str, pictures: Path, tmp_path: Path) -> None:
 def test_thin_and_large_images_take_bounded_memory(shape: tuple[int, int], tmp_path: Path) -> None:
     from PIL import Image
 
-    from blockyard.data._decode import decode_image
+    from blockyard.data.files.images import decode_image
 
     Image.new("L", shape, 7).save(tmp_path / "x.png")
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from blockyard.cli import main
-from blockyard.data import _loaded, _table_columns, arrays
+from blockyard.data import arrays
+from blockyard.data.files import table_rows
 from blockyard.data.hf import HuggingFace
+from blockyard.data.splits import loaded
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
@@ -26,7 +28,7 @@ ROWS = [{"a": n + 0.5, "b": n % 7, "label": ("no", "yes")[n % 2]} for n in range
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    _loaded.forget()
+    loaded.forget()
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, reading)
 
-    counted(_table_columns, "read_file", lambda path, columns: path.name)
+    counted(table_rows, "read_file", lambda path, columns: path.name)
     counted(arrays, "read_array", lambda path, name, key: name)
     counted(HuggingFace, "_file_rows", lambda data, name, columns, file: name)
     return every
@@ -92,11 +94,11 @@ def test_check_train_and_predict_read_once(
     config = (*SHORT, *options, f"data.path={long_ago(path)}")
     assert main(["check", *config]) == 0
     assert reads == once
-    _loaded.forget()  # as at the start of another process
+    loaded.forget()  # as at the start of another process
     reads.clear()
     assert main(["train", *config, "name=once"]) == 0
     assert reads == once
-    assert _loaded._entry is None, "a run keeps its data alone"
+    assert loaded._entry is None, "a run keeps its data alone"
     reads.clear()
     new = write_rows(tmp_path / "new.csv", [{"a": 1, "b": 2}])
     if options[0] == "data=arrays":

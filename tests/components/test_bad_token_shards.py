@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from blockyard.data._token_shard import read_shard, read_source
-from blockyard.data._token_stream import TokenStream, TokenWindows
+from blockyard.data.files.token_shards import read_shard, read_source
+from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.data.tokens import Tokens
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte

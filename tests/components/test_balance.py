@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Batch, DataSpec, Splits, TokenSpec
-from blockyard.data._augment import Augment
-from blockyard.data._images import ImageSplit as Images
-from blockyard.data._images import LabelledImages, Moments, Preprocess
-from blockyard.data._order import balanced_order, step_indices
-from blockyard.data._split import classes_of
+from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.images import ImageSplit as Images
+from blockyard.data.splits.images import LabelledImages, Moments, Preprocess
+from blockyard.data.splits.order import balanced_order, step_indices
+from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify, Mixed, Mixing, rectangle

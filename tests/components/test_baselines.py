@@ -13,10 +13,10 @@ from sklearn.neighbors import NearestCentroid
 from torch import Tensor
 
 from blockyard.contracts import Batch
-from blockyard.data import _simple_models
-from blockyard.data._graphs import GraphSplit
-from blockyard.data._simple_models import nearest_centroid, nearest_sources, ridge, tf_idf
 from blockyard.data.digits import Digits
+from blockyard.data.splits import simple_models
+from blockyard.data.splits.graphs import GraphSplit
+from blockyard.data.splits.simple_models import nearest_centroid, nearest_sources, ridge, tf_idf
 from blockyard.data.translation import Translation
 from blockyard.objective import _baselines
 from blockyard.objective.classify import Classify
@@ -127,7 +127,7 @@ def test_translations_are_copied_and_looked_up(tmp_path: Path) -> None:
 
 def test_of_many_classes_texts_have_the_nearest_centroid_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A logistic regression of 509 languages took the memory of a machine."""
-    monkeypatch.setattr(_simple_models, "MOST_CLASSES", 3)
+    monkeypatch.setattr(simple_models, "MOST_CLASSES", 3)
     texts = [f"word{number % 5} and more" for number in range(40)]
     target = torch.arange(40) % 5
 

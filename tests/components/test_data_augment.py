@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.data._augment import Augment
-from blockyard.data._hash import uniform
-from blockyard.data._images import Moments, Preprocess
+from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.images import Moments, Preprocess
 
 KEY = 987654321
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.data._text import Documents
 from blockyard.data.code import Code
+from blockyard.data.splits.texts import Documents
 from blockyard.tokenizer.byte import Byte
 
 

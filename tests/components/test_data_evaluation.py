@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Splits
-from blockyard.data._images import ImageSplit
 from blockyard.data.digits import Digits
 from blockyard.data.image_folder import ImageFolder
+from blockyard.data.splits.images import ImageSplit
 from blockyard.evaluate.api import evaluate
 from blockyard.tokenizer.patch import Patch
 from tests.engine_runs import run

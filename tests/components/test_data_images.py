@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from blockyard.contracts import Splits
-from blockyard.data._idx import FILES, read_idx
-from blockyard.data._split import stratified
 from blockyard.data.cifar10 import CIFAR10
 from blockyard.data.digits import Digits
 from blockyard.data.fashion_mnist import FashionMNIST
+from blockyard.data.files.idx import read_idx
 from blockyard.data.image_folder import ImageFolder
-from blockyard.data.mnist import MNIST
+from blockyard.data.mnist import FILES, MNIST
+from blockyard.data.splits.split import stratified
 from blockyard.tokenizer.patch import Patch
 
 Splitter = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]

@@ -11,8 +11,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from blockyard.contracts import HasBaselines
-from blockyard.data._labelled_texts import decoded
 from blockyard.data.code_topics import PACKAGES, SLICES, CodeTopics
+from blockyard.data.splits.labelled_texts import decoded
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from blockyard.contracts import Batch
-from blockyard.data._order import (
+from blockyard.data.splits.order import (
     epoch_key,
     epoch_order,
     eval_indices,

@@ -13,7 +13,7 @@ import torch
 
 from blockyard.contracts import Batch, DataSpec
 from blockyard.data import translation
-from blockyard.data._pairs import Pair
+from blockyard.data.files.pairs import Pair
 from blockyard.data.translation import Translation
 from blockyard.objective.next_token import NextToken
 from blockyard.objective.translate import Translate

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockyard.data import _order
-from blockyard.data._order import keyed_order, permuted, step_indices, steps_per_epoch
+from blockyard.data.splits import order as order_module
+from blockyard.data.splits.order import keyed_order, permuted, step_indices, steps_per_epoch
 
 
 def assert_bijection(size: int, key: int) -> None:
@@ -32,12 +32,12 @@ def test_any_size_with_any_key(size: int, key: int) -> None:
 
 def test_a_lossy_round_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every round adds modulo the same side, which loses indices where the sides differ."""
-    real = _order._rounds
+    real = order_module._rounds
 
     def lossy(index: Any, sides: tuple[Any, Any], keys: Any) -> Any:
         return real(index, (sides[0], sides[0]), keys) % (sides[0] * sides[1])
 
-    monkeypatch.setattr(_order, "_rounds", lossy)
+    monkeypatch.setattr(order_module, "_rounds", lossy)
     with pytest.raises(AssertionError):
         assert_bijection(1023 * 1024, 3)
 
@@ -85,5 +85,5 @@ def test_a_step_does_not_depend_on_the_steps_before() -> None:
     for step, order in reversed(list(zip(steps, orders, strict=True))):
         keyed_order.cache_clear()
         torch.testing.assert_close(step_indices(7, 2, step, **sizes), order, rtol=0, atol=0)
-    assert _order.BLOCK % 48, "a step of 48 samples reads two blocks somewhere"
+    assert order_module.BLOCK % 48, "a step of 48 samples reads two blocks somewhere"
     assert len(set(torch.cat(orders).tolist())) == 48 * len(steps)

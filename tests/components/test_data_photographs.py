@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from blockyard.data._order import mix
-from blockyard.data._photographs import PhotoAugment, ResizedCrop, seeded
 from blockyard.data.image_folder import ImageFolder
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.photographs import PhotoAugment, ResizedCrop, seeded
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
@@ -91,7 +91,7 @@ def test_a_planted_bug_is_caught(photos: Path, monkeypatch: pytest.MonkeyPatch) 
     train = ImageFolder(root=str(photos), size=8, **ALL).load(Patch()).train  # type: ignore[arg-type]
     order = torch.arange(5)
     batch = train.batch(order, KEY).inputs
-    monkeypatch.setattr("blockyard.data._photographs.seeded", lambda seed: torch.no_grad())
+    monkeypatch.setattr("blockyard.data.splits.photographs.seeded", lambda seed: torch.no_grad())
     assert not torch.equal(train.batch(order, KEY).inputs, batch)
 
 

@@ -10,8 +10,7 @@ import torch
 
 from blockyard.cli import main
 from blockyard.contracts import Splits
-from blockyard.data._series_records import nearest
-from blockyard.data.series_table import SeriesTable
+from blockyard.data.series_table import SeriesTable, nearest
 from blockyard.errors import UserError
 from blockyard.tokenizer.series_patch import SeriesPatch
 

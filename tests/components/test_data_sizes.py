@@ -102,7 +102,7 @@ def test_a_smaller_size_is_a_subset_with_each_class_its_share() -> None:
 def test_the_test_notices_an_option_that_is_ignored(files: Path) -> None:
     """The planted bug: all samples are kept."""
     with (
-        patch("blockyard.data._loaded.LoadedData.size_of", lambda self, part, count: count),
+        patch("blockyard.data.splits.loaded.LoadedData.size_of", lambda self, part, count: count),
         pytest.raises(AssertionError),
     ):
         test_each_split_has_the_size_that_is_asked_for("digits", files)

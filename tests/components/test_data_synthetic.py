@@ -14,14 +14,14 @@ from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
-from blockyard.data import _synthetic
-from blockyard.data._synthetic import SyntheticTask
 from blockyard.data.associative_recall import AssociativeRecall
 from blockyard.data.copy import Copy
 from blockyard.data.listops import CLOSE, DIGITS, OPERATORS, ListOps
 from blockyard.data.long_agreement import ARE, COMMA, IS, WHO, WORDS, LongAgreement
 from blockyard.data.parity import Parity
 from blockyard.data.selective_copy import SelectiveCopy
+from blockyard.data.splits import synthetic
+from blockyard.data.splits.synthetic import SyntheticTask
 from blockyard.objective.answer import Answer
 from blockyard.tokenizer.symbols import Symbols
 
@@ -115,9 +115,9 @@ def test_every_target_follows_from_its_sequence(task: SyntheticTask, rule: Rule)
 
 def test_a_wrong_answer_is_caught() -> None:
     class Late(Copy):
-        def generate(self, random: _synthetic.SampleRandom) -> _synthetic.TaskBatch:
+        def generate(self, random: synthetic.SampleRandom) -> synthetic.TaskBatch:
             inputs, target, _ = super().generate(random)
-            return _synthetic.TaskBatch(inputs, target.roll(1, 1))
+            return synthetic.TaskBatch(inputs, target.roll(1, 1))
 
     with pytest.raises(AssertionError):
         assert_follows(Late(length=30, **FEW_SAMPLES), copied(8))
@@ -148,7 +148,7 @@ def test_splits_of_short_sequences_are_disjoint_too(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match="too few different sequences"):
         load(Parity(length=1, **FEW_SAMPLES))
     # The planted bug: a sequence's number decides its split, not its content.
-    monkeypatch.setattr(_synthetic, "hash_sequences", lambda inputs: torch.arange(len(inputs)) % 10 / 10.0)
+    monkeypatch.setattr(synthetic, "hash_sequences", lambda inputs: torch.arange(len(inputs)) % 10 / 10.0)
     with pytest.raises(AssertionError, match="in two splits"):
         assert_disjoint(load(Parity(**short)))
 

@@ -11,7 +11,7 @@ import torch
 
 from blockyard.cli import main
 from blockyard.contracts import Splits
-from blockyard.data._table_file import read_table
+from blockyard.data.files.tables import read_table
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockyard.contracts import Batch, Splits, TextTokenizer
-from blockyard.data._split import by_size
-from blockyard.data._text import Lines, Windows, nonblank_lines
 from blockyard.data.code import Code
+from blockyard.data.splits.split import by_size
+from blockyard.data.splits.texts import Lines, Windows, nonblank_lines
 from blockyard.data.text_file import TextFile, _slice
 from blockyard.objective.next_token import NextToken
 from blockyard.tokenizer.byte import Byte

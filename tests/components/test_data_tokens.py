@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from blockyard.contracts import Resizable
-from blockyard.data import _token_stream
-from blockyard.data._text import Windows
-from blockyard.data._token_shard import read_shard, read_source, release
-from blockyard.data._token_stream import TokenStream, TokenWindows
+from blockyard.data.files.token_shards import read_shard, read_source, release
+from blockyard.data.splits import token_stream
+from blockyard.data.splits.texts import Windows
+from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.data.tokens import Tokens
 from blockyard.errors import UserError
 from blockyard.tokenizer.ids import Ids
@@ -85,9 +85,9 @@ def test_a_split_goes_to_another_process(tmp_path: Path) -> None:
 
 
 def test_mapped_files_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_token_stream, "_READ", 10)
+    monkeypatch.setattr(token_stream, "_READ", 10)
     released = []
-    monkeypatch.setattr(_token_stream, "release", lambda: (released.append(True), release()))
+    monkeypatch.setattr(token_stream, "release", lambda: (released.append(True), release()))
     split = TokenWindows([TokenStream(shards_of(tmp_path, 1000), 0, 1000, 50)], 16)
     for _ in range(5):
         split.batch(torch.arange(5), None)
@@ -166,7 +166,7 @@ def test_many_sequences_have_a_keyed_order(tmp_path: Path, monkeypatch: pytest.M
     IDS.tofile(tmp_path / "a.bin")
     data = Tokens(path=str(tmp_path / "a.bin"), vocabulary=50, context=4)
     assert not data.load(Ids()).train.keyed
-    monkeypatch.setattr(_token_stream, "LARGEST_TABLE", 100)
+    monkeypatch.setattr(token_stream, "LARGEST_TABLE", 100)
     assert data.load(Ids()).train.keyed
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.data._images import LabelledImages, Moments
-from blockyard.data._views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, ViewSplit, augmented_views, draws_of_view
 from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digit_canvas import INK, CanvasSplit, DigitCanvas
 from blockyard.data.digits import Digits
 from blockyard.data.digits_views import DigitsViews
 from blockyard.data.image_folder_views import ImageFolderViews
+from blockyard.data.splits.images import LabelledImages, Moments
+from blockyard.data.splits.views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, ViewSplit, augmented_views, draws_of_view
 from blockyard.tokenizer.patch import Patch
 
 ORDER = torch.tensor([5, 0, 17, 40])
@@ -59,10 +59,10 @@ def test_views_do_not_depend_on_the_batch() -> None:
 
 
 def test_views_drawn_by_position_in_the_batch_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.data import _views
+    from blockyard.data.splits import views as views_module
 
-    real = _views.uniform
-    monkeypatch.setattr(_views, "uniform", lambda key, order, count: real(key, torch.arange(len(order)), count))
+    real = views_module.uniform
+    monkeypatch.setattr(views_module, "uniform", lambda key, order, count: real(key, torch.arange(len(order)), count))
     with pytest.raises(AssertionError):
         assert_function_of_key_and_sample(DigitsViews(views=5).load(Patch()).train)
 

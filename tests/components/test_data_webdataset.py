@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockyard.data import _tar_shard
-from blockyard.data._tar_index import MOST_SHARDS, _count, shards_of
-from blockyard.data._tar_shard import Sample, read_shard
+from blockyard.data.files import tar_shard
+from blockyard.data.files.tar_index import MOST_SHARDS, _count, shards_of
+from blockyard.data.files.tar_shard import Sample, read_shard
 from blockyard.data.image_folder import ImageFolder
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
@@ -204,7 +204,7 @@ def _headers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         read.append(shard.name)
         return read_shard(shard, label)
 
-    monkeypatch.setattr(_tar_shard, "read_shard", spy)
+    monkeypatch.setattr(tar_shard, "read_shard", spy)
     return read
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from blockyard.data._decode import FORMATS, decode_image, open_image
+from blockyard.data.files.images import FORMATS, decode_image, open_image
 from blockyard.errors import UserError
 from tests.paths import ROOT
 

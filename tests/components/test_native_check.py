@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from blockyard.data import _native_check
-from blockyard.data._native_check import ARROW, PARQUET, STREAM, verify, verify_all
+from blockyard.data.files import native_check
+from blockyard.data.files.native_check import ARROW, PARQUET, STREAM, verify, verify_all
 from blockyard.errors import UserError
 
 
@@ -34,7 +34,7 @@ def test_a_reader_that_is_killed_becomes_one_message(answer: str, table: Path, m
         code = f"import os, signal; os.write(1, {answer.encode()!r}); os.kill(os.getpid(), signal.SIGSEGV)"
         return run([command[0], "-c", code], **settings)
 
-    monkeypatch.setattr(_native_check.subprocess, "run", killed)
+    monkeypatch.setattr(native_check.subprocess, "run", killed)
     with pytest.raises(UserError, match=r"x\.parquet is damaged: its reader ended by SIGSEGV"):
         verify(table, PARQUET)
 
@@ -43,7 +43,7 @@ def test_a_reader_that_ends_without_an_answer_is_no_success(table: Path, monkeyp
     """Exit code 0 alone says nothing of the file."""
     run = subprocess.run
     monkeypatch.setattr(
-        _native_check.subprocess, "run", lambda command, **settings: run([command[0], "-c", ""], **settings)
+        native_check.subprocess, "run", lambda command, **settings: run([command[0], "-c", ""], **settings)
     )
     with pytest.raises(UserError, match=r"x\.parquet is damaged: its reader ended with exit code 0"):
         verify(table, PARQUET)
@@ -53,7 +53,7 @@ def test_a_file_is_read_ahead_once(table: Path, monkeypatch: pytest.MonkeyPatch)
     """The verdict is kept, a refusal too, until the file changes."""
     counts = []
     run = subprocess.run
-    monkeypatch.setattr(_native_check.subprocess, "run", lambda *a, **k: (counts.append(1), run(*a, **k))[1])
+    monkeypatch.setattr(native_check.subprocess, "run", lambda *a, **k: (counts.append(1), run(*a, **k))[1])
     assert verify(table, PARQUET, ["a"]) == verify(table, PARQUET, ["a"]) == ["a", "b"]
     assert len(counts) == 1
     table.write_bytes(table.read_bytes()[:-9])

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from blockyard.config.check import reasons
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec, Splits, TokenSpec
-from blockyard.data._order import take
-from blockyard.data._recordings import Recording, RecordingSplit
 from blockyard.data.dial_tones import DialTones
+from blockyard.data.splits.order import take
+from blockyard.data.splits.recordings import Recording, RecordingSplit
 from blockyard.errors import UserError
 from blockyard.objective._transcripts import edits
 from blockyard.objective.ctc import CTC, Labels

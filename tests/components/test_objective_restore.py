@@ -14,8 +14,8 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec
-from blockyard.data._hash import uniform
-from blockyard.data._order import eval_indices, take
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.order import eval_indices, take
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective._errors import PeakSignalToNoise
 from blockyard.objective._patches import cut, join

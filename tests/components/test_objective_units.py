@@ -11,7 +11,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import reasons
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.objective.masked_units import MaskedUnits
 
 WORDS = (

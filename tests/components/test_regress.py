@@ -16,7 +16,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec, Inputs, Split, Standardized, TokenSpec
-from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.objective.regress import Regress

@@ -17,7 +17,7 @@ from blockyard.config.compose import compose
 from blockyard.config.size_matching import flops_by_module
 from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Splits, Tokenizer, TokenSpec
 from blockyard.contracts.objective import source_as_input
-from blockyard.data._loaded import LoadedData
+from blockyard.data.splits.loaded import LoadedData
 from blockyard.evaluate.by_position import ByPosition
 from blockyard.model._example_batch import example
 from blockyard.runs.identity import identity

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanSquaredError
 
 from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Split, TokenSpec
-from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 
 SAMPLES = 7  # by batches of 4 in two processes: the last one has a dummy

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockyard.data._order import epoch_key
-from blockyard.data._text import Windows
+from blockyard.data.splits.order import epoch_key
+from blockyard.data.splits.texts import Windows
 
 
 def windows(total: int, context: int) -> Windows:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockyard.contracts import Context, DataSpec, Embedder, TextTokenizer, Tokenizer
-from blockyard.data._loaded import cache_dir
+from blockyard.data.files.cache import cache_dir
 from blockyard.position.sinusoidal import Sinusoidal
 from blockyard.tokenizer._lookup import REPLACEMENT
 from blockyard.tokenizer.bpe import BPE

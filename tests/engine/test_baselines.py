@@ -17,8 +17,8 @@ from torch import Tensor
 
 from blockyard.cli import main
 from blockyard.contracts import SimpleModel
-from blockyard.data import _simple_models
-from blockyard.data._images import ImageSplit
+from blockyard.data.splits import simple_models
+from blockyard.data.splits.images import ImageSplit
 from blockyard.engine import baselines as engine_baselines
 from blockyard.objective import _baselines
 from blockyard.runs.folder import RunFolder
@@ -123,7 +123,7 @@ def test_bounds_that_are_reached_are_said(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_classes_beyond_the_bound_have_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_simple_models, "MOST_CLASSES", 9)
+    monkeypatch.setattr(simple_models, "MOST_CLASSES", 9)
     _, folder = train(tmp_path)
     assert "10 classes" in folder.summary()["baselines_missing"]["linear"]
 

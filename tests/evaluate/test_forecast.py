@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from blockyard.cli import main
-from blockyard.data._series import following
 from blockyard.data.co2 import Co2
+from blockyard.data.splits.series import following
 from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded

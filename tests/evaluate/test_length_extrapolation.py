@@ -16,7 +16,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch
-from blockyard.data._text import Lines, Windows
+from blockyard.data.splits.texts import Lines, Windows
 from blockyard.errors import UserError
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate, picture, scaled_positions, table
 from blockyard.evaluate.resolution import evaluate_longer

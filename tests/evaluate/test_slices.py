@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Inputs, Objective, Split
-from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import eval_indices, eval_steps, take
 from blockyard.evaluate.api import evaluate as evaluate_run
 from blockyard.evaluate.by_position import BySlice
 from blockyard.evaluate.loop import evaluate

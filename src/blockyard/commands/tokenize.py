@@ -108,7 +108,7 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
     from blockyard.config.instantiate import instantiate
     from blockyard.config.targets import allow_of
     from blockyard.contracts import DataSpec, TextTokenizer
-    from blockyard.data._token_shard import read_manifest
+    from blockyard.data.files.token_shards import read_manifest
 
     allow = [text for text in chosen if text.startswith("allow=")]
     if like is not None:

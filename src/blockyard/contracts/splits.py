@@ -55,7 +55,7 @@ class HasLengths(Protocol):
 class KeyedOrder(Protocol):
     """A split that may have more samples than a table of their order should hold.
 
-    keyed: whether training computes the order index by index (`data._order.keyed_order`)
+    keyed: whether training computes the order index by index (`data.splits.order.keyed_order`)
     """
 
     keyed: bool

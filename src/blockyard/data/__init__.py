@@ -1,1 +1,5 @@
-"""Data sets, one per file."""
+"""Data sets, one per file.
+
+files/   readers of files, which know no model, no tokenizer and no split
+splits/  splits of images, texts, series and so on, and what data sets of a kind share
+"""

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.data._decode import read_picture
-from blockyard.data._hash import uniform
-from blockyard.data._images import LabelledImages
-from blockyard.data._loaded import LoadedData
-from blockyard.data._split import sha256, stratified
 from blockyard.data.digits import Digits
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.images import read_picture
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.images import LabelledImages
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.split import stratified
 
 SIDE = 8  # pixels of a digit, and of a cell
 ACROSS = 3  # cells in a row

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, ImageTokenizer, Splits, TextTokenizer, Tokenizer
-from blockyard.data._captions import caption_parts
-from blockyard.data._decode import ImageFiles, LazyImageSplit, decode_stream, levels_to_floats
-from blockyard.data._images import ImageData, ImageSplit, LabelledImages
-from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts
-from blockyard.data._pairs import NAMES
-from blockyard.data._split import Sliced, sha256, with_values
-from blockyard.data._table_columns import Rows
-from blockyard.data._table_splits import split_rows, together, warn_of_duplicates
-from blockyard.data._vectors import vector_splits
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.images import decode_stream, levels_to_floats
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.table_rows import Rows
+from blockyard.data.splits.captions import caption_parts
+from blockyard.data.splits.images import ImageData, ImageFiles, ImageSplit, LabelledImages, LazyImageSplit
+from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts
+from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
+from blockyard.data.splits.split import Sliced, with_values
+from blockyard.data.splits.vectors import vector_splits
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:

@@ -37,14 +37,23 @@ from blockyard.contracts import (
     Tokenizer,
     Vocabulary,
 )
-from blockyard.data._array_checks import Kind, check_inputs, check_targets, image_shape, kind_of
-from blockyard.data._array_file import names_of, read_array, refuse_rows
-from blockyard.data._array_splits import Rows, array_splits, image_splits, scale_of
-from blockyard.data._augment import Augment
-from blockyard.data._loaded import LoadedData, forget, read_once
-from blockyard.data._pairs import NAMES
-from blockyard.data._split import Fraction, check_fractions, sha256, with_values
-from blockyard.data._table_splits import log, split_rows, together
+from blockyard.data.files.arrays import (
+    Kind,
+    check_inputs,
+    check_targets,
+    image_shape,
+    kind_of,
+    names_of,
+    read_array,
+    refuse_rows,
+)
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.splits.arrays import Rows, array_splits, image_splits, scale_of
+from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.loaded import LoadedData, forget, read_once
+from blockyard.data.splits.row_splits import log, split_rows, together
+from blockyard.data.splits.split import Fraction, check_fractions, with_values
 from blockyard.errors import UserError
 
 # Which rows of an array each split has: those that the file names, or drawn ones, equal rows together.

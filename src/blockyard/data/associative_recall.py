@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from blockyard.contracts import Batch, Length, Positive, Vocabulary
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
 @dataclass(kw_only=True, eq=False)

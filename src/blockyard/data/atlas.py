@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 from blockyard.contracts import Seed
-from blockyard.data._graphs import Graph, GraphData, GraphParts, Steps
-from blockyard.data._order import mix
-from blockyard.data._split import Fraction, check_fractions
+from blockyard.data.files.graph import Graph
+from blockyard.data.splits.graphs import GraphData, GraphParts, Steps
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.split import Fraction, check_fractions
 
 LEAST = 4  # the atlas has eight smaller graphs, too few to tell anything about their sizes
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Seed, Splits, Tokenizer
-from blockyard.data._loaded import LoadedData
-from blockyard.data._order import mix
-from blockyard.data._split import Fraction, check_fractions, sha256, stratified
-from blockyard.data._vectors import vector_splits
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.split import Fraction, check_fractions, stratified
+from blockyard.data.splits.vectors import vector_splits
 
 COLUMNS = 30
 CLASSES = ("malignant", "benign")

@@ -32,9 +32,10 @@ from blockyard.contracts import (
     TextTokenizer,
     Tokenizer,
 )
-from blockyard.data._pairs import Pair, RaggedSequences
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
-from blockyard.data._split import Fraction
+from blockyard.data.files.pairs import Pair
+from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.data.splits.split import Fraction
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
 LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens

@@ -27,11 +27,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, TextTokenizer, Tokenizer
-from blockyard.data._hash import uniform
-from blockyard.data._order import mix
-from blockyard.data._pairs import RaggedSequences
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
-from blockyard.data._split import Fraction
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.data.splits.split import Fraction
 
 MOST = 4  # digits on a canvas
 SLICES = ("count", "count_colour", "colour")

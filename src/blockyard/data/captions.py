@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side, Splits, Text, TextTokenizer, Tokenizer
-from blockyard.data._captions import caption_parts
-from blockyard.data._decode import decode_stream, read_picture
-from blockyard.data._loaded import LoadedData
-from blockyard.data._pairs import NAMES, SPLIT
-from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._table_file import check_rows, column_names, lines_where, read_table
-from blockyard.data._table_splits import split_rows
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.images import decode_stream, read_picture
+from blockyard.data.files.pairs import NAMES, SPLIT
+from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
+from blockyard.data.splits.captions import caption_parts
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.row_splits import split_rows
+from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError
 
 # The captions of a folder's metadata.jsonl, and the images that they belong to, as files or in archives beside it.

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from blockyard.contracts import CountOrZero, Text
-from blockyard.data._images import ImageData, LabelledImages
+from blockyard.data.splits.images import ImageData, LabelledImages
 
 FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockyard.data._views import Views
 from blockyard.data.cifar10 import CIFAR10
+from blockyard.data.splits.views import Views
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Length
-from blockyard.data._series import SeriesData
+from blockyard.data.splits.series import SeriesData
 
 
 @dataclass(kw_only=True, eq=False)

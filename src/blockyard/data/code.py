@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.data._text import Documents, TextData
+from blockyard.data.splits.texts import Documents, TextData
 
 # All plain ASCII in Python 3.11 to 3.13.
 MODULES = (

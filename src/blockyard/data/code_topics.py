@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
-from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts, encoded
-from blockyard.data._loaded import LoadedData
-from blockyard.data._split import Fraction, by_size, check_fractions, sha256
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts, encoded
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.split import Fraction, by_size, check_fractions
 from blockyard.errors import UserError
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "re", "unittest", "urllib", "xml")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from blockyard.contracts import Batch, Length, Vocabulary
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 FEWEST = 64  # different tasks: with fewer, a split that holds a tenth of them may get none
 

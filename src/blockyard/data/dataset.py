@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch.utils.data import Dataset
 
-from blockyard.data._own_data import Own, OwnData
+from blockyard.data.splits.own_data import Own, OwnData
 from blockyard.errors import UserError
 
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, Samples, Seed
-from blockyard.data._order import mix
-from blockyard.data._recordings import Recording, RecordingData
-from blockyard.data._split import sha256
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.recordings import Recording, RecordingData
 
 KEYS = "123A456B789C*0#D"
 ROWS, COLUMNS = (697.0, 770.0, 852.0, 941.0), (1209.0, 1336.0, 1477.0, 1633.0)  # Hz

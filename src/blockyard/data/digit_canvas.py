@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Side, Splits, Tokenizer
-from blockyard.data._hash import uniform
-from blockyard.data._images import LabelledImages, Moments
-from blockyard.data._loaded import LoadedData
-from blockyard.data._order import mix
-from blockyard.data._split import Fraction, sha256, stratified
 from blockyard.data.digits import Digits
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.images import LabelledImages, Moments
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.split import Fraction, stratified
 
 SIDE = 8  # pixels of a digit
 CELL = 10  # minimum side of a cell in pixels, which leaves room to move a digit

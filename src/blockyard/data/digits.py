@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from blockyard.contracts import BatchSize
-from blockyard.data._images import ImageData, LabelledImages
-from blockyard.data._order import mix
-from blockyard.data._split import Fraction, stratified
+from blockyard.data.splits.images import ImageData, LabelledImages
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.split import Fraction, stratified
 
 
 @dataclass(kw_only=True, eq=False)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blockyard.contracts import Side
-from blockyard.data._views import Views
 from blockyard.data.digits import Digits
+from blockyard.data.splits.views import Views
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from blockyard.data._idx import IdxData
+from blockyard.data.mnist import IdxData
 
 
 class FashionMNIST(IdxData):

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blockyard.contracts import Text
-from blockyard.data._native_check import STREAM, verify_all
-from blockyard.data._pairs import NAMES
-from blockyard.data._table_columns import Kinds, Rows, converted, joined
-from blockyard.data._table_file import FileRows, check_columns
+from blockyard.data.files.native_check import STREAM, verify_all
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.table_rows import Kinds, Rows, converted, joined
+from blockyard.data.files.tables import FileRows, check_columns
 from blockyard.data.table import SPLIT, Table
 from blockyard.errors import UserError
 

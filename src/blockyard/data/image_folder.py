@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
-from blockyard.data._decode import SUFFIXES, ImageFiles
-from blockyard.data._order import mix
-from blockyard.data._photographs import Photographs
-from blockyard.data._split import stratified
+from blockyard.data.files.images import SUFFIXES
+from blockyard.data.splits.images import ImageFiles
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.photographs import Photographs
+from blockyard.data.splits.split import stratified
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, Tokenizer
-from blockyard.data._loaded import LoadedData
-from blockyard.data._order import mix
-from blockyard.data._recordings import RaggedSounds
-from blockyard.data._simple_models import majority_model
-from blockyard.data._split import sha256
 from blockyard.data.dial_tones import GAP, KEYS, RATE, TONE, play
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.recordings import RaggedSounds
+from blockyard.data.splits.simple_models import majority_model
 
 NOISE = (-15.0, 5.0)  # decibels below the tones: most of them are louder than the tones
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.data._own_data import Own, OwnData
+from blockyard.data.splits.own_data import Own, OwnData
 from blockyard.errors import UserError
 
 LOADER_LIMIT = "batch size, order, samplers and workers of its DataLoaders are not used: data.* and trainer.* say them"

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Length
-from blockyard.data._split import Fraction
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.split import Fraction
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 DIGITS, OPERATORS = 10, ("MAX", "MIN", "MED", "SM")
 CLOSE = DIGITS + len(OPERATORS)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from blockyard.contracts import Batch, Length
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 NOUNS = ("cat", "dog", "bird", "boy", "girl", "king", "queen", "bear", "horse", "goat", "nurse", "pilot", "farmer")
 VERBS = ("see", "fear", "like", "know", "hear", "help", "call", "find")

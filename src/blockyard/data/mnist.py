@@ -10,10 +10,87 @@ read-only. The official test set is the test split; validation is held out from 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from blockyard.data._idx import IdxData
+from torch import Tensor
+
+from blockyard.contracts import Text
+from blockyard.data.files.idx import read_idx
+from blockyard.data.splits.images import ImageData, LabelledImages
+
+# MNIST and data sets in its format: idx files, plain or gzipped, read into memory.
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+@dataclass(kw_only=True, eq=False)
+class IdxData(ImageData):
+    """Images in the four idx files of `root/FOLDER/raw`, the layout that torchvision writes.
+
+    Options:
+        root: the folder that holds the data set's own folder
+        download: download missing files through torchvision
+    """
+
+    incidental = frozenset({"eval_batch_size", "root", "download"})
+    shape = (1, 28, 28)
+    classes = 10
+    folder: ClassVar[str]  # under `root`, as torchvision names it
+
+    root: Text = "data"
+    download: bool = False
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Downloads the files into `root` through torchvision."""
+
+    def missing(self) -> str | None:
+        """Returns which files are not there and what to do about it, or None."""
+        absent = [name for name in FILES if self._file(name) is None]
+        if not absent or self.download:
+            return None
+        return (
+            f"no {absent[0]} (nor .gz) in {self._raw.absolute()}; set data.root=FOLDER that holds "
+            f"{self.folder}/raw, or data.download=true"
+        )
+
+    def to_download(self) -> bool:
+        """Returns whether files are missing and `download` is set."""
+        return self.download and any(self._file(name) is None for name in FILES)
+
+    def prepare(self) -> None:
+        """Downloads missing files if `download` is set."""
+        if self.to_download():
+            self.fetch()
+
+    def read(self) -> tuple[LabelledImages, LabelledImages]:
+        """Reads the official training and test sets."""
+        tensors = [self._read(name) for name in FILES]
+        for images, target in (tensors[:2], tensors[2:]):
+            if images.shape != (len(target), *self.shape[1:]):
+                raise ValueError(
+                    f"{self._raw} holds images {tuple(images.shape)} and {len(target)} classes; "
+                    f"expected images of {self.shape[1]} x {self.shape[2]}, one class each"
+                )
+        train, test = ((images[:, None], target.long()) for images, target in (tensors[:2], tensors[2:]))
+        return LabelledImages(*train), LabelledImages(*test)
+
+    @property
+    def _raw(self) -> Path:
+        return Path(os.path.expanduser(self.root)) / self.folder / "raw"
+
+    def _file(self, name: str) -> Path | None:
+        """Returns the plain file, else the gzipped one, else None."""
+        return next((path for path in (self._raw / name, self._raw / f"{name}.gz") if path.is_file()), None)
+
+    def _read(self, name: str) -> Tensor:
+        path = self._file(name)
+        if path is None:
+            raise ValueError(self.missing() or f"no {name} in {self._raw} after the download; run it again")
+        return read_idx(path)
 
 
 class MNIST(IdxData):

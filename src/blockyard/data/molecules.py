@@ -23,12 +23,13 @@ from typing import Literal
 import torch
 
 from blockyard.contracts import Length, Seed, Splits, Text
-from blockyard.data import _molecule_file
-from blockyard.data._graphs import Graph, GraphData, GraphParts
-from blockyard.data._molecule_file import Line, Widths, first_widths, read_lines, refuse_lines
-from blockyard.data._order import mix
-from blockyard.data._pairs import NAMES
-from blockyard.data._split import Fraction, check_fractions
+from blockyard.data.files import molecules
+from blockyard.data.files.graph import Graph
+from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_lines
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.splits.graphs import GraphData, GraphParts
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError, quoted
 
 
@@ -70,7 +71,7 @@ class Molecules(GraphData):
         for option, name in (("path", self.path), ("splits", self.splits)):
             if name is not None and not _file(name).is_file():
                 return f"no file {_file(name).absolute()}; set data.{option}=FILE"
-        return _molecule_file.unavailable() if self._is_table else None
+        return molecules.unavailable() if self._is_table else None
 
     def size(self) -> tuple[int, int]:
         """The most nodes, and the columns of a node as the first line has them."""
@@ -86,16 +87,14 @@ class Molecules(GraphData):
         if self.missing() is not None:
             return nothing
         if self._is_table:
-            return Widths(
-                _molecule_file.NODE_COLUMNS, 2, len(_molecule_file.target_columns(_file(self.path), self.values))
-            )
+            return Widths(molecules.NODE_COLUMNS, 2, len(molecules.target_columns(_file(self.path), self.values)))
         return first_widths(_file(self.path)) or nothing
 
     def read(self) -> GraphParts:
         """Reads the file and assigns each molecule to a split. Raises UserError naming every line that is wrong."""
         path, connected = _file(self.path), self.disconnected == "refuse"
         if self._is_table:
-            lines = _molecule_file.read_smiles(path, self.values, self.max_nodes, connected)
+            lines = molecules.read_smiles(path, self.values, self.max_nodes, connected)
         else:
             lines = read_lines(path, self.max_nodes, connected)
         numbers = self._drawn(len(lines)) if self.split is None else self._named(path, lines)
@@ -121,7 +120,7 @@ class Molecules(GraphData):
         table = None if self.splits is None else _split_table(_file(self.splits), self.split)
         numbers, problems = [], []
         for line in lines:
-            smiles = line.record.get(_molecule_file.SMILES)
+            smiles = line.record.get(molecules.SMILES)
             name = line.record.get(self.split) if table is None else table.get(str(smiles))
             number = NAMES.get(name) if isinstance(name, str) else None
             if number is not None:
@@ -150,12 +149,12 @@ def _split_table(path: Path, column: str) -> dict[str, str]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            absent = [name for name in (_molecule_file.SMILES, column) if name not in (reader.fieldnames or ())]
+            absent = [name for name in (molecules.SMILES, column) if name not in (reader.fieldnames or ())]
             if absent:
                 raise UserError(
                     f"{path} has no column {', '.join(absent)}; it has {', '.join(reader.fieldnames or ())}"
                 )
-            rows = [(number, row[_molecule_file.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
+            rows = [(number, row[molecules.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
     except (UnicodeDecodeError, OSError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a table ({error}); expected .csv in UTF-8") from error
     split_names: dict[str, str] = {}

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, Samples, Seed
-from blockyard.data._order import mix
-from blockyard.data._recordings import Recording, RecordingData
-from blockyard.data._split import sha256
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.recordings import Recording, RecordingData
 
 CODE = dict(
     zip(

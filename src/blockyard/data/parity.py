@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.contracts import DataSpec, Length
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
 @dataclass(kw_only=True, eq=False)

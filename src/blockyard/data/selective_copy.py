@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blockyard.contracts import Length, Vocabulary
-from blockyard.data._synthetic import SampleRandom
 from blockyard.data.copy import Copy
+from blockyard.data.splits.synthetic import SampleRandom
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Text
-from blockyard.data._series import SeriesData, as_text, following
+from blockyard.data.splits.series import SeriesData, as_text, following
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:

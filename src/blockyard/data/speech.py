@@ -24,12 +24,13 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from blockyard.contracts import BatchSize, Because, Length, Seed, Text
-from blockyard.data._pairs import NAMES
-from blockyard.data._recordings import Recording, RecordingData, log
-from blockyard.data._sound_file import SUFFIXES, BadSoundError, SoundFiles, decode
-from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._table_file import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
-from blockyard.data._table_splits import split_rows
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.sounds import SUFFIXES, BadSoundError, SoundFiles, decode
+from blockyard.data.files.tables import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
+from blockyard.data.splits.recordings import Recording, RecordingData, log
+from blockyard.data.splits.row_splits import split_rows
+from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError
 
 Rate = Annotated[int, Ge(1_000), Le(192_000), Because("no recorder takes more samples a second")]

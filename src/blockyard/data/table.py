@@ -44,13 +44,13 @@ from blockyard.contracts import (
     Tokenizer,
     Workers,
 )
-from blockyard.data._decode import read_picture
-from blockyard.data._loaded import LoadedData, forget, read_once
-from blockyard.data._pairs import NAMES
-from blockyard.data._split import Fraction, check_fractions
-from blockyard.data._table_columns import Kinds, Rows, read_rows
-from blockyard.data._table_file import column_names, files_of
 from blockyard.data._table_load import load_rows, read_texts
+from blockyard.data.files.images import read_picture
+from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.table_rows import Kinds, Rows, read_rows
+from blockyard.data.files.tables import column_names, files_of
+from blockyard.data.splits.loaded import LoadedData, forget, read_once
+from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError
 
 # The rows of a table, checked: every one that cannot be used is named with its line and the reason.

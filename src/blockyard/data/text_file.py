@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from blockyard.contracts import Text
-from blockyard.data._split import Fraction
-from blockyard.data._text import Documents, TextData
+from blockyard.data.splits.split import Fraction
+from blockyard.data.splits.texts import Documents, TextData
 
 
 @dataclass(kw_only=True, eq=False)

@@ -39,10 +39,11 @@ from blockyard.contracts import (
     Tokenizer,
     Vocabulary,
 )
-from blockyard.data._loaded import LoadedData
-from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._token_shard import TOKENIZER, TokenSource, read_manifest, read_source, token_files, total
-from blockyard.data._token_stream import TokenStream, TokenWindows
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.token_shards import TOKENIZER, TokenSource, read_manifest, read_source, token_files, total
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.errors import UserError
 
 # Whether a tokenizer is the one with which shards of token ids were written.

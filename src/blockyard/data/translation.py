@@ -38,10 +38,12 @@ from blockyard.contracts import (
     TextTokenizer,
     Tokenizer,
 )
-from blockyard.data._loaded import LoadedData
-from blockyard.data._order import mix
-from blockyard.data._pairs import JoinedSplit, Pair, disjoint, encode, read_pairs
-from blockyard.data._split import Fraction, check_fractions, sha256
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.pairs import Pair, read_pairs
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.pairs import JoinedSplit, disjoint, encode
+from blockyard.data.splits.split import Fraction, check_fractions
 
 # Pairs of written-out dates, formatted with the Unicode Consortium's CLDR data from the package Babel.
 

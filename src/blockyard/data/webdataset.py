@@ -22,12 +22,13 @@ from pathlib import Path
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
-from blockyard.data._decode import SUFFIXES, ImageFiles
-from blockyard.data._order import mix
-from blockyard.data._photographs import Photographs
-from blockyard.data._split import check_fractions, stratified
-from blockyard.data._tar_index import TarIndex, read_index, shards_of
-from blockyard.data._tar_shard import Member, MemberName, TarImages, read_member
+from blockyard.data.files.images import SUFFIXES
+from blockyard.data.files.tar_index import TarIndex, read_index, shards_of
+from blockyard.data.files.tar_shard import Member, MemberName, TarImages, read_member
+from blockyard.data.splits.images import ImageFiles
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.photographs import Photographs
+from blockyard.data.splits.split import check_fractions, stratified
 
 
 @dataclass(kw_only=True, eq=False)

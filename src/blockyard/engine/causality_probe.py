@@ -17,7 +17,7 @@ from blockyard.config.build import LATE, Components
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of
 from blockyard.contracts import Batch, HasLengths, Split
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.engine.cost_card import two_samples
 from blockyard.errors import UserError, fold
 

@@ -15,7 +15,7 @@ import torch
 from blockyard.config.build import Components
 from blockyard.config.targets import allow_of
 from blockyard.contracts import Splits
-from blockyard.data._loaded import forget, kept
+from blockyard.data.splits.loaded import forget, kept
 from blockyard.engine.loader import Layout
 from blockyard.engine.setup_data import lay_out
 from blockyard.errors import first_line

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split
-from blockyard.data._order import draw_key, epoch_key, step_indices, steps_per_epoch, take
+from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.engine.system.interrupts import leave_signals_to_main
 from blockyard.engine.system.stopped_workers import StoppedWorkers
 from blockyard.errors import UserError

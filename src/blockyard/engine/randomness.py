@@ -11,7 +11,7 @@ import random
 import numpy as np
 import torch
 
-from blockyard.data._order import mix
+from blockyard.data.splits.order import mix
 
 
 def reseed(device: torch.device, seed: int, stream: str, batch: int, rank: int = 0) -> None:

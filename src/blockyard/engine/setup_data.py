@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blockyard.config import build
 from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Split, Splits
-from blockyard.data._split import classes_of
+from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError

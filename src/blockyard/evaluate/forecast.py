@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.contracts import Forecaster, Splits
-from blockyard.data._series import SeriesData, SeriesSplit
 from blockyard.data.series_file import SeriesFile
+from blockyard.data.splits.series import SeriesData, SeriesSplit
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load

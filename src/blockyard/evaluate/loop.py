@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
-from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import eval_indices, eval_steps, take
 from blockyard.evaluate.by_position import BySlice
 from blockyard.ops.autocast import autocast
 

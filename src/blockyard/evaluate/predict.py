@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from blockyard.contracts import Batch, Standardized, TextTokenizer
-from blockyard.data._decode import SUFFIXES, decode_image
-from blockyard.data._table_file import check_rows, kind_of, read_table
+from blockyard.data.files.images import SUFFIXES, decode_image
+from blockyard.data.files.tables import check_rows, kind_of, read_table
 from blockyard.errors import UserError, fold, shortened
 from blockyard.evaluate.predict_rows import BATCH, array_rows, is_array, number_rows, pair_rows
 from blockyard.runs.folder import RunFolder

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, TextTokenizer
-from blockyard.data._array_file import KINDS, read_array
-from blockyard.data._array_splits import channels_first
-from blockyard.data._table_columns import read_rows
-from blockyard.data._table_file import kind_of
 from blockyard.data._table_load import joined
+from blockyard.data.files.arrays import KINDS, read_array
+from blockyard.data.files.table_rows import read_rows
+from blockyard.data.files.tables import kind_of
+from blockyard.data.splits.arrays import channels_first
 from blockyard.errors import UserError, shortened
 from blockyard.runs.load import Loaded
 

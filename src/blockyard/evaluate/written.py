@@ -20,7 +20,7 @@ from torch import nn
 from blockyard.atomic_files import write_text
 from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer, Transcriber
 from blockyard.contracts.objective import source_as_input
-from blockyard.data._order import eval_indices, eval_steps
+from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats

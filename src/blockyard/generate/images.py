@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from blockyard.atomic_files import replacing
 from blockyard.contracts import DrawsValues, Splits
-from blockyard.data._image_tokens import ImageTokenSplit
+from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.patches import write_patches

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, ImageTokenizer
-from blockyard.data._image_tokens import ImageTokenSplit
+from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.images import GeneratedImages, load_data
 from blockyard.runs.load import Loaded

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, Splits, TextTokenizer
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options

@@ -26,8 +26,8 @@ from blockyard.contracts import (
     Standardized,
     TextPairs,
 )
-from blockyard.data._order import take
-from blockyard.data._simple_models import (
+from blockyard.data.splits.order import take
+from blockyard.data.splits.simple_models import (
     equally_spaced,
     linear,
     majority_model,
@@ -37,7 +37,7 @@ from blockyard.data._simple_models import (
     ridge,
     sampled,
 )
-from blockyard.data._split import known_classes
+from blockyard.data.splits.split import known_classes
 
 if TYPE_CHECKING:
     import torchmetrics

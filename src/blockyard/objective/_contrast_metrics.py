@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch
-from blockyard.data._hash import uniform
-from blockyard.data._order import mix
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.order import mix
 from blockyard.objective._hidden_sound import samples_of
 from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
 

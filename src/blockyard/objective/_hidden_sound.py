@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
 from blockyard.contracts.objective import source_as_input
-from blockyard.data._hash import uniform
+from blockyard.data.splits.hash import uniform
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
 MELS, WINDOW = 23, 0.025  # bands of a frame; seconds of a window, or those from one token to the next if more

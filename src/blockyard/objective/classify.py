@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Positive, Rate, Split, Splits, TokenSpec
-from blockyard.data._split import classes_of, known_classes
+from blockyard.data.splits.split import classes_of, known_classes
 from blockyard.errors import shortened
 from blockyard.objective._baselines import of_classes
 from blockyard.objective._classes import ClassObjective, MetricNames

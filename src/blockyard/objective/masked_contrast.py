@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec
-from blockyard.data._split import Fraction
+from blockyard.data.splits.split import Fraction
 from blockyard.objective._contrast_metrics import ContrastAccuracy, ContrastLoss, choose, similarities
 from blockyard.objective._hidden_sound import MELS, HiddenSound
 

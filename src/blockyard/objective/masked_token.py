@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
-from blockyard.data._hash import uniform
-from blockyard.data._split import Fraction
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.split import Fraction
 from blockyard.objective._classes import ClassObjective, MetricNames
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Baselines, Batch, Count, DataSpec, NonNegative, Rate, Split, TokenSpec
-from blockyard.data._split import Fraction
+from blockyard.data.splits.split import Fraction
 from blockyard.objective._baselines import rules
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._hidden_sound import HiddenSound

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Split, TokenSpec
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.objective._baselines import rules
 from blockyard.objective._patches import cut, floats, mean_squared, patch_size
 from blockyard.tokenizer._series import fill_forward

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Baselines, Batch, DataSpec, Objective, Split, TokenSpec
-from blockyard.data._hash import uniform
+from blockyard.data.splits.hash import uniform
 from blockyard.objective._baselines import of_image_tokens
 from blockyard.objective._mixture import OPEN, Kind, draw, log_density, log_mass, mixture_of
 from blockyard.objective._patches import patch_size

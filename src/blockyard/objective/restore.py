@@ -31,8 +31,8 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
-from blockyard.data._hash import normal, uniform
-from blockyard.data._order import take
+from blockyard.data.splits.hash import normal, uniform
+from blockyard.data.splits.order import take
 from blockyard.objective._baselines import BATCH, MOST_RULED, chosen, rules
 from blockyard.objective._patches import cut, erase, floats, join, mean_squared, patch_size
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
-from blockyard.data._split import Fraction
+from blockyard.data.splits.split import Fraction
 from blockyard.objective._classes import ClassObjective, MetricNames
 
 if TYPE_CHECKING:

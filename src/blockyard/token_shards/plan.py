@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from blockyard.data._split import by_size
+from blockyard.data.splits.split import by_size
 from blockyard.errors import UserError
 from blockyard.token_shards.text_files import Span, TextSource, byte_of, cut
 

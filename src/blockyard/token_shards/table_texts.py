@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.atomic_files import TEMPORARY, replacing
-from blockyard.data._table_columns import read_rows
-from blockyard.data._table_file import kind_of
+from blockyard.data.files.table_rows import read_rows
+from blockyard.data.files.tables import kind_of
 from blockyard.errors import UserError, fold
 
 _ROWS = 10_000  # texts that are written at a time

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.data._table_file import kind_of
+from blockyard.data.files.tables import kind_of
 from blockyard.errors import UserError
 
 _READ = 2**24  # bytes

@@ -19,7 +19,7 @@ from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, remove_temporary, write_json
 from blockyard.contracts import TextTokenizer
-from blockyard.data._token_shard import FORMAT, MANIFEST, PLAN, TOKENIZER, TokenSource, read_manifest
+from blockyard.data.files.token_shards import FORMAT, MANIFEST, PLAN, TOKENIZER, TokenSource, read_manifest
 from blockyard.data.tokens import check_tokenizer, describe, state_hash
 from blockyard.errors import UserError, fold
 from blockyard.token_shards.plan import SPLITS, Cutting, ShardPlan, plan_record, plan_shards

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blockyard.atomic_files import read_json, remove_temporary, write_text
 from blockyard.contracts import Tokenizer
-from blockyard.data._loaded import IDLE, cache_dir
-from blockyard.data._split import sha256
+from blockyard.data.files.cache import IDLE, cache_dir
+from blockyard.data.files.digest import sha256
 
 
 def save(path: Path, text: str) -> None:

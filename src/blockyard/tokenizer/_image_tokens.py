@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Embedder, ImageTokenizer, Seq, TokenSpec
-from blockyard.data._order import mix
+from blockyard.data.splits.order import mix
 from blockyard.tokenizer._grid import grid_coordinates
 
 Order: TypeAlias = Literal["row", "column", "snake", "random"]

@@ -20,8 +20,8 @@ from annotated_types import Ge
 
 from blockyard.atomic_files import read_json
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
-from blockyard.data._loaded import cache_dir
-from blockyard.data._split import sha256
+from blockyard.data.files.cache import cache_dir
+from blockyard.data.files.digest import sha256
 from blockyard.tokenizer._cache import save
 from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
 

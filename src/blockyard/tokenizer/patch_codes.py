@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Because, DataSpec, Side, TokenSpec
-from blockyard.data._order import mix
+from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order

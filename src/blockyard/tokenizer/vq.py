@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenSpec, Width, auxiliary_loss
-from blockyard.data._order import mix
+from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order

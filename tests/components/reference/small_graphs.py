@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.data._graphs import pair_facts
+from blockyard.data.splits.graphs import pair_facts
 from blockyard.position.graph import GraphDistance
 from tests.helpers import PAIRS
 

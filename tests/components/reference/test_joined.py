@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from blockyard.contracts import Batch, DataSpec, Memory, Seq, TokenSpec
-from blockyard.data._pairs import JoinedSplit
+from blockyard.data.splits.pairs import JoinedSplit
 from blockyard.data.translation import Translation
 from blockyard.model.decoder import Decoder
 from blockyard.objective.next_token import NextToken

@@ -15,7 +15,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check, reasons
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Seq, auxiliary_loss
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.head import _gumbel
 from blockyard.head._gumbel import GumbelQuantizer, disuse
 from blockyard.head.contrast import Contrast

@@ -9,7 +9,7 @@ DATA = Template(
     + '''from dataclasses import dataclass
 
 from blockyard.contracts import DataSpec, Length
-from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
 @dataclass(kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import CountOrZero, Side, iter_blocks
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.maps import attention, block_number, smaller

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blockyard.atomic_files import replacing
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers
 from blockyard.inspect.figures._attention_panels import scale_end, sequential_colours
 from blockyard.inspect.figures._canvas import canvas, printable

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Position, Seq
-from blockyard.data._order import mix
+from blockyard.data.splits.order import mix
 from blockyard.errors import UserError
 from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, panel_side, save, split_pages
 from blockyard.inspect.options import Options

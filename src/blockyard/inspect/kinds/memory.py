@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Split
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.inspect.figures._canvas import (
     DIVERGING,

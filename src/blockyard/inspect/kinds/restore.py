@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch
-from blockyard.data._order import take
+from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, SEQUENTIAL, ZERO_COLOUR, canvas, save, split_pages
 from blockyard.inspect.options import Options

@@ -1,0 +1,142 @@
+"""Reading arrays from disk: .npz with several by name, or one .npy, which is mapped into memory.
+
+Reference: numpy.load, without pickles
+"""
+
+from __future__ import annotations
+
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from blockyard.data.files.unpacked import check_member
+from blockyard.errors import UserError, first_line, near
+
+KINDS = (".npz", ".npy")
+# What numpy and zipfile raise for a file that is damaged, encrypted, compressed in an unknown way or nested too deep.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, OverflowError, MemoryError, SyntaxError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
+
+
+def read_array(path: Path, name: str, key: str) -> np.ndarray:
+    """Returns an array of a file: the one called `name` of an .npz, or that of an .npy. Raises UserError.
+
+    key: of the option that names it, for messages
+    """
+    try:
+        if path.suffix == ".npy":
+            # Copy on write, because torch takes no memory that it must not write.
+            return _checked(path, "the array", np.load(path, mmap_mode="c", allow_pickle=False))
+        with np.load(path, allow_pickle=False) as archive:
+            if name not in archive.files:
+                close = near(name, archive.files)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise UserError(
+                    f"{key}={name}: {path} has no such array; it has {', '.join(archive.files)[:400]}{hint}"
+                )
+            check_member(path, archive.zip, f"{name}.npy")
+            return _checked(path, name, archive[name])
+    except UserError:
+        raise
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise UserError(
+                f"{path}, {name}: an array of objects, such as rows of different lengths; pad the rows to one length, "
+                "or use data=series_table for series of several"
+            ) from error
+        raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
+    except (SyntaxError, tokenize.TokenError) as error:  # numpy reads a header as Python's literals
+        raise UserError(f"{path} cannot be read as an array: its header is damaged") from error
+    except UNREADABLE as error:
+        raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
+
+
+def names_of(path: Path) -> list[str]:
+    """Returns the names of the arrays of an .npz; none of another file, or of one that cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except UNREADABLE:
+        return []
+
+
+def refuse_rows(path: Path, name: str, problem: str, bad: Any) -> None:
+    """Raises UserError naming the rows, from 0, for which a mask (n,) holds."""
+    if bad.any():
+        some = np.flatnonzero(bad)
+        more = f" and {len(some) - 20:,} more" if len(some) > 20 else ""
+        raise UserError(f"{path}, {name}, rows {', '.join(map(str, some[:20]))}{more} (from 0): {problem}")
+
+
+def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "biufUS":
+        raise UserError(f"{path}, {name}: values of type {array.dtype} are neither numbers nor text")
+    if array.ndim == 0 or not array.size:
+        raise UserError(f"{path}, {name}: an empty array, of shape {array.shape}")
+    return array
+
+
+# What an array of inputs holds, by its type and shape, and whether its values can be read as that.
+
+Kind = Literal["image", "symbols", "series", "vector"]
+
+
+def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kind:
+    """Returns what the inputs are. kind: the option; where: the file and the array. Raises UserError."""
+    if kind == "auto":
+        if values.ndim == 2:
+            kind = "vector" if values.dtype.kind == "f" else "symbols"
+        else:
+            kind = "image" if values.dtype == np.uint8 else "series"
+    axes = {"image": (3, 4), "symbols": (2,), "series": (3,), "vector": (2,)}[kind]
+    right = values.dtype == np.uint8 if kind == "image" else values.dtype.kind in ("biu" if kind == "symbols" else "f")
+    if values.ndim not in axes or not right:
+        raise UserError(
+            f"{where}: {values.dtype} of shape {values.shape} is no {kind} (images are uint8, "
+            "token ids integers (n, N), series floats (n, steps, C), vectors floats (n, F)); convert it"
+        )
+    return kind
+
+
+def check_inputs(
+    values: np.ndarray, kind: Kind | Literal["auto"], vocabulary: int | None, path: Path, name: str
+) -> None:
+    """Raises UserError for a shape that is nothing known, infinite values, and ids beyond the vocabulary."""
+    if values.dtype.kind not in "biuf" or not 2 <= values.ndim <= 4:
+        raise UserError(f"{path}, {name}: {values.dtype} of shape {values.shape}; inputs are numbers, 2 to 4 axes")
+    if values.dtype.kind == "f":
+        bad = np.isinf(values).reshape(len(values), -1).any(1)
+        refuse_rows(path, name, "an infinite value", bad)
+    elif kind_of(values, kind, f"{path}, {name}") == "symbols":
+        most = vocabulary or int(values.max()) + 1
+        bad = ((values < 0) | (values >= most)).reshape(len(values), -1).any(1)
+        refuse_rows(path, name, f"a token id below 0 or from data.vocabulary={most} on", bad)
+
+
+def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path, name: str) -> None:
+    """Raises UserError for targets of another number of rows, of NaN, and of a shape that is nothing known."""
+    if len(target) != len(values):
+        raise UserError(f"{path}: {len(values)} rows of inputs and {len(target)} targets")
+    if target.dtype.kind == "f":
+        refuse_rows(path, name, "the target is not finite", ~np.isfinite(target).reshape(len(target), -1).all(1))
+    elif target.ndim > 1 and (kind != "symbols" or target.shape != values.shape):
+        raise UserError(f"{path}, {name}: {target.dtype} of shape {target.shape}; classes have one axis")
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Returns channels, height and width of an image of the array, (H, W), (C, H, W) or (H, W, C)."""
+    if len(shape) == 2:
+        return (1, shape[0], shape[1])
+    return (shape[2], shape[0], shape[1]) if channels_are_last(shape) else (shape[0], shape[1], shape[2])
+
+
+def channels_are_last(shape: tuple[int, ...]) -> bool:
+    """Returns whether the channels of an image of this shape are its last axis."""
+    return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)

@@ -1,0 +1,22 @@
+"""The folder of what is expensive to compute again: trained tokenizers and indices of shards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+IDLE = 60.0  # seconds after which the temporary file of another process counts as left over
+
+
+def cache_dir() -> Path:
+    """Returns BLOCKYARD_CACHE, or the platform's cache folder."""
+    if named := os.environ.get("BLOCKYARD_CACHE"):
+        return Path(os.path.expanduser(named))
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "blockyard"

@@ -1,0 +1,227 @@
+"""Reading molecules as graphs from lines of JSON, plain or gzipped.
+
+    {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
+
+atoms: one list of whole numbers for each node; bonds: two nodes, counted from 0, and the whole numbers of their edge
+y: real values, null where there is none; further keys are left alone
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blockyard.data.files.graph import Graph, check_graph
+from blockyard.errors import UserError, quoted
+
+if TYPE_CHECKING:
+    import pandas
+
+
+LARGEST = 2**31  # of a whole number
+
+
+class Line(NamedTuple):
+    """A line of a file: its number from 1, its graph, and all that it says."""
+
+    number: int
+    graph: Graph
+    record: dict[str, Any]
+
+
+class Widths(NamedTuple):
+    """The columns of a node and the number of targets of a file's first line, and the columns of its first edge."""
+
+    nodes: int
+    edges: int
+    targets: int
+
+
+def first_widths(path: Path) -> Widths | None:
+    """The widths of a file; None where its first lines cannot be read, which `read_lines` then tells."""
+    widths = None
+    try:
+        for _, text in _texts(path):
+            record = json.loads(text)
+            widths = widths or Widths(len(record["atoms"][0]), 0, _count(record["y"]))
+            if record["bonds"]:
+                return widths._replace(edges=len(record["bonds"][0]) - 2)
+    except (UserError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    return widths
+
+
+def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
+    """Reads every molecule. Raises UserError with the number of every line that is wrong, and why.
+
+    max_nodes: the most nodes that a graph may have; connected: whether it must be in one part
+    """
+    widths = first_widths(path) or Widths(1, 0, 1)
+    lines, problems = [], []
+    for number, text in _texts(path):
+        try:
+            record = json.loads(text)
+            graph = parse(record, widths)
+            check_graph(graph, max_nodes, connected)
+            lines.append(Line(number, graph, record))
+        except (ValueError, RecursionError) as error:
+            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
+    refuse_lines(path, problems)
+    if not lines:
+        raise UserError(
+            f"{path} has no molecule; a line for each, such as " + '{"atoms": [[6]], "bonds": [], "y": [1.5]}'
+        )
+    return lines
+
+
+def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
+    """Raises UserError that names all lines with problems; returns where there are none."""
+    if problems:
+        listing = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
+        raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{listing}")
+
+
+def parse(record: Any, widths: Widths) -> Graph:
+    """The graph of a record. Raises ValueError where it is none, or has other columns than `widths`."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{quoted(record)} is not an object with atoms, bonds and y")
+    missing = [key for key in ("atoms", "bonds", "y") if key not in record]
+    if missing:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    nodes = _table("atoms", record["atoms"], widths.nodes)
+    if not len(nodes):
+        raise ValueError("it has no atom")
+    bonds = _table("bonds", record["bonds"], 2 + widths.edges)
+    return Graph(nodes, bonds[:, :2], bonds[:, 2:], _targets(record["y"], widths.targets))
+
+
+def _count(targets: Any) -> int:
+    return len(targets) if isinstance(targets, list) else 1
+
+
+def _table(name: str, rows: Any, width: int) -> np.ndarray:
+    """Lists of `width` whole numbers each, as (n, width). Raises ValueError for anything else."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{name}: {quoted(rows)} is not a list")
+    for row in rows:
+        if not isinstance(row, list) or not all(type(value) is int and abs(value) < LARGEST for value in row):
+            raise ValueError(f"{name}: {quoted(row)} is not a list of whole numbers")
+        if len(row) != width:
+            raise ValueError(f"{name}: {quoted(row)} has {len(row)} numbers, the first has {width}")
+    return np.array(rows, dtype=np.int64).reshape(-1, width)
+
+
+def _targets(values: Any, count: int) -> list[float]:
+    values = values if isinstance(values, list) else [values]
+    for value in values:
+        if value is not None and (type(value) not in (int, float) or math.isinf(value)):
+            raise ValueError(f"y: {quoted(value)} is not a number")
+    if len(values) != count:
+        raise ValueError(f"y has {len(values)} values, the first has {count}")
+    numbers = [math.nan if value is None else float(value) for value in values]
+    if all(math.isnan(number) for number in numbers):
+        raise ValueError("y has no value; leave the line out")
+    return numbers
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The number, from 1, and the text of each line that is not blank."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({error}); expected lines of JSON in UTF-8, plain or .gz") from error
+
+
+# Molecules of a table as graphs, by rdkit: the extra `molecules`.
+#
+# smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
+# CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
+
+SMILES = "smiles"
+NODE_COLUMNS = 6
+_AROMATIC = 4
+
+
+def unavailable() -> str | None:
+    """Returns how to get rdkit, or None where it is there."""
+    if importlib.util.find_spec("rdkit") is not None:
+        return None
+    return "reading SMILES needs rdkit: pip install 'blockyard[molecules]'; or set data.path to a file *.graphs.jsonl"
+
+
+def target_columns(path: Path, values: tuple[str, ...] | None) -> list[str]:
+    """The columns of targets: those that are named, else every column of numbers. Raises UserError for absent ones."""
+    table = _read(path)
+    absent = [name for name in (SMILES, *(values or ())) if name not in table]
+    if absent:
+        raise UserError(f"{path} has no column {', '.join(absent)}; it has {', '.join(map(str, table.columns))}")
+    return list(values or [str(name) for name in table.select_dtypes("number").columns])
+
+
+def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, connected: bool) -> list[Line]:
+    """Reads every molecule of a table. Raises UserError with every line that is wrong, and why."""
+    from rdkit import rdBase
+
+    names, table = target_columns(path, values), _read(path)
+    if not names:
+        raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
+    lines, problems = [], []
+    with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
+        for number, row in enumerate(table.to_dict("records"), start=2):
+            try:
+                graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
+                check_graph(graph, max_nodes, connected)
+                lines.append(Line(number, graph, {str(key): value for key, value in row.items()}))
+            except ValueError as error:
+                problems.append((number, str(error)))
+    refuse_lines(path, problems)
+    return lines
+
+
+def _graph(smiles: Any, target: list[float]) -> Graph:
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(smiles) if isinstance(smiles, str) else None
+    if molecule is None or not molecule.GetNumAtoms():
+        raise ValueError(f"{quoted(smiles)} is not the SMILES of a molecule")
+    if all(math.isnan(value) for value in target):
+        raise ValueError("it has no target; leave the line out")
+    atoms = [
+        (a.GetAtomicNum(), a.GetDegree(), a.GetFormalCharge(), a.GetTotalNumHs(), a.GetIsAromatic(), a.IsInRing())
+        for a in molecule.GetAtoms()
+    ]
+    bonds = [(b.GetBeginAtomIdx(), b.GetEndAtomIdx(), _kind(b), b.GetIsConjugated()) for b in molecule.GetBonds()]
+    table = np.array(bonds, dtype=np.int64).reshape(-1, 4)
+    return Graph(np.array(atoms, dtype=np.int64), table[:, :2], table[:, 2:], target)
+
+
+def _kind(bond: Any) -> int:
+    return _AROMATIC if bond.GetIsAromatic() else int(bond.GetBondTypeAsDouble())
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"column {name}: {quoted(value)} is not a number") from None
+    if math.isinf(number):
+        raise ValueError(f"column {name}: {quoted(value)} is not a number")
+    return number
+
+
+def _read(path: Path) -> pandas.DataFrame:
+    import pandas
+
+    try:
+        return pandas.read_csv(path)
+    except (ValueError, OSError, EOFError) as error:  # pandas' parser errors are ValueErrors
+        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -1,0 +1,68 @@
+"""Reading pairs of texts from tab-separated columns."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from pathlib import Path
+
+Pair = tuple[str, str]  # source, target
+
+SPLIT = "split"  # the column that assigns pairs to splits
+NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
+
+
+def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[int] | None]:
+    """Reads the pairs of a file and the split of each (0 train, 1 validation, 2 test) from its column `split`.
+
+    The second result is None for a file without that column.
+
+    source, target: column names from the header line, or column numbers from 1; with numbers and no column
+        `split`, the file has no header line
+    Raises ValueError for a file that is not such a table.
+    """
+    lines = _lines(path)
+    header = lines[0] if lines else []
+    columns = [_column(path, header, key, name) for key, name in (("source", source), ("target", target))]
+    has_split = SPLIT in header
+    has_header = has_split or not (source.isdigit() and target.isdigit())
+    rows = lines[1:] if has_header else lines
+    required = len(header) if has_split else 1 + max(columns)
+    for number, row in enumerate(rows, start=1 + has_header):
+        if len(row) < required:
+            raise ValueError(
+                f"line {number} of {path} has {len(row)} columns, too few: expected {required} separated by tabs"
+            )
+    pairs = [(row[columns[0]], row[columns[1]]) for row in rows]
+    return pairs, _splits(path, [row[header.index(SPLIT)] for row in rows]) if has_split else None
+
+
+def _lines(path: Path) -> list[list[str]]:
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
+    except (UnicodeDecodeError, OSError, EOFError, csv.Error, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read as a tab-separated table ({error}); expected UTF-8, plain or .gz"
+        ) from error
+
+
+def _column(path: Path, header: list[str], key: str, name: str) -> int:
+    index = header.index(name) if name in header else int(name) - 1 if name.isdigit() else -1
+    if not 0 <= index < len(header):
+        names = ", ".join(header)[:200]
+        raise ValueError(
+            f"data.{key}={name}: the first line of {path} has the columns {names}; use a name or a number from 1, "
+            "such as data.source=1 data.target=2 for a file without a header line"
+        )
+    return index
+
+
+def _splits(path: Path, values: list[str]) -> list[int]:
+    unknown = sorted(set(values) - NAMES.keys())
+    if unknown:
+        raise ValueError(
+            f"unknown values in column {SPLIT} of {path}: {', '.join(unknown)[:200]}; allowed: {', '.join(NAMES)}"
+        )
+    return [NAMES[value] for value in values]

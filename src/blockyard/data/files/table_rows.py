@@ -1,0 +1,171 @@
+"""The rows of one or several tables as one, with columns of text, of numbers, or as they are stored.
+
+Reference: pyarrow.compute.cast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blockyard.data.files.tables import FileRows, named, read_file
+from blockyard.errors import UserError, quoted
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Kinds = Mapping[str, str]  # the name of a column -> "text", "number" or "stored"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tables.
+
+    table: the columns, of type string, double or as stored; files: where they come from; file: (n,) the file of each
+    row; lines: (n,) its line there; units: what a line is called in each file, "line" or "row"
+    """
+
+    table: pyarrow.Table
+    files: tuple[Path, ...]
+    file: np.ndarray
+    lines: np.ndarray
+    units: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def where(self, row: int) -> str:
+        """Returns the file and line of a row."""
+        file = int(self.file[row])
+        return f"{self.files[file]}, {self.units[file]} {self.lines[row]}"
+
+    def blank(self, column: str) -> np.ndarray:
+        """Returns which cells are missing or nothing but white space, (n,) bool."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        cells = self.table[column]
+        if pa.types.is_string(cells.type):
+            cells = pc.if_else(pc.equal(pc.utf8_trim_whitespace(cells), ""), None, cells)
+        return np.asarray(pc.is_null(cells, nan_is_null=pa.types.is_floating(cells.type)))
+
+    def texts(self, column: str, rows: Sequence[int] | None = None) -> list[str]:
+        """Returns cells of text, of all rows or of some."""
+        cells = self.table[column] if rows is None else self.table[column].take(list(rows))
+        values: list[str] = cells.to_pylist()
+        return values
+
+    def numbers(self, columns: Sequence[str]) -> np.ndarray:
+        """Returns cells of numbers (n, columns) float64, NaN where one is missing."""
+        return np.stack([self.table[name].to_numpy() for name in columns], 1).astype(np.float64)
+
+    def refuse(self, problems: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError for the rows of every problem, a mask (n,): "FILE, lines 3, 7: no label"."""
+        messages = [
+            f"{path}, {named(self.lines[mask & (self.file == number)].tolist(), self.units[number])}: {what}"
+            for what, mask in problems.items()
+            for number, path in enumerate(self.files)
+            if (mask & (self.file == number)).any()
+        ]
+        if messages:
+            raise UserError("; ".join(messages))
+
+
+def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -> Rows:
+    """Reads columns of all files. Raises UserError naming every cell that is not of its kind.
+
+    columns: as in `read_file`; kinds: of each column; text where none is given
+    """
+    parts = [read_file(path, columns) for path in files]
+    tables = [converted(path, part, columns, kinds) for path, part in zip(files, parts, strict=True)]
+    return joined(files, parts, tables)
+
+
+def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[pyarrow.Table]) -> Rows:
+    """Returns the rows of converted tables, one after the other."""
+    import pyarrow as pa
+
+    return Rows(
+        pa.concat_tables(tables),
+        tuple(files),
+        np.repeat(np.arange(len(parts)), [len(part.lines) for part in parts]),
+        np.concatenate([part.lines for part in parts]),
+        tuple(part.unit for part in parts),
+    )
+
+
+def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kinds) -> pyarrow.Table:
+    """Returns the columns of one file, each of its kind. Raises UserError naming every cell that is not of it."""
+    import pyarrow as pa
+
+    typed = {}
+    for key, name in columns.items():
+        kind, cells = kinds.get(name, "text"), rows.table[name]
+        if kind == "text":
+            typed[name] = as_text(f"{key}={name}: {path}", cells)
+        else:
+            typed[name] = as_numbers(path, rows, name) if kind == "number" else cells
+    return pa.table(typed)
+
+
+def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Returns cells as text: numbers and booleans as JSON writes them, NaN as missing. what: for the message.
+
+    Raises UserError for cells of another type.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = cells.type
+    if pa.types.is_dictionary(kind):
+        cells, kind = cells.cast(kind.value_type), kind.value_type
+    if pa.types.is_floating(kind):
+        cells = pc.if_else(pc.is_nan(cells), None, cells)
+    elif not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    ):
+        raise UserError(f"{what} holds {kind} in this column, neither text nor numbers")
+    return cells.cast(pa.string())
+
+
+def as_numbers(path: Path, rows: FileRows, name: str) -> pyarrow.ChunkedArray:
+    """Returns a column as float64, null where a cell is empty. Raises UserError naming cells that are no numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = rows.table[name]
+    if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+        cells = pc.utf8_trim_whitespace(cells)
+        cells = pc.if_else(pc.equal(cells, ""), None, cells)
+    elif not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_boolean(cells.type)):
+        raise UserError(f"{path} holds {cells.type} in the column {name}, not numbers")
+    try:
+        numbers = cells.cast(pa.int64() if pa.types.is_boolean(cells.type) else pa.float64()).cast(pa.float64())
+    except pa.ArrowInvalid:
+        wrong = [(line, cell) for line, cell in zip(rows.lines, cells.to_pylist(), strict=True) if not _is_number(cell)]
+        raise UserError(
+            f"{path}, {named([int(line) for line, _ in wrong], rows.unit)}: {name} is not a number, such as "
+            f"{quoted(str(wrong[0][1]))}"
+        ) from None
+    infinite = np.asarray(pc.is_inf(numbers).fill_null(False))
+    if infinite.any():
+        raise UserError(f"{path}, {named(rows.lines[infinite].tolist(), rows.unit)}: {name} is infinite")
+    return numbers
+
+
+def _is_number(cell: str | None) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.array([cell]).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True

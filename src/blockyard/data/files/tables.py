@@ -1,0 +1,355 @@
+"""Reading tables from disk: CSV, TSV, JSON Lines, Parquet and Arrow, the first three also gzipped.
+
+Cells of CSV, TSV and JSON Lines are text; those of Parquet and Arrow keep their types. Every row knows the line of the
+file on which it begins, or its number from 1 where a file has no lines, so that messages can name it. Nothing here
+knows what the columns mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blockyard.data.files.native_check import ARROW, PARQUET, verify
+from blockyard.data.files.unpacked import check_gzip
+from blockyard.errors import UserError, near
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+# What is read of one table: its columns, and for each row the line that messages name it by.
+
+SHOWN = 50  # lines that one message lists
+
+
+class FileRows(NamedTuple):
+    """The columns of one file that were asked for, and for each row its line, or its number from 1 (n,)."""
+
+    table: pyarrow.Table
+    lines: np.ndarray
+    unit: str  # "line" or "row"
+
+
+def check_rows(path: Path, problems: Mapping[str, Sequence[int]], unit: str = "line") -> None:
+    """Raises UserError if any problem has a line: "FILE, lines 3, 7: no label"."""
+    remaining = {problem: sorted(lines) for problem, lines in problems.items() if len(lines)}
+    if remaining:
+        raise UserError("; ".join(f"{path}, {named(lines, unit)}: {what}" for what, lines in remaining.items()))
+
+
+def check_columns(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> None:
+    """Raises UserError for a column that a file lacks, or has twice. columns: as in `read_file`."""
+    for key, name in columns.items():
+        if header.count(name) > 1:
+            raise UserError(f"{key}={name}: {path} has {header.count(name)} columns of this name; rename all but one")
+        if name not in header:
+            close = near(name, header)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"{key}={name}: {path} has no such column; it has {', '.join(header)[:400]}{hint}")
+
+
+def lines_where(mask: pandas.Series[bool]) -> list[int]:
+    """Returns the lines of the rows for which `mask` holds."""
+    return [int(line) for line in mask.index[mask]]
+
+
+def named(lines: Sequence[int], unit: str = "line") -> str:
+    """Returns "line 3", or "lines 3, 7 and 12 more"."""
+    shown = ", ".join(map(str, lines[:SHOWN]))
+    more = f" and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
+    return f"{unit}{'s' * (len(lines) > 1)} {shown}{more}"
+
+
+# Reading Parquet and Arrow files, whose cells have types.
+#
+# Reference: pyarrow.parquet.read_table, pyarrow.ipc.open_file
+
+TYPED = (".parquet", ".arrow", ".feather")
+
+
+def names_of(path: Path, kind: str) -> list[str]:
+    """Returns the names of the columns. Raises UserError for a file that cannot be read."""
+    return verify(path, _format(kind))
+
+
+def read_typed(path: Path, kind: str, columns: Mapping[str, str]) -> FileRows:
+    """The columns of a Parquet or Arrow file, with their types; an uncompressed Arrow file is mapped into memory.
+
+    The file has been read in a process of its own before, because a damaged one can end the process that reads it.
+    """
+    import pyarrow as pa
+
+    check_columns(path, verify(path, _format(kind), list(columns.values())), columns)
+    names = list(dict.fromkeys(columns.values()))
+    try:
+        if _format(kind) == PARQUET:
+            import pyarrow.parquet
+
+            table = pyarrow.parquet.read_table(path, columns=names)
+        else:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(names)
+    except pa.ArrowException as error:
+        raise UserError(f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())}") from error
+    return FileRows(table, np.arange(1, 1 + len(table)), "row")
+
+
+def _format(kind: str) -> str:
+    return PARQUET if kind == ".parquet" else ARROW
+
+
+# Reading JSON Lines, plain or gzipped, as cells of text.
+#
+# Reference: json.loads for each line
+
+LINES = (".jsonl", ".ndjson")
+
+
+def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
+    """The objects of a JSON Lines file; numbers and booleans become the text that JSON writes for them.
+
+    pyarrow's reader refuses a column with cells of two types without saying where.
+    """
+    import pyarrow as pa
+
+    check_columns(path, keys_of(path), columns)
+    names = list(dict.fromkeys(columns.values()))
+    cells: list[list[str | None]] = []
+    lines: list[int] = []
+    problems: dict[str, list[int]] = {}
+    for number, line in _numbered(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            problems.setdefault("not valid JSON", []).append(number)
+            continue
+        if not isinstance(record, dict):
+            problems.setdefault("not a JSON object", []).append(number)
+            continue
+        for name in names:
+            if isinstance(record.get(name), dict | list):
+                problems.setdefault(f"{name} is neither text nor a number", []).append(number)
+        cells.append([_text(record.get(name)) for name in names])
+        lines.append(number)
+    check_rows(path, problems)
+    columns_of = list(zip(*cells, strict=True)) or [() for _ in names]
+    table = pa.table([pa.array(column, pa.string()) for column in columns_of], names=names)
+    return FileRows(table, np.array(lines, dtype=np.int64), "line")
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    check_gzip(path)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
+        return [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+
+
+def keys_of(path: Path) -> list[str]:
+    """The keys of all lines, in the order of their first use."""
+    keys: dict[str, None] = {}
+    for _, line in _numbered(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        keys |= dict.fromkeys(record) if isinstance(record, dict) else {}
+    return list(keys)
+
+
+# Reading CSV and TSV, plain or gzipped, as cells of text.
+#
+# Reference: pyarrow.csv.read_csv
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_BLOCK = 2**27  # bytes that are parsed at a time; a row is at most as long
+
+
+def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> FileRows:
+    """The rows of a CSV or TSV file that have any text. Quotes are part of a cell in TSV."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+
+    header = header_of(path, separator)
+    check_columns(path, header, columns)
+    names, short, long = [str(number) for number in range(len(header))], {}, []
+
+    def ragged(row: Any) -> str:
+        if row.actual_columns > row.expected_columns:
+            long.append(int(row.number))
+        else:
+            short[int(row.number)] = row.text
+        return "skip"
+
+    try:
+        with pa.input_stream(str(path)) as file:
+            table = pyarrow.csv.read_csv(
+                file,
+                # With threads, rows would not know their number.
+                pyarrow.csv.ReadOptions(use_threads=False, column_names=names, block_size=_BLOCK),
+                pyarrow.csv.ParseOptions(
+                    delimiter=separator,
+                    quote_char='"' if separator == "," else False,
+                    newlines_in_values=separator == ",",
+                    ignore_empty_lines=False,
+                    invalid_row_handler=ragged,
+                ),
+                pyarrow.csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False, null_values=[]
+                ),
+            )
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
+    table, number = _with_short_rows(table, short, long, separator)
+    breaks = np.zeros(len(table), dtype=np.int64)
+    for name in names:
+        breaks += pc.count_substring(table[name], "\n").fill_null(0).to_numpy()
+    lines = number + np.cumsum(breaks) - breaks  # line feeds inside quotes
+    where = [int(at + np.sum(breaks[number < at])) for at in long]
+    check_rows(path, {f"more cells than the {len(header)} of the header": where})
+    sizes = [pc.binary_length(table[name]).fill_null(0).to_numpy() for name in names]
+    filled = (np.max(sizes, axis=0) > 0) & (number > 1)  # the first row is the header
+    wanted = dict.fromkeys(columns.values())
+    table = pa.table({name: table[str(header.index(name))] for name in wanted}).filter(pa.array(filled))
+    return FileRows(_decoded(path, table, lines[filled]), lines[filled], "line")
+
+
+def _with_short_rows(
+    table: pyarrow.Table, short: Mapping[int, str], long: Sequence[int], separator: str
+) -> tuple[pyarrow.Table, np.ndarray]:
+    """The rows of a table with those that have too few cells, null where one is missing; and the number of each."""
+    import pyarrow as pa
+
+    total = len(table) + len(short) + len(long)
+    number = np.setdiff1d(np.arange(1, 1 + total), [*short, *long])
+    if not short:
+        return table, number
+    cells = _split(short.values(), separator)
+    padded = [[cell.encode() for cell in row] + [None] * (table.num_columns - len(row)) for row in cells]
+    added = pa.table([pa.array(column, pa.binary()) for column in zip(*padded, strict=True)], names=table.column_names)
+    number = np.concatenate([number, np.array(list(short), dtype=np.int64)])
+    order = np.argsort(number)
+    return pa.concat_tables([table, added]).take(order), number[order]
+
+
+def _split(rows: Iterable[str], separator: str) -> list[list[str]]:
+    """The cells of rows of text, of any length: the csv module refuses a cell above a limit of the process."""
+    limit = csv.field_size_limit(_BLOCK)
+    try:
+        return [next(csv.reader([text], **_form(separator)), []) for text in rows]
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Table:
+    """Cells of bytes as text. Raises UserError naming every one that is not UTF-8."""
+    import pyarrow as pa
+
+    try:
+        return table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+    except pa.ArrowInvalid:
+        problems: dict[str, list[int]] = {}
+        for name in table.column_names:
+            for line, cell in zip(lines.tolist(), table[name].to_pylist(), strict=True):
+                try:
+                    (cell or b"").decode()
+                except UnicodeDecodeError:
+                    problems.setdefault(f"{name} is not UTF-8 text; convert the file", []).append(line)
+        check_rows(path, problems)
+        raise
+
+
+def header_of(path: Path, separator: str) -> list[str]:
+    """Returns the names in the first row. Raises UserError for an empty file."""
+    form: dict[str, Any] = {"encoding": "utf-8-sig", "newline": "", "errors": "replace"}  # rows are checked one by one
+    check_gzip(path)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", **form) as file:
+        try:
+            return next(csv.reader(file, **_form(separator)))
+        except StopIteration:
+            raise UserError(f"{path} is empty") from None
+        except csv.Error as error:
+            raise UserError(f"{path} cannot be read as a table: {error}") from error
+
+
+def _form(separator: str) -> dict[str, Any]:
+    return {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE}
+
+
+KINDS = (*SEPARATORS, *LINES, *TYPED)
+
+
+def kind_of(path: Path) -> str | None:
+    """Returns the suffix that says how a table is written, without .gz: .csv, .jsonl, .parquet; None for another."""
+    if path.suffix == ".gz":
+        inner = path.with_suffix("").suffix
+        return inner if inner in (*SEPARATORS, *LINES) else None
+    return path.suffix if path.suffix in KINDS else None
+
+
+def files_of(path: str) -> list[Path]:
+    """Returns the files that a path names: itself, those of a folder, or those that a glob matches; sorted."""
+    own = Path(path).expanduser()
+    if own.is_file():
+        return [own]
+    if own.is_dir():
+        return sorted(file for file in own.iterdir() if kind_of(file) and file.is_file())
+    return sorted(Path(name) for name in glob.glob(str(own), recursive=True) if Path(name).is_file())
+
+
+def read_file(path: Path, columns: Mapping[str, str]) -> FileRows:
+    """Reads columns of a table. Raises UserError naming every line that is not a row of it.
+
+    columns: what asks for a column -> its name, such as {"data.text": "text"}
+    """
+    kind = kind_of(path)
+    if kind is None:
+        raise UserError(
+            f"{path}: a table is one of {', '.join(KINDS)}; the first four may be gzipped; convert the file"
+        )
+    try:
+        if kind in TYPED:
+            rows = read_typed(path, kind, columns)
+        else:
+            rows = read_lines(path, columns) if kind in LINES else read_separated(path, SEPARATORS[kind], columns)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error.reason}); convert it") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not len(rows.table):
+        raise UserError(f"{path} has no rows")
+    return rows
+
+
+def read_table(path: Path, columns: Mapping[str, str]) -> pandas.DataFrame:
+    """As `read_file`, with cells of text, or None where one is missing, and the line of each row as the index."""
+    import pandas
+
+    rows = read_file(path, columns)
+    cells = {name: rows.table[name].cast("string").to_pylist() for name in dict.fromkeys(columns.values())}
+    return pandas.DataFrame(cells, index=rows.lines, dtype=object)
+
+
+def column_names(path: Path) -> list[str]:
+    """Returns the columns of a table: those of its header or schema, or the keys of its lines."""
+    kind = kind_of(path)
+    try:
+        if kind is None:
+            return []
+        if kind in TYPED:
+            return names_of(path, kind)
+        return keys_of(path) if kind in LINES else header_of(path, SEPARATORS[kind])
+    except (OSError, EOFError, ValueError, zlib.error):  # `read_file` says what is wrong
+        return []

@@ -1,0 +1,230 @@
+"""Tar shards of samples, indexed once and then read member by member, in any order.
+
+Source: the format of webdataset: files of one tar archive that follow each other and share their name up to the first
+    dot are one sample
+Reference: webdataset.WebDataset, whose grouping of names into samples is used here
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from blockyard.atomic_files import read_json, remove_temporary, write_json
+from blockyard.data.files.cache import IDLE, cache_dir
+from blockyard.data.files.digest import sha256
+from blockyard.errors import UserError, first_line
+
+_BLOCK = 512  # bytes; an archive ends with two blocks of zeros
+_META = re.compile(r"__[^/]*__($|/)")  # names that webdataset leaves out
+LONGEST_LABEL = 1_000  # bytes
+
+
+class Member(NamedTuple):
+    """Where a file lies inside a shard, in bytes."""
+
+    start: int
+    size: int
+
+
+class Sample(NamedTuple):
+    """One sample. key: its name; files: its members by their endings; label: the text of one of them."""
+
+    key: str
+    files: Mapping[str, Member]
+    label: str
+
+
+class TarImages:
+    """Images inside shards. where: (n, 3) int64, the number of the shard, and the start and size in bytes."""
+
+    def __init__(self, shards: list[Path], where: Tensor) -> None:
+        self.shards, self.where = shards, where
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def __getitem__(self, index: int) -> tuple[Path, Member]:
+        shard, start, size = self.where[index].tolist()
+        return self.shards[shard], Member(start, size)
+
+    def select(self, indices: Tensor) -> TarImages:
+        """Returns the images of the samples `indices` (m,)."""
+        return TarImages(self.shards, self.where[indices])
+
+
+def read_member(shard: Path, member: Member) -> bytes:
+    """Returns the content of a member. Raises UserError where the shard has become shorter."""
+    with shard.open("rb") as file:
+        file.seek(member.start)
+        content = file.read(member.size)
+    if len(content) < member.size:
+        raise UserError(f"{shard} is shorter than it was when the run began; restore it")
+    return content
+
+
+class MemberName(NamedTuple):
+    """A member as messages call it; its name is looked up only then."""
+
+    shard: Path
+    member: Member
+
+    def __str__(self) -> str:
+        with tarfile.open(self.shard, "r:") as archive:
+            place = next((info.name for info in archive if info.offset_data == self.member.start), "a member")
+        return f"{self.shard}: {place}"
+
+
+def read_shard(shard: Path, label: str) -> Iterator[Sample]:
+    """Yields the samples of a shard; their images are not read.
+
+    label: the ending of the members with the class. Raises UserError naming shard and member for an archive that is
+    empty, compressed or damaged, names a file twice, or has a sample without a label.
+    """
+    from webdataset.tariterators import group_by_keys
+
+    count = 0
+    try:
+        for sample in group_by_keys(_members(shard, label)):
+            key = sample["__key__"]
+            files = {name: each for name, each in sample.items() if isinstance(each, Member)}
+            text = sample.get(label)
+            if not isinstance(text, str):
+                has = ", ".join(f".{name}" for name in files)
+                raise UserError(f"{shard}: {key} has no .{label}, which holds its class, only {has}; set data.label")
+            count += 1
+            yield Sample(key, files, text)
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{shard}: {error.args[0]}") from error
+    if not count:
+        raise UserError(f"{shard} has no samples; remove it")
+
+
+def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
+    """Yields the files of a shard as webdataset names them: their place, but the text of labels."""
+    last = "its beginning"
+    try:
+        with _ShardFile(shard) as stream, tarfile.open(fileobj=stream, mode="r:") as archive, shard.open("rb") as file:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # which would be kept
+                last = info.name
+                if info.size < 0 or not info.offset_data <= archive.offset <= stream.length:
+                    left = stream.length - info.offset_data
+                    raise tarfile.ReadError(
+                        f"it declares {info.size:,} bytes; {left:,} are left to the end of the file"
+                    )
+                if not info.isreg() or info.issparse() or _META.match(info.name):
+                    continue
+                data: Member | str = Member(info.offset_data, info.size)
+                if info.name.lower().endswith(f".{label}"):
+                    data = _label(shard, info, file)
+                yield {"fname": info.name, "data": data, "__url__": str(shard)}
+            file.seek(archive.offset)
+            # tarfile takes a damaged header for the end.
+            if file.read(_BLOCK) != bytes(_BLOCK):
+                raise tarfile.ReadError("no end of the archive")
+    except (tarfile.TarError, RecursionError, OverflowError, EOFError) as error:
+        hint = "; shards must not be compressed" if last == "its beginning" and shard.stat().st_size else ""
+        raise UserError(
+            f"{shard} is damaged or truncated after {last} ({first_line(error)}); write it again{hint}"
+        ) from error
+
+
+class _ShardFile(io.BufferedReader):
+    """A shard, of which tarfile reads as many bytes as a header declares: no more are reserved than the file has."""
+
+    def __init__(self, shard: Path) -> None:
+        super().__init__(io.FileIO(shard))
+        self.length = shard.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next `size` bytes, or all that are left where these are fewer."""
+        left = max(self.length - self.tell(), 0)
+        return super().read(left if size is None or size < 0 else min(size, left))
+
+
+def _label(shard: Path, info: tarfile.TarInfo, file: Any) -> str:
+    if info.size > LONGEST_LABEL:
+        raise UserError(f"{shard}: {info.name} has {info.size:,} bytes, too many for the name of a class")
+    file.seek(info.offset_data)
+    try:
+        text = str(file.read(info.size), "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{shard}: {info.name} is not UTF-8 text ({error.reason})") from error
+    if not text:
+        raise UserError(f"{shard}: {info.name} is empty; it should hold the class")
+    return text
+
+
+# The cached index of a tar shard, so that its headers are read once and not at the start of every run.
+#
+# An entry is of one shard, read with one ending of labels. It holds the size of the shard and the time of its last
+# change, and is computed again where they differ. A shard that changed a moment ago is not cached: it could change
+# once more within the resolution of the file system's clock.
+
+log = logging.getLogger("blockyard")
+
+FORMAT = 1
+_SETTLED = 2.0  # seconds since the last change of a shard
+
+
+def samples_of(shard: Path, label: str) -> list[Sample]:
+    """Returns the samples of a shard, from the cache where it is of this very file. Raises UserError as `read_shard`.
+
+    label: the ending of the members with the class
+    """
+    path = cache_dir() / "shards" / f"{sha256([str(shard.absolute()), label])[:32]}.json"
+    facts = _facts(shard, label)
+    cached = _cached(path, facts)
+    if cached is not None:
+        return cached
+    samples = list(read_shard(shard, label))
+    if facts == _facts(shard, label) and time.time() - facts["mtime_ns"] / 1e9 > _SETTLED:
+        _save(path, facts, samples)
+    return samples
+
+
+def _facts(shard: Path, label: str) -> dict[str, Any]:
+    stat = shard.stat()
+    return {
+        "format": FORMAT,
+        "shard": str(shard.absolute()),
+        "label": label,
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+    }
+
+
+def _cached(path: Path, facts: dict[str, Any]) -> list[Sample] | None:
+    """The samples of an entry. None where there is none, it is damaged, or of another state of the shard."""
+    try:
+        entry = read_json(path)
+        if {key: entry.get(key) for key in facts} != facts:
+            return None
+        return [
+            Sample(key, {name: Member(start, size) for name, start, size in files}, label)
+            for key, label, files in entry["samples"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _save(path: Path, facts: dict[str, Any], samples: list[Sample]) -> None:
+    listed = [
+        [sample.key, sample.label, [[name, *member] for name, member in sample.files.items()]] for sample in samples
+    ]
+    try:
+        write_json(path, facts | {"samples": listed}, indent=None, checked=True)
+        remove_temporary(path.parent, untouched=IDLE)
+    except OSError as error:
+        log.warning("the index of shards is not cached in %s (%s); set BLOCKYARD_CACHE=FOLDER", path.parent, error)

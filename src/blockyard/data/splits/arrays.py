@@ -1,0 +1,142 @@
+"""Splits of an array, a matrix of rows that are taken batch by batch: one that is mapped stays on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, ImageTokenizer, SimpleModel, Split, Splits, Tokenizer
+from blockyard.data.files.arrays import channels_are_last
+from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.image_tokens import token_splits
+from blockyard.data.splits.images import Moments, Preprocess
+from blockyard.data.splits.simple_models import majority_model
+from blockyard.errors import UserError
+
+CHUNK = 4096  # rows that are read at a time
+SAMPLE = 10_000  # images that give the channel statistics, and from which a tokenizer learns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an array. values: (all rows, ...); index: (n,) int64, those of this part."""
+
+    values: np.ndarray
+    index: Tensor
+
+    def take(self, order: Tensor) -> Tensor:
+        """Returns the rows `order` (B,) of this part, (B, ...)."""
+        return torch.from_numpy(np.ascontiguousarray(self.values[self.index[order].numpy()]))
+
+    def chunks(self) -> Iterator[Tensor]:
+        """Yields all rows in order, a few thousand at a time."""
+        yield from (self.take(order) for order in torch.arange(len(self.index)).split(CHUNK))
+
+
+class ArraySplit:
+    """One split of an array.
+
+    target: (n,) int64 classes, (n, N) int64 token ids, or None; scale: mean and standard deviation.
+
+    class_counts: (V,) int64 of the training split, where targets are classes
+    """
+
+    def __init__(
+        self, rows: Rows, target: Tensor | None, scale: tuple[Tensor, Tensor] | None, counts: Tensor | None
+    ) -> None:
+        self.rows, self.target, self.scale = rows, target, scale
+        if counts is not None:
+            self.class_counts = counts
+
+    def __len__(self) -> int:
+        return len(self.rows.index)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the rows `order` (B,): float32, standardized, or int64 without a scale. Nothing is augmented."""
+        values = self.rows.take(order)
+        inputs = values.long() if self.scale is None else ((values.double() - self.scale[0]) / self.scale[1]).float()
+        return Batch(inputs, None if self.target is None else self.target[order])
+
+
+class LabelledArraySplit(ArraySplit):
+    """A split of rows with a class each, and the most frequent class beside it."""
+
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class."""
+        yield majority_model(self.class_counts)
+
+
+class ImageArraySplit:
+    """A split of an array of images of bytes, (n, C, height, width) or without C. target: (n,) int64."""
+
+    def __init__(self, rows: Rows, target: Tensor, preprocess: Preprocess, *, last: bool) -> None:
+        self.rows, self.target, self.preprocess, self.last = rows, target, preprocess, last
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        images = channels_first(self.rows.take(order), last=self.last)
+        return Batch(self.preprocess(images, order, key), self.target[order])
+
+
+def channels_first(images: Tensor, *, last: bool) -> Tensor:
+    """Returns images (B, height, width), (B, C, height, width), or with C last, as (B, C, height, width)."""
+    if images.ndim == 3:
+        return images[:, None]
+    return images.permute(0, 3, 1, 2).contiguous() if last else images
+
+
+def moments(rows: Rows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Returns mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...)."""
+    total, squares, count = (torch.zeros(()) for _ in range(3))
+    for chunk in rows.chunks():
+        values, there = chunk.double().nan_to_num(), (~chunk.double().isnan()).double()
+        total = total + values.sum(axes, keepdim=True)
+        squares = squares + values.square().sum(axes, keepdim=True)
+        count = count + there.sum(axes, keepdim=True)
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
+
+
+def scale_of(rows: Rows, where: str) -> tuple[Tensor, Tensor]:
+    """Returns the `moments` by which values are standardized. Raises UserError where a column has one value only."""
+    mean, std = moments(rows, tuple(range(rows.values.ndim - 1)))
+    if not bool((std > 0).all()):
+        column = int((~(std.flatten() > 0)).nonzero()[0])
+        raise UserError(f"{where}: column {column} (from 0) has one value in the training split")
+    return mean, std
+
+
+def array_splits(
+    rows: Sequence[Rows],
+    targets: Sequence[Tensor | None],
+    scale: tuple[Tensor, Tensor] | None,
+    counts: Tensor | None,
+) -> Splits:
+    """Returns the splits of an array, with `targets` of each. scale, counts: as in `ArraySplit`."""
+    kind: type[ArraySplit] = ArraySplit if counts is None else LabelledArraySplit
+    splits: list[Split] = [kind(each, target, scale, counts) for each, target in zip(rows, targets, strict=True)]
+    return Splits(*splits)
+
+
+def image_splits(
+    rows: Sequence[Rows], targets: Sequence[Tensor], augment: Augment, tokenizer: Tokenizer, spec: DataSpec
+) -> Splits:
+    """Returns the splits of an array of images, of token ids where the tokenizer makes them.
+
+    Others are normalized by the training images. Only those are augmented.
+    """
+    last = channels_are_last(rows[0].values.shape[1:])
+    count = len(rows[0].index)
+    sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
+    images = channels_first(rows[0].take(sample), last=last)
+    scale = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
+    preprocess = (Preprocess(scale, each) for each in (augment, Augment(), Augment()))
+    splits = [ImageArraySplit(*each, last=last) for each in zip(rows, targets, preprocess, strict=True)]
+    return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)

@@ -1,0 +1,113 @@
+"""Shared parts of texts with a class each: a split of encoded texts, and simple models of the same task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, SimpleModel, TextTokenizer
+from blockyard.data.splits.simple_models import MOST_SAMPLES, MOST_TOKENS, majority_model, tf_idf
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """What a split of texts with a class each is made of.
+
+    stream: (T,) int32 token ids of all documents; start, lengths: (n,) int64, the tokens of each text in it
+    target: (n,) int64 classes; slice: (n,) int64 index into `DataSpec.slices`, or None without slices
+    slack: (n,) int64, how far a window may be moved to the right within its document; None where texts are whole
+    separator: the token id between the two texts of a pair, which no tokenizer decodes; None for single texts
+    """
+
+    stream: Tensor
+    start: Tensor
+    lengths: Tensor
+    target: Tensor
+    slice: Tensor | None = None
+    slack: Tensor | None = None
+    separator: int | None = None
+
+    def select(self, indices: Tensor) -> LabelledTexts:
+        """Returns the texts `indices` (m,); the stream stays as it is."""
+        return LabelledTexts(
+            self.stream,
+            self.start[indices],
+            self.lengths[indices],
+            self.target[indices],
+            None if self.slice is None else self.slice[indices],
+            None if self.slack is None else self.slack[indices],
+            self.separator,
+        )
+
+
+class LabelledSplit:
+    """One split. A key moves all windows by one offset that is drawn from it; whole texts stay as they are.
+
+    variable: texts have different lengths, and batches are padded on the right with token id 0
+    class_counts: (V,) int64, the texts of each class in the training split, on which metrics of classes depend
+    """
+
+    def __init__(
+        self, texts: LabelledTexts, tokenizer: TextTokenizer, train: LabelledTexts, classes: int, *, variable: bool
+    ) -> None:
+        self.texts, self.tokenizer, self.train, self.variable = texts, tokenizer, train, variable
+        self.class_counts = train.target.bincount(minlength=classes)
+
+    def __len__(self) -> int:
+        return len(self.texts.target)
+
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of each text, (n,)."""
+        return self.texts.lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
+        texts = self.texts
+        start, lengths = texts.start[order], texts.lengths[order]
+        position = torch.arange(int(lengths.max()))
+        if texts.slack is not None and key is not None:
+            start = start + texts.slack[order].clamp_max(key % len(position))
+        index = (start[:, None] + position).clamp_max(len(texts.stream) - 1)  # (B, longest)
+        inputs = texts.stream[index].long().masked_fill(position >= lengths[:, None], 0)
+        return Batch(
+            inputs,
+            texts.target[order],
+            lengths=lengths if self.variable else None,
+            slice=None if texts.slice is None else texts.slice[order],
+        )
+
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class, and a linear model of the words."""
+        yield majority_model(self.class_counts)
+        tokens = max(int(self.train.lengths.double().mean()), 1)  # of a text
+        yield tf_idf(
+            lambda order: decoded(self.train.select(order), self.tokenizer),
+            self.train.target,
+            lambda order: decoded(self.texts.select(order), self.tokenizer),
+            len(self.class_counts),
+            min(MOST_SAMPLES, MOST_TOKENS // tokens),
+        )
+
+
+def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
+    """Returns each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
+    bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
+    return [_decode(texts.stream[start:stop].tolist(), tokenizer, texts.separator) for start, stop in bounds]
+
+
+def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> str:
+    if separator is None:
+        return tokenizer.decode(ids)
+    middle = ids.index(separator)
+    return f"{tokenizer.decode(ids[:middle])} {tokenizer.decode(ids[middle + 1 :])}"
+
+
+def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:
+    """Returns the token ids of all texts in one stream (T,) int32, and how many each has (n,) int64."""
+    token_ids = [tokenizer.encode(text) for text in texts]
+    lengths = torch.tensor([len(each) for each in token_ids], dtype=torch.int64)
+    return torch.tensor([token_id for each in token_ids for token_id in each], dtype=torch.int32), lengths

@@ -1,0 +1,154 @@
+"""Recordings and what is said or played in each: a sound as the source, a text as the sequence.
+
+source   |~~~~~^^^~~|         int16 samples of any length, padded on the right with silence
+inputs   START 5 8 A END      what a decoder writes, or what CTC finds in the sound
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.data.files.sounds import BadSoundError, SoundFiles, decode
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.errors import UserError
+from blockyard.ops import ctc
+
+log = logging.getLogger("blockyard")
+
+
+class Recording(NamedTuple):
+    """A sound and its text. name: of the file, or a number; samples: (T,) int16."""
+
+    name: str
+    samples: Tensor
+    text: str
+
+
+class RaggedSounds(NamedTuple):
+    """Sounds of any length in one stream. stream: (all samples,) int16; start, lengths: (n,) int64."""
+
+    stream: Tensor
+    start: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, sounds: Sequence[Tensor]) -> RaggedSounds:
+        """Joins sounds (T,) int16."""
+        lengths = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
+        return cls(torch.cat(list(sounds)), lengths.cumsum(0) - lengths, lengths)
+
+    def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the sounds `order` (B,) as (B, longest) int16, silent behind their ends, and their lengths (B,)."""
+        lengths = self.lengths[order]
+        position = torch.arange(int(lengths.max()))
+        index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
+        return self.stream[index].masked_fill(position >= lengths[:, None], 0), lengths
+
+
+class RecordingSplit:
+    """Recordings of one split in memory.
+
+    pairs: (name, text) of each; target: start, the text's token ids, end; lengths: (n,) int64, samples of each
+    least_tokens: (n,) int64, that an alignment of the text has
+    """
+
+    def __init__(self, recordings: Sequence[Recording], tokenizer: TextTokenizer, ends: tuple[int, int]) -> None:
+        self.tokenizer = tokenizer
+        self.pairs = [(each.name, each.text) for each in recordings]
+        self.sounds = RaggedSounds.of([each.samples for each in recordings])
+        self.lengths = self.sounds.lengths
+        token_ids = [tokenizer.encode(each.text) for each in recordings]
+        self.least_tokens = torch.tensor([ctc.least_tokens(each) for each in token_ids])
+        self.target = RaggedSequences.of([[ends[0], *each, ends[1]] for each in token_ids])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, N + 1): start, text, end; and source (B, T) int16; both padded to the batch's longest."""
+        inputs, lengths = self.target.padded(order)
+        source, source_lengths = self.sounds.padded(order)
+        return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns the text of token ids."""
+        return self.tokenizer.decode(token_ids)
+
+
+@dataclass(kw_only=True, eq=False)
+class RecordingData(LoadedData):
+    """Recordings with a text each. Subclasses set `sizes` and `rate`, and implement `recordings`."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """The most samples of a recording, and tokens of a text with its end."""
+
+    @property
+    @abstractmethod
+    def samples_a_second(self) -> int:
+        """Of every recording."""
+
+    @property
+    def spec(self) -> DataSpec:
+        """Texts of different lengths, each beside a sound."""
+        samples, tokens = self.sizes
+        source = DataSpec("audio", (samples,), variable=True, rate=self.samples_a_second)
+        return DataSpec("text", (tokens,), variable=True, source=source)
+
+    @abstractmethod
+    def recordings(self) -> list[list[Recording]]:
+        """Returns those of the training, the validation and the test split, and sets the fingerprint."""
+
+    def read_source(self, path: str) -> Tensor:
+        """Returns the samples of a sound file, (1, T) int16. Raises UserError for one that cannot be used."""
+        file, rate = Path(path).expanduser(), self.samples_a_second
+        try:
+            return decode(SoundFiles(file.parent).content(file.name), file.suffix, rate, resample=True)[None]
+        except BadSoundError as error:
+            raise UserError(f"{path} {error}") from None
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Reads the recordings; fits the tokenizer on the training texts unless its state was loaded."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"the texts of recordings need a text tokenizer, not {type(tokenizer).__name__}")
+        splits = self.kept_of(self.recordings())
+        if not tokenizer.state():
+            tokenizer.fit(each.text for each in splits[0])
+        tokens = tokenizer.spec(self.spec)
+        if tokens.start is None or tokens.end is None:
+            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
+        parts = []
+        for name, split in zip(Splits._fields, splits, strict=True):
+            kept = [each for each in split if 0 < len(tokenizer.encode(each.text)) < self.sizes[1]]
+            if len(kept) < len(split):
+                log.warning("%d of %d %s texts are left out: too long", len(split) - len(kept), len(split), name)
+            if not kept:
+                raise UserError(
+                    f"no text of the {name} split has at most {self.sizes[1] - 1} tokens; raise data.context"
+                )
+            parts.append(RecordingSplit(kept, tokenizer, (tokens.start, tokens.end)))
+        self._warn_of_unknown(splits, tokenizer)
+        return Splits(*parts)
+
+    def _warn_of_unknown(self, splits: Sequence[Sequence[Recording]], tokenizer: TextTokenizer) -> None:
+        for name, split in zip(Splits._fields, splits, strict=True):
+            texts = [each.text for each in split if tokenizer.decode(tokenizer.encode(each.text)) != each.text]
+            if texts:
+                log.warning(
+                    "%d of %d %s texts hold symbols that no training text has, such as %r; no model can write them",
+                    len(texts),
+                    len(split),
+                    name,
+                    texts[0][:80],
+                )

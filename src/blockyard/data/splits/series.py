@@ -1,0 +1,207 @@
+"""Shared parts of time series: splits by time, standardizing, and windows of a history and the steps after it.
+
+    values    |------------ train ------------|-- validation --|----- test -----|     in order of time
+    window         [history][horizon]                                                 starts at every step
+                                     [history][horizon]                               a target lies in one split only
+
+A window of the validation or test split begins up to `history` steps before that split, so that all of its steps are
+predicted; every window counts.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Positive, Splits, Tokenizer
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class SeriesSplit:
+    """Windows of one split: inputs (B, history, C), target (B, horizon, C), float32, NaN where a value is missing.
+
+    values: (T, C), standardized; starts: (windows,) int64, the first step of each window
+    apart: whether each channel of a window is a sample of its own, with C = 1
+    mean, std: (C,), of the training split, in the units of the data
+    """
+
+    def __init__(
+        self, values: Tensor, starts: Tensor, lengths: tuple[int, int], apart: bool, moments: tuple[Tensor, Tensor]
+    ) -> None:
+        self.values, self.starts, self.apart = values, starts, apart
+        self.history, self.horizon = lengths
+        self.mean, self.std = moments
+
+    def __len__(self) -> int:
+        return len(self.starts) * (self.values.shape[1] if self.apart else 1)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the windows `order` (B,); with channels apart, all channels of a window follow each other."""
+        channels = self.values.shape[1]
+        window, channel = (order // channels, order % channels) if self.apart else (order, None)
+        steps = torch.arange(self.history + self.horizon)
+        windows = self.values[self.starts[window, None] + steps]  # (B, history + horizon, C)
+        if channel is not None:
+            windows = windows.gather(2, channel[:, None, None].expand(-1, windows.shape[1], 1))
+        return Batch(windows[:, : self.history], windows[:, self.history :], slice=channel)
+
+
+@dataclass(kw_only=True, eq=False)
+class SeriesData(LoadedData):
+    """Windows of a multivariate time series. Subclasses set `channel_names` and implement `read`.
+
+    Options:
+        history: steps that the model reads
+        horizon: steps that it predicts
+        split: shares of the steps for training, validation and test, in order of time, or three numbers of steps
+        channels: apart makes each channel of a window a sample of its own; together gives the model all of them
+        train_size: training windows to keep, with all of their channels; null keeps all, and a smaller size selects a
+            subset of a larger one. Moments are those of all steps
+        validation_size: validation windows to keep, likewise
+        test_size: test windows to keep, likewise
+    """
+
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 512
+    history: Length = 336
+    horizon: Length = 96
+    split: tuple[Positive, Positive, Positive] = (0.7, 0.1, 0.2)
+    channels: Literal["apart", "together"] = "apart"
+
+    @property
+    @abstractmethod
+    def channel_names(self) -> Sequence[str]:
+        """The names of the channels."""
+
+    @property
+    def spec(self) -> DataSpec:
+        """Histories of one length, and a real-valued target of the horizon's; a slice for each of several channels."""
+        apart = self.channels == "apart"
+        channels = 1 if apart else len(self.channel_names)
+        slices = tuple(self.channel_names) if apart and len(self.channel_names) > 1 else ()
+        return DataSpec(
+            "series", (self.history, channels), target="values", values=(self.horizon, channels), slices=slices
+        )
+
+    @abstractmethod
+    def read(self) -> Tensor:
+        """Reads the values (T, C) float64 in order of time; NaN where one is missing."""
+
+    def times(self) -> list[str] | None:
+        """Reads the time of each step, as text; None where the data has none."""
+        return None
+
+    def times_after(self, steps: int) -> list[str] | None:
+        """Returns the times of the steps after the last; None where they are not known."""
+        return None
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Reads the series, cuts it by time, and standardizes each channel by its training steps.
+
+        Raises UserError for a split that is shorter than a window, and for a channel that does not vary.
+        """
+        values = self.read()
+        first, second, end = self._bounds(len(values))
+        mean, std = self._moments(values[:first])
+        self._fingerprint = sha256([values, f"{first} {second} {end}"])
+        standardized = ((values - mean) / std).float()
+        parts = {
+            "training": (0, first),
+            "validation": (first - self.history, second),
+            "test": (second - self.history, end),
+        }
+        splits = [self._windows(standardized, name, *steps, (mean, std)) for name, steps in parts.items()]
+        for number, split in enumerate(splits):
+            split.starts = split.starts[self.kept(number, len(split.starts))]
+        return Splits(*splits)
+
+    def _windows(self, values: Tensor, name: str, start: int, stop: int, moments: tuple[Tensor, Tensor]) -> SeriesSplit:
+        last = stop - self.history - self.horizon  # the latest start
+        if start < 0 or last < start:
+            raise UserError(
+                f"data.history={self.history} and data.horizon={self.horizon}: the {name} split has "
+                f"{stop - max(start, 0)} steps with the history before it, fewer than one window; use smaller ones or "
+                "another data.split"
+            )
+        starts = torch.arange(start, last + 1)
+        return SeriesSplit(values, starts, (self.history, self.horizon), self.channels == "apart", moments)
+
+    def _bounds(self, steps: int) -> tuple[int, int, int]:
+        """The steps at which the training, the validation and the test split end."""
+        train, _, test = self.split
+        if sum(self.split) <= 1 + 1e-9:
+            if not math.isclose(sum(self.split), 1):
+                raise UserError(f"data.split={list(self.split)}: shares must add up to 1")
+            test_steps = int(steps * test)
+            first = int(steps * train)
+            return first, steps - test_steps, steps
+        first, second, third = (int(count) for count in self.split)
+        if first + second + third > steps or (first, second, third) != tuple(self.split):
+            raise UserError(f"data.split={list(self.split)}: three shares that add up to 1, or at most {steps} steps")
+        return first, first + second, first + second + third
+
+    def _moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (C,) of each channel over the values that are there."""
+        mean = values.nanmean(0)
+        std = (values - mean).square().nanmean(0).sqrt()
+        for name, size in zip(self.channel_names, std.tolist(), strict=True):
+            if not size > 0:
+                raise UserError(f"channel {name} has one value or none in the training split; leave it out")
+        return mean, std
+
+
+# The times of a series' steps as text, and those of the steps that follow.
+
+
+def as_text(column: pandas.Series[Any]) -> list[str]:
+    """Returns the times of a column of numbers or dates, dates without a time of day where all are at midnight."""
+    import pandas
+
+    if pandas.api.types.is_numeric_dtype(column):
+        return [f"{value:.15g}" for value in column.tolist()]
+    return _dates(pandas.DatetimeIndex(pandas.to_datetime(column)))
+
+
+def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
+    """Returns the times of the steps after a column's last; None where its own do not follow a regular calendar.
+
+    Regular are numbers with one distance, and dates whose frequency pandas can tell, such as hours or ends of months.
+    """
+    import numpy as np
+    import pandas
+
+    if len(column) < 3:
+        return None
+    if pandas.api.types.is_numeric_dtype(column):
+        values = column.to_numpy(dtype="float64")
+        distance = values[-1] - values[-2]
+        if not np.allclose(np.diff(values), distance, rtol=1e-6, atol=0):
+            return None
+        return as_text(pandas.Series(values[-1] + distance * np.arange(1, steps + 1)))
+    dates = pandas.DatetimeIndex(pandas.to_datetime(column))
+    with warnings.catch_warnings():  # pandas 4 will return an offset in place of its name; both are read below
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        frequency = pandas.infer_freq(dates)
+    if frequency is None:
+        return None
+    after = pandas.date_range(dates[-1], periods=steps + 1, freq=frequency)[1:]
+    midnight = bool((dates == dates.normalize()).all())
+    return _dates(after) if midnight else [date.isoformat(sep=" ") for date in after]
+
+
+def _dates(dates: Sequence[Any]) -> list[str]:
+    midnight = all(date == date.normalize() for date in dates)
+    return [date.isoformat(sep=" ").partition(" ")[0] if midnight else date.isoformat(sep=" ") for date in dates]

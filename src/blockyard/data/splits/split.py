@@ -1,0 +1,185 @@
+"""Cutting a data set into disjoint splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor
+
+from blockyard.contracts import Batch, Split, Splits
+from blockyard.data.splits.order import mix
+from blockyard.errors import UserError
+
+Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one split
+
+
+def check_fractions(validation: float, test: float) -> None:
+    """Raises ValueError if the validation and test fractions leave nothing for training."""
+    if validation + test >= 1:
+        raise ValueError(
+            f"data.validation_fraction={validation} and data.test_fraction={test} "
+            "leave nothing to train on; their sum must be below 1"
+        )
+
+
+def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Splits samples into two disjoint sets of indices, (kept, held_out), each ascending.
+
+    target: (n,) int64 classes. `held_out` holds `fraction` of all samples, drawn by `seed`, and of
+    each class that share as nearly as whole numbers allow.
+    """
+    generator = torch.Generator().manual_seed(mix("split", seed))
+    shuffled = torch.randperm(len(target), generator=generator)
+    by_class = shuffled[torch.argsort(target[shuffled], stable=True)]
+    # Every (1 / fraction)-th entry of a list sorted by class: exact shares for any fraction.
+    ticks = (torch.arange(len(target) + 1, dtype=torch.float64) * fraction + 1e-9).floor()
+    chosen = ticks[1:] > ticks[:-1]
+    return by_class[~chosen].sort().values, by_class[chosen].sort().values
+
+
+def nested(target: Tensor, size: int, seed: int) -> Tensor:
+    """Selects `size` sample indices of target (n,) int64, ascending; a smaller size selects a subset of a larger one.
+
+    `seed` draws an order of the samples in which each class is spread evenly, so that its share of the
+    first few is its share of all as nearly as whole numbers allow.
+    """
+    generator = torch.Generator().manual_seed(mix("nested", seed))
+    shuffled = torch.randperm(len(target), generator=generator)
+    rank = torch.empty(len(target), dtype=torch.float64)
+    for label in target.unique():
+        members = shuffled[target[shuffled] == label]
+        start = torch.rand((), generator=generator, dtype=torch.float64)
+        rank[members] = (torch.arange(len(members), dtype=torch.float64) + start) / len(members)
+    return rank.argsort(stable=True)[:size].sort().values
+
+
+def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list[list[int]]:
+    """Assigns whole documents to splits; returns a list of document indices per fraction, then the rest.
+
+    Documents come in an order drawn by `seed`. A split takes its first document, and further ones as long
+    as each brings it nearer to its fraction of the total size. The largest document stays in the rest. With
+    fewer documents than splits, the rest is filled first and the last splits stay empty; otherwise every
+    split gets at least one.
+    """
+    generator = torch.Generator().manual_seed(mix("documents", seed))
+    queue = torch.randperm(len(sizes), generator=generator).tolist()
+    total = sum(sizes)
+    rest = [queue.pop(max(range(len(queue)), key=lambda index: sizes[queue[index]]))] if queue else []
+    splits: list[list[int]] = []
+    for number, fraction in enumerate(fractions, start=1):
+        remaining = len(fractions) - number  # splits that still need a document each
+        split: list[int] = []
+        short = fraction * total
+        # Taking a document misses the share by |short - size|, stopping misses it by `short`.
+        while queue and (not split or (len(queue) > remaining and sizes[queue[-1]] <= 2 * short)):
+            split.append(queue.pop())
+            short -= sizes[split[-1]]
+        splits.append(sorted(split))
+    return [*splits, sorted(rest + queue)]
+
+
+# The class of each sample of a split.
+
+_WRAPPED = ("texts", "series", "sequences", "images", "split")  # where splits keep what has the targets
+_CHUNK = 1024
+
+
+def known_classes(split: Any) -> Tensor | None:
+    """Returns the class of each sample (n,) int64 where a split keeps them in memory, else None."""
+    target = getattr(split, "target", None)
+    if isinstance(target, Tensor) and target.ndim == 1 and not target.is_floating_point():
+        return target.long()
+    for name in _WRAPPED:
+        inner = getattr(split, name, None)
+        if inner is not None and not isinstance(inner, Tensor):
+            classes = known_classes(inner)
+            if classes is not None and len(classes) == len(split):
+                return classes
+    return None
+
+
+def classes_of(split: Split) -> Tensor:
+    """Returns the class of each sample (n,) int64; reads the samples where the split does not keep them."""
+    classes = known_classes(split)
+    if classes is not None:
+        return classes
+    parts = []
+    for order in torch.arange(len(split)).split(_CHUNK):
+        target = split.batch(order, None).target
+        if not isinstance(target, Tensor) or target.ndim != 1 or target.is_floating_point():
+            raise ValueError("the data has no class for each sample")
+        parts.append(target)
+    return torch.cat(parts)
+
+
+# Splits whose samples get another target: real values standardized by the training split, and slices.
+
+
+class WithTargets:
+    """The inputs of another split with real-valued targets (n, T), NaN where one is missing.
+
+    mean, std: (T,) of the training split, in the units of the data, by which targets are standardized
+    """
+
+    def __init__(self, split: Split, target: Tensor, mean: Tensor, std: Tensor) -> None:
+        self.split, self.target, self.mean, self.std = split, target, mean, std
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """The items of each input (n,), None where all have the same number."""
+        return getattr(self.split, "lengths", None)
+
+    @property
+    def preprocess(self) -> Any:
+        """How stored bytes become inputs, where they are images."""
+        return getattr(self.split, "preprocess", None)
+
+    @property
+    def scale(self) -> Any:
+        """The mean and standard deviation of each column of the inputs, where they are standardized."""
+        return getattr(self.split, "scale", None)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the inputs `order` (B,) with their targets (B, T)."""
+        return replace(self.split.batch(order, key), target=self.target[order])
+
+
+class Sliced:
+    """Another split with a slice for each sample. slice: (n,) int64."""
+
+    def __init__(self, split: Any, slices: Tensor) -> None:
+        self.split, self.slice = split, slices
+
+    def __len__(self) -> int:
+        return len(self.slice)
+
+    def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` ask before there is a split.
+        if name == "split":
+            raise AttributeError(name)
+        return getattr(self.split, name)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the samples `order` (B,) with their slices (B,)."""
+        return replace(self.split.batch(order, key), slice=self.slice[order])
+
+
+def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) -> Splits:
+    """Returns the splits with real-valued targets, standardized. Raises UserError for one that does not vary.
+
+    values: of each split (n, T) float64, NaN where one is missing; names: T, of the targets
+    """
+    mean = values[0].nanmean(0)  # (T,)
+    std = (values[0] - mean).square().nanmean(0).sqrt()
+    for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True):
+        if not size > 1e-12 * max(1.0, abs(level)):
+            raise UserError(f"the target {name} has one value or none in the training split; leave it out")
+    standardized = [((each - mean) / std).float() for each in values]
+    return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))

@@ -1,0 +1,183 @@
+"""Shared parts of the synthetic tasks: sequences of token ids, generated from a seed.
+
+Candidate sequences are numbered 0, 1, ... and each is a hash of (data_seed, number), so they are the same
+on every machine. A hash of its token ids assigns each sequence to a split, so that no two splits share one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Samples, Seed, Splits, Tokenizer
+from blockyard.data.files.digest import sha256
+from blockyard.data.splits.hash import hash_sequences, uniform
+from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
+from blockyard.errors import UserError
+
+CHUNK = 8192  # candidates generated at a time
+TRIES = 200  # chunks after which a task counts as having too few different sequences
+HELD_OUT = 0.1  # share of all possible sequences that may go to validation, and the same to test
+
+
+class TaskBatch(NamedTuple):
+    """Sequences of a task. inputs: (n, N) int64; target: (n, N) with `Batch.ignore`, or (n,); lengths: (n,) or None."""
+
+    inputs: Tensor
+    target: Tensor
+    lengths: Tensor | None = None
+
+    def select(self, indices: Tensor) -> TaskBatch:
+        """Returns the sequences `indices` (m,), or those where a mask (n,) is True."""
+        lengths = None if self.lengths is None else self.lengths[indices]
+        return TaskBatch(self.inputs[indices], self.target[indices], lengths)
+
+    @classmethod
+    def concatenate(cls, batches: list[TaskBatch], count: int) -> TaskBatch:
+        """Joins batches and keeps the first `count` sequences."""
+        inputs = torch.cat([batch.inputs for batch in batches])[:count]
+        target = torch.cat([batch.target for batch in batches])[:count]
+        lengths = [batch.lengths for batch in batches if batch.lengths is not None]
+        return cls(inputs, target, torch.cat(lengths)[:count] if lengths else None)
+
+
+class TaskSplit:
+    """A split in memory; sequences of different lengths are cut to the longest of a batch.
+
+    regenerate: (count, factor) -> as many sequences of the same split, `factor` times as long
+    """
+
+    redrawn = True
+
+    def __init__(self, sequences: TaskBatch, regenerate: Callable[[int, int], TaskBatch]) -> None:
+        self.sequences = TaskBatch(sequences.inputs.int(), sequences.target.int(), sequences.lengths)
+        self.regenerate = regenerate
+
+    def at_length(self, count: int, factor: int) -> TaskSplit:
+        """Returns `count` sequences of the task, `factor` times as long."""
+        return TaskSplit(self.regenerate(count, factor), self.regenerate)
+
+    def __len__(self) -> int:
+        return len(self.sequences.inputs)
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """The tokens of each sequence (n,), None where all have the same number."""
+        return self.sequences.lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
+        inputs, target, lengths = self.sequences.select(order)
+        longest = inputs.shape[1] if lengths is None else int(lengths.max())
+        target = target[:, :longest] if target.ndim == 2 else target
+        return Batch(inputs[:, :longest].long(), target.long(), lengths=lengths)
+
+
+@dataclass(kw_only=True, eq=False)
+class SyntheticTask(LoadedData):
+    """Sequences of token ids that follow one known rule. Subclasses implement `generate`.
+
+    Options:
+        length: tokens of a sequence
+        samples: training sequences
+        eval_samples: sequences of the validation split, and of the test split
+        data_seed: seed of the sequences; independent of the run's seed, so that all seeds share them
+        batch_size: sequences in a training step, over all processes
+        eval_batch_size: sequences in a validation or test step, over all processes
+    """
+
+    length: Length = 64
+    samples: Samples = 20_000
+    eval_samples: Samples = 1_000
+    data_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def spec(self) -> DataSpec:
+        """Sequences of one length with a target at some or all positions."""
+        return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, resizable=True)
+
+    def bytes_in_memory(self) -> int:
+        """Returns the size of all sequences as int64."""
+        return (self.samples + 2 * self.eval_samples) * self.length * 8
+
+    @abstractmethod
+    def generate(self, random: SampleRandom) -> TaskBatch:
+        """Generates a sequence for each sample number of `random`; those that break a constraint may be left out."""
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Generates the splits. Raises ValueError if the task has too few different sequences to hold some out."""
+        counts = (self.samples, self.eval_samples, self.eval_samples)
+        splits = self._generate_splits(tuple(self.size_of(n, count) for n, count in enumerate(counts)))
+        self._fingerprint = sha256(tensor for split in splits for tensor in split if tensor is not None)
+        return Splits(*(TaskSplit(split, partial(self._regenerate, n)) for n, split in enumerate(splits)))
+
+    def lengthened(self, factor: int) -> Self:
+        """Returns the task with sequences `factor` times as long and the same number of targets in each."""
+        task = copy(self)
+        task.length = self.length * factor
+        return task
+
+    def _regenerate(self, split: int, count: int, factor: int) -> TaskBatch:
+        """Generates sequences of a split at another length; at factor 1 they are its first ones."""
+        counts = tuple(count if number == split else 0 for number in range(3))
+        (sequences,) = self.lengthened(factor)._generate_splits(counts)
+        return sequences
+
+    def _generate_splits(self, counts: tuple[int, ...]) -> list[TaskBatch]:
+        """Generates `counts[i]` sequences of split i, leaving out splits of none.
+
+        Raises ValueError if the task has too few different ones.
+        """
+        batches: list[list[TaskBatch]] = [[], [], []]
+        generated = [0, 0, 0]
+        key = mix(type(self).__name__, self.data_seed)
+        for chunk in range(TRIES + 4 * sum(counts) // CHUNK):
+            candidates = self.generate(SampleRandom(key, torch.arange(chunk * CHUNK, (chunk + 1) * CHUNK)))
+            share = hash_sequences(candidates.inputs)  # (n,) in [0, 1)
+            split = (share < HELD_OUT).long() + 2 * ((share >= HELD_OUT) & (share < 2 * HELD_OUT)).long()  # (n,)
+            for number in range(3):
+                if generated[number] < counts[number]:
+                    batches[number].append(candidates.select(split == number))
+                    generated[number] += len(batches[number][-1].inputs)
+            if all(have >= need for have, need in zip(generated, counts, strict=True)):
+                break
+        else:
+            raise UserError(
+                f"{type(self).__name__} with these options has too few different sequences to keep the splits "
+                f"disjoint (generated {generated}, needed {list(counts)}); raise data.length or the vocabulary"
+            )
+        return [TaskBatch.concatenate(part, count) for part, count in zip(batches, counts, strict=True) if part]
+
+
+class SampleRandom(NamedTuple):
+    """Random numbers by sample number, the same for a sample whatever the others are. order: (n,) int64."""
+
+    key: int
+    order: Tensor
+
+    def uniform(self, stream: str, count: int) -> Tensor:
+        """Returns (n, count) float64 in [0, 1); streams of different names are independent."""
+        return uniform(mix(stream, self.key), self.order, count).T
+
+    def integers(self, stream: str, count: int, high: int) -> Tensor:
+        """Returns (n, count) int64 from 0 to `high` - 1."""
+        return (self.uniform(stream, count) * high).long()
+
+    def distinct(self, stream: str, count: int, high: int) -> Tensor:
+        """Returns (n, count) different numbers from 0 to `high` - 1 in random order."""
+        return self.uniform(stream, high).topk(count, 1, largest=False).indices

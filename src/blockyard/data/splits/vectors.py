@@ -1,0 +1,80 @@
+"""Vectors of numbers with a class each: a split in memory, and simple models of the same task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+
+from blockyard.contracts import Batch, SimpleModel, Split
+from blockyard.data.splits.simple_models import equally_spaced, linear, majority_model, most_of_classes, sampled
+from blockyard.errors import UserError
+
+
+class VectorSplit:
+    """One split. values: (n, F) float32, standardized, NaN where one is missing; target: (n,) int64 classes.
+
+    scale: mean and standard deviation (F,) of the training split, double
+    """
+
+    def __init__(self, values: Tensor, target: Tensor, scale: tuple[Tensor, Tensor]) -> None:
+        self.values, self.target, self.scale = values, target, scale
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, F) and classes (B,). Nothing is augmented."""
+        return Batch(self.values[order], self.target[order])
+
+
+class LabelledVectors(VectorSplit):
+    """A split with baselines. train: the training split; class_counts: (V,) int64, of the training split."""
+
+    def __init__(
+        self,
+        values: Tensor,
+        target: Tensor,
+        scale: tuple[Tensor, Tensor],
+        train: tuple[Tensor, Tensor],
+        classes: int,
+    ) -> None:
+        super().__init__(values, target, scale)
+        self.train = train
+        self.class_counts = train[1].bincount(minlength=classes)
+
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class, and a linear model of the numbers."""
+        yield majority_model(self.class_counts)
+        (values, target), classes = self.train, len(self.class_counts)
+        some = equally_spaced(len(values), most_of_classes(classes))
+
+        def fit() -> Callable[[Tensor], Tensor]:
+            predict = linear(values[some], target[some], classes)
+            return lambda order: predict(self.values[order])
+
+        yield SimpleModel("linear", fit, sampled("fitted", len(some), len(values)))
+
+
+def vector_splits(
+    parts: Sequence[Tensor], targets: Sequence[Tensor], names: Sequence[str], classes: int | None
+) -> list[Split]:
+    """Returns a split of each part, standardized by the first. Raises UserError for a column that does not vary.
+
+    parts: (n, F) float64, NaN where a value is missing; targets: (n,) int64 classes; names: F, of the columns
+    classes: V, None where the targets are not classes
+    """
+    mean = parts[0].nanmean(0)  # (F,)
+    std = (parts[0] - mean).square().nanmean(0).sqrt()
+    constant = [
+        name
+        for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True)
+        if not size > 1e-12 * max(1.0, abs(level))
+    ]
+    if constant:
+        raise UserError(f"{', '.join(constant[:20])}: one value or none in the training split; leave the columns out")
+    values = [((part - mean) / std).float() for part in parts]
+    pairs = list(zip(values, targets, strict=True))
+    if classes is None:
+        return [VectorSplit(*pair, (mean, std)) for pair in pairs]
+    return [LabelledVectors(*pair, (mean, std), pairs[0], classes) for pair in pairs]
