@@ -22,7 +22,7 @@ With predictions, also write the prediction for each sample to predictions-SPLIT
 does for the test split at its end: for runs of older versions, and for other splits. Weights other than those of the
 run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `compare` shows those of the test split.
 
-With metrics, further metrics of torchmetrics by name, as `objective.metrics` takes them.
+With metrics, further metrics of torchmetrics by name or of your own, as `objective.metrics` takes them.
 
 With data.root, data.path or data.splits, the data are read from another place than in training; a warning says so where
 their content is not that of the run.

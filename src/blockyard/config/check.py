@@ -21,7 +21,7 @@ from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.compose import Composed, complete
 from blockyard.config.instantiate import settings
 from blockyard.config.local_path import url_problem
-from blockyard.config.placed_nodes import LAYERS, Placed, placed_nodes, unknown_names
+from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
 from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Root, options
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
@@ -221,8 +221,8 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         yield Issue(f"{key}._target_", text, [f"allow=[{package}] for a package of your own"])
         return
     if not place.may_be(allow):
-        text = f"{target} cannot be a {place.required.__name__} here; one of {' or '.join(LAYERS)} can, or of your own"
-        yield Issue(f"{key}._target_", text)
+        packages = " or ".join((*place.packages, "a package of your own"))
+        yield Issue(f"{key}._target_", f"{target} cannot be a {place.kind} here; one of {packages} can")
         return
     try:
         located = locate(target)
@@ -235,7 +235,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         if reason:
             yield Issue(f"{key}._target_", reason)
     elif not issubclass(located, place.required):
-        yield Issue(f"{key}._target_", f"{target} is not a {place.required.__name__}")
+        yield Issue(f"{key}._target_", f"{target} is not a {place.kind}")
     elif bool(place.node.get("_partial_")) != place.late:
         text = "must be true for what is built from a Context, and false elsewhere"
         yield Issue(f"{key}._partial_", text, [str(place.late)])
@@ -252,7 +252,13 @@ def _values(place: Placed, *, on_this_machine: bool) -> Iterator[Issue]:
             yield Issue(f"{key}.{name}", f"{place.target} has no option {quoted(name)}; {has}", hints)
             continue
         slot = declared[name].slot
-        if slot is not None and slot.named and isinstance(value, dict) and not tree.is_node(value):
+        if (
+            slot is not None
+            and slot.named
+            and not slot.or_plain
+            and isinstance(value, dict)
+            and not tree.is_node(value)
+        ):
             named = [each for each in value if tree.is_node(value[each])]
             for each in (each for each in value if each not in named):
                 yield Issue(

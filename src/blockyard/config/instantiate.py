@@ -39,6 +39,10 @@ def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | No
 
 def _argument(option: Option, value: Any, allow: list[str]) -> Any:
     """What the constructor gets for an option."""
+    if option.slot is not None and option.slot.or_plain and isinstance(value, dict):
+        nodes = {name: partial(instantiate, node, allow) for name, node in value.items() if is_node(node)}
+        converted = option.convert({name: each for name, each in value.items() if name not in nodes})
+        return {name: nodes.get(name) or converted[name] for name in value}
     if not _holds_nodes(value):
         return option.convert(value)
     if option.slot is not None and option.slot.deferred:

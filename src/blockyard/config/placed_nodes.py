@@ -11,9 +11,9 @@ from torch import nn
 from blockyard.config import catalog, tree
 from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.schema import RESERVED, Option, options
-from blockyard.config.targets import allow_of, allowed, locate, own_packages
+from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
 from blockyard.config.tree import is_node
-from blockyard.contracts import Issue
+from blockyard.contracts import Issue, TorchMetric
 from blockyard.errors import near
 
 # Modules of other libraries may read files or connect as they are made.
@@ -45,12 +45,21 @@ class Placed(NamedTuple):
         except ValueError:
             return {}
 
+    @property
+    def kind(self) -> str:
+        """The class that its own must derive from, as text."""
+        return "torchmetrics.Metric" if self.required is TorchMetric else self.required.__name__
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The trusted packages that may have what is built here."""
+        if self.required is TorchMetric:
+            return ()  # those of torchmetrics have names
+        return LAYERS if issubclass(self.required, nn.Module) else TRUSTED_PACKAGES
+
     def may_be(self, allow: list[str]) -> bool:
         """Whether its package may have what is built here: a module is ours, torch's, or of an allowed package."""
-        return not issubclass(self.required, nn.Module) or self.target.split(".")[0] in (
-            *LAYERS,
-            *own_packages(allow),
-        )
+        return self.target.split(".")[0] in (*self.packages, *own_packages(allow))
 
 
 def placed_nodes(config: dict[str, Any], allow: list[str]) -> Iterator[Placed]:

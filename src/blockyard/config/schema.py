@@ -87,6 +87,7 @@ class Slot(NamedTuple):
     named: there are several, by name
     optional: null will do
     deferred: the node is built when the option is called, so that what reads files as it is made waits for its use
+    or_plain: a plain value will do too, and beside nodes by name plain values by name
     """
 
     required: type
@@ -94,6 +95,7 @@ class Slot(NamedTuple):
     named: bool = False
     optional: bool = False
     deferred: bool = False
+    or_plain: bool = False
 
     def fits(self, value: Any) -> bool:
         """Whether a value is a node, or nodes by name, whatever their classes."""
@@ -122,12 +124,15 @@ def slot(annotation: Any) -> Slot | None:
     """The nodes that an option with this annotation takes; None where it takes plain values.
 
     Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
-    are several by name, and a module is a node itself.
+    are several by name, and a module is a node itself. Other members of a union are plain values that will do instead.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         slots = [inner for each in arguments if (inner := slot(each))]
-        return slots[0]._replace(optional=type(None) in arguments) if slots else None
+        if not slots:
+            return None
+        plain = slots[0].or_plain or len(slots) < sum(each is not type(None) for each in arguments)
+        return slots[0]._replace(optional=type(None) in arguments, or_plain=plain)
     if origin is Callable:
         product = arguments[-1]
         if not arguments:
@@ -203,8 +208,11 @@ class Option:
 
         on_this_machine: also whether this machine has CPU cores enough
         """
-        if self.slot is not None:
-            return None if self.slot.fits(value) else f"expected {self.describe()}: {self.slot.example}"
+        if self.slot is not None and self.slot.fits(value):
+            return None
+        if self.slot is not None and not self.slot.or_plain:
+            return f"expected {self.describe()}: {self.slot.example}"
+        value = self._without_nodes(value)
         adapter = _adapter(self.annotation)
         try:
             if nested_node(value):
@@ -222,10 +230,16 @@ class Option:
 
     def convert(self, value: Any) -> Any:
         """`value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
-        if self.slot is not None:
+        if self.slot is not None and not self.slot.or_plain:
             return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+
+    def _without_nodes(self, value: Any) -> Any:
+        """`value` without the nodes by name that may be among plain values."""
+        if self.slot is None or not self.slot.named or not isinstance(value, dict) or is_node(value):
+            return value
+        return {name: each for name, each in value.items() if not (is_node(each) and self.slot.fits({name: each}))}
 
 
 @cache
@@ -264,7 +278,7 @@ def _hints(target: type) -> dict[str, Any]:
 def describe(annotation: Any) -> str:
     """A type hint as text for the user."""
     place = slot(annotation)
-    if place is not None:
+    if place is not None and not place.or_plain:
         return place.describe()
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

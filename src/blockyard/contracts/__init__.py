@@ -42,7 +42,7 @@ from blockyard.contracts.modules import (
     auxiliary_loss,
     iter_blocks,
 )
-from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, Transcriber, any_split
+from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, TorchMetric, Transcriber, any_split
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -149,6 +149,7 @@ __all__ = [
     "TokenMixer",
     "TokenSpec",
     "Tokenizer",
+    "TorchMetric",
     "Traits",
     "Transcriber",
     "Transcripts",

@@ -51,6 +51,14 @@ def ignored(target: Target, dummy: Tensor) -> Target:
     return target.masked_fill(dummy.reshape(-1, *[1] * (target.ndim - 1)), value)
 
 
+class TorchMetric(ABC):  # noqa: B024 - classes are recognised, none is derived from it
+    """Any class that derives from `torchmetrics.Metric`. It is known by its name, as importing torchmetrics is slow."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return any(f"{base.__module__}.{base.__name__}" == "torchmetrics.metric.Metric" for base in other.__mro__)
+
+
 class Objective(ABC):
     """The task of a model: its target, its loss and its metrics."""
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from blockyard.contracts import NonNegative, Objective, Rate
+from blockyard.contracts import NonNegative, Objective, Rate, TorchMetric
 from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:
     import torchmetrics
 
-MetricNames = list[str] | dict[str, dict[str, Any]]
+MetricNames = list[str] | dict[str, dict[str, Any] | Callable[[], TorchMetric]]
 
 
 class ClassObjective(Objective):
@@ -23,7 +24,8 @@ class ClassObjective(Objective):
         label_smoothing: share of the target spread evenly over all classes or token ids, in the training loss
         z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
         metrics: further metrics of torchmetrics, such as [F1Score, AUROC, CalibrationError], or by names of your own
-            with options, {top5: {metric: Accuracy, top_k: 5, average: micro}}
+            with options, {top5: {metric: Accuracy, top_k: 5, average: micro}}; a class of your own, derived from
+            torchmetrics.Metric, is {mine: {_target_: mypackage.MyMetric}} with allow=[mypackage]
     """
 
     def __init__(
@@ -67,4 +69,5 @@ class ClassObjective(Objective):
             return own
         from blockyard.objective._named_metrics import NamedMetric
 
-        return own | {name: NamedMetric(*arguments) for name, arguments in self._named.items() if name not in own}
+        further = {name: NamedMetric(*arguments) for name, arguments in self._named.items()}
+        return own | {name: metric for name, metric in further.items() if name not in own or metric.options is None}

@@ -1,9 +1,12 @@
-"""Metrics of torchmetrics by name, beside those of an objective on classes or tokens.
+"""Metrics of torchmetrics by name and of the user's own, beside those of an objective on classes or tokens.
 
     objective.metrics=[F1Score,CalibrationError]
     objective.metrics={top5: {metric: Accuracy, top_k: 5, average: micro}}
+    objective.metrics={recall_of_1: {_target_: mypackage.metrics.Recall, index: 1}} allow=[mypackage]
 
 A name is that of a class of torchmetrics.classification without its `Multiclass`; options are held to its signature.
+A class of the user's own derives from `torchmetrics.Metric`. All are given probabilities (M, V) float64 and targets
+(M,) int64, those that count.
 Importing torchmetrics takes seconds, so this module is imported where a name is given.
 """
 
@@ -13,7 +16,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError
@@ -28,7 +31,7 @@ from torchmetrics import Metric
 from blockyard.contracts import Batch
 from blockyard.errors import did_you_mean, fold
 
-Made = tuple[type[Metric], dict[str, Any]]  # a class of torchmetrics, and its options
+Made = tuple[Callable[..., Metric], dict[str, Any] | None]  # a class of torchmetrics, and its options; or one's own
 
 PREFIX = "Multiclass"
 KEY = "objective.metrics"
@@ -38,22 +41,26 @@ _CLASSES, _SAMPLES = 12, 24  # of the trial
 
 
 class NamedMetric(Metric):
-    """A metric of torchmetrics over the targets that count; it learns the number of classes from the first logits."""
+    """A metric of torchmetrics over the targets that count; it learns the number of classes from the first logits.
+
+    kind: a class of torchmetrics, with its options; or with options None, a function that gives a metric of the user's
+    """
 
     is_differentiable = False
     full_state_update = False
 
-    def __init__(self, kind: type[Metric], options: Mapping[str, Any]) -> None:
+    def __init__(self, kind: Callable[..., Metric], options: Mapping[str, Any] | None) -> None:
         super().__init__()
-        self.kind, self.options = kind, dict(options)
+        self.kind, self.options = kind, options
+        declared: Any = kind if options is not None else kind()
         # torchmetrics guards this name against plain assignment.
-        object.__setattr__(self, "higher_is_better", kind.higher_is_better)
+        object.__setattr__(self, "higher_is_better", declared.higher_is_better)
         self.inner: Metric | None = None
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
         if self.inner is None:
-            instance = self.kind(num_classes=prediction.shape[-1], validate_args=False, **self.options)
+            instance = _instance(self.kind, self.options, prediction.shape[-1], validate_args=False)
             self.inner = instance.to(prediction.device)
             self.inner.sync_on_compute = self.sync_on_compute
         logits, target = prediction.flatten(0, -2), target.flatten()
@@ -63,36 +70,74 @@ class NamedMetric(Metric):
 
     def compute(self) -> Tensor:
         """The value over all updates; NaN where there was none."""
-        return torch.tensor(torch.nan) if self.inner is None else self.inner.compute()
+        return torch.tensor(torch.nan) if self.inner is None else torch.as_tensor(self.inner.compute())
 
 
-def named_metrics(wanted: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, Made]:
-    """The class and the options of each metric, by its column. Raises ValueError for what does not exist."""
+def named_metrics(wanted: Sequence[str] | Mapping[str, Any]) -> dict[str, Made]:
+    """The class and the options of each metric, by its column. Raises ValueError for what does not exist.
+
+    wanted: names; or by column a name with options, or a function that gives a metric of the user's own
+    """
     if isinstance(wanted, Mapping):
-        entries = {str(column): dict(options) for column, options in wanted.items()}
+        entries = {str(column): entry if callable(entry) else dict(entry) for column, entry in wanted.items()}
     else:
         entries = {_snake(_spelled(name)): {"metric": name} for name in wanted}
-    return {column: _checked(column, options) for column, options in entries.items()}
+    return {
+        column: _own(column, entry) if callable(entry) else _checked(column, entry) for column, entry in entries.items()
+    }
 
 
 def check_classes(named: Mapping[str, Made], classes: int) -> None:
-    """Raises ValueError for options that do not fit the number of classes, such as a top_k above it."""
+    """Raises ValueError for options that do not fit the number of classes, such as a top_k above it.
+
+    A metric of the user's own is computed once.
+    """
     for column, (kind, options) in named.items():
+        if options is None:
+            _try_own(column, kind, classes)
+            continue
         try:
             kind(num_classes=classes, **options)
         except ValueError as error:
             raise ValueError(f"{KEY}: {column} does not work with {classes} classes: {_line(error)}") from error
 
 
+def _instance(kind: Callable[..., Metric], options: Mapping[str, Any] | None, classes: int, **more: Any) -> Metric:
+    return kind() if options is None else kind(num_classes=classes, **more, **options)
+
+
+def _own(column: str, build: Callable[..., Metric]) -> Made:
+    _check_column(column, "a metric of your own", "{NAME: {_target_: ...}}")
+    return build, None
+
+
+def _try_own(column: str, build: Callable[..., Metric], classes: int) -> None:
+    """Compute a metric of the user's own once. Raises ValueError where it fails, or its value is not one number."""
+    with torch.device("cpu"):
+        index = torch.arange(_SAMPLES)
+        scores = (index[:, None] * classes + torch.arange(classes)).double().sin().softmax(-1)
+        try:
+            metric = build()
+            metric.update(scores, index % classes)
+            value = torch.as_tensor(metric.compute())
+        except Exception as error:  # a user's own class may fail in any way
+            shape = f"probabilities ({_SAMPLES}, {classes}) and targets ({_SAMPLES},)"
+            raise ValueError(f"{KEY}.{column} fails on {shape}: {type(error).__name__}: {_line(error)}") from error
+    if value.numel() != 1:
+        raise ValueError(f"{KEY}.{column} gives {value.numel()} numbers; a metric gives one")
+
+
+def _check_column(column: str, name: str, example: str) -> None:
+    if column in TAKEN or not re.fullmatch(r"[a-zA-Z]\w*", column):
+        why = "which objectives have themselves" if column in TAKEN else "which is not letters and digits"
+        raise ValueError(f"{KEY}: {name} would be called {column!r}, {why}; name it: {example}")
+
+
 def _checked(column: str, options: dict[str, Any]) -> Made:
     if "metric" not in options:
         raise ValueError(f"{KEY}.{column} names no metric; write {{{column}: {{metric: F1Score}}}}")
     name = _spelled(str(options.pop("metric")))
-    if column in TAKEN or not re.fullmatch(r"[a-zA-Z]\w*", column):
-        why = "which objectives have themselves" if column in TAKEN else "which is not letters and digits"
-        raise ValueError(
-            f"{KEY}: {name} would be called {column!r}, {why}; name it: {{macro_{_snake(name)}: {{metric: {name}}}}}"
-        )
+    _check_column(column, name, f"{{macro_{_snake(name)}: {{metric: {name}}}}}")
     kind: type[Metric] = getattr(torchmetrics.classification, f"{PREFIX}{name}")
     declared = [each for each in inspect.signature(kind.__init__).parameters if each not in _SET_HERE]
     for key in options:

@@ -32,6 +32,10 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     unit = getattr(instantiate(config["tokenizer"], allow), "unit", None)  # of tokens of images
     facts = {"units": (), "bytes_per_token": 1.0} if unit is None else {"units": (unit,), "bytes_per_token": None}
     metrics = objective.metrics(any_split(class_counts=counts, **facts))
+    if plain in metrics and plain != best and getattr(metrics[plain], "higher_is_better", None) is None:
+        raise UserError(
+            f"metric: {metric} has no better direction; its class says it: higher_is_better = True or False"
+        )
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
     if higher is None or (at and after not in suffixes and not (plain == best and after in data.slices)):
         available = [
