@@ -36,7 +36,7 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # The same inside a room, where it has floors; "." stands for its loose files.
 INNER_FLOORS = {
-    "data": ("files", "splits", "."),
+    "data": ("files", "splits", "rows", "."),
 }
 
 # Libraries that take a tenth of a second or more to import: why an import may stand inside a function.

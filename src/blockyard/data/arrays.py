@@ -49,7 +49,7 @@ from blockyard.data.files.arrays import (
 )
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.pairs import NAMES
-from blockyard.data.splits.arrays import Rows, array_splits, image_splits, scale_of
+from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
 from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import log, split_rows, together
@@ -200,7 +200,7 @@ class Arrays(LoadedData):
             assert self.targets is not None
             target = torch.from_numpy(np.unique(self.targets, return_inverse=True)[1]).long()
         parts = self._parts(target)
-        rows = [Rows(self.values, part) for part in parts]
+        rows = [ArrayRows(self.values, part) for part in parts]
         targets = [target[part] for part in parts]
         forget()  # what was kept is in this module
         self._fingerprint = sha256(
@@ -220,9 +220,9 @@ class Arrays(LoadedData):
         numbers = target if own is None or self.class_names else torch.from_numpy(np.ascontiguousarray(own))
         return [numbers[part] for part in parts]
 
-    def _splits(self, rows: list[Rows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
+    def _splits(self, rows: list[ArrayRows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
         if self.reads == "image":
-            return image_splits(rows, targets, Augment(self.shift, self.crop, self.flip), tokenizer, self.spec)
+            return image_array_splits(rows, targets, Augment(self.shift, self.crop, self.flip), tokenizer, self.spec)
         scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
         own: list[Tensor | None] = list(targets)
         if self.targets is None:

@@ -24,7 +24,7 @@ import numpy as np
 from blockyard.contracts import Text
 from blockyard.data.files.native_check import STREAM, verify_all
 from blockyard.data.files.pairs import NAMES
-from blockyard.data.files.table_rows import Kinds, Rows, converted, joined
+from blockyard.data.files.table_rows import Kinds, TableRows, converted, joined
 from blockyard.data.files.tables import FileRows, check_columns
 from blockyard.data.table import SPLIT, Table
 from blockyard.errors import UserError
@@ -105,7 +105,7 @@ class HuggingFace(Table):
         own = list(next(iter(self._parts.values())).column_names)
         return own if "" in self._parts or SPLIT in own else [*own, SPLIT]
 
-    def read(self, columns: dict[str, str], kinds: Kinds) -> Rows:
+    def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
         """Reads the columns of all splits, one after the other."""
         if not self._saved:
             return super().read(columns, kinds)

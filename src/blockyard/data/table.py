@@ -21,6 +21,7 @@ stay together.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,12 +29,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from blockyard.contracts import (
     BatchSize,
     CountOrZero,
     DataSpec,
+    ImageTokenizer,
     Length,
     Rate,
     Seed,
@@ -44,118 +47,28 @@ from blockyard.contracts import (
     Tokenizer,
     Workers,
 )
-from blockyard.data._table_load import load_rows, read_texts
+from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import read_picture
 from blockyard.data.files.pairs import NAMES
-from blockyard.data.files.table_rows import Kinds, Rows, read_rows
+from blockyard.data.files.table_rows import Kinds, TableRows, read_rows
 from blockyard.data.files.tables import column_names, files_of
+from blockyard.data.rows.captions import CaptionRows
+from blockyard.data.rows.images import ImageColumn, ImageRows
+from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.rows.numbers import NumberRows
+from blockyard.data.rows.questions import QuestionRows
+from blockyard.data.rows.texts import TextRows, shown_texts
+from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
+from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_values
 from blockyard.errors import UserError
 
-# The rows of a table, checked: every one that cannot be used is named with its line and the reason.
+log = logging.getLogger("blockyard")
 
 MOST_CLASSES = 1000
-
-
-def checked_rows(table: Table) -> Rows:
-    """Returns the rows that `table` reads. Raises UserError naming every row that cannot be used, with its line."""
-    named_columns = table.named_columns
-    kinds = dict.fromkeys((*table.columns, *table.target), "number") | {str(table.image): "stored"}
-    rows = table.read(named_columns, kinds)
-    needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
-    problems = {f"no {name}": rows.blank(name) for name in needed}
-    if table.target:
-        gone = np.isnan(rows.numbers(table.target))
-        problems[f"no {' nor '.join(table.target)}, which is the target"] = gone.all(1)
-    if table.columns:
-        problems["no value in any of data.columns"] = np.isnan(rows.numbers(table.columns)).all(1)
-    if "data.split" in named_columns:
-        valid = np.isin(np.array(rows.texts(table.split), dtype=object).astype(str), list(NAMES))
-        problems[f"{table.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(table.split)
-    rows.refuse(problems)
-    if "data.label" in named_columns:
-        _check_labels(table, rows)
-    return rows
-
-
-def _check_labels(table: Table, rows: Rows) -> None:
-    labels = rows.table[table.label or LABEL].unique().to_pylist()
-    if len(labels) < 2:
-        raise UserError(f"{table.path}: every row has the {table.label} {labels[0]!r}; a class needs another one")
-    if len(labels) > MOST_CLASSES:
-        raise UserError(
-            f"data.label={table.label}: {table.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
-            f"classes; for real values use data.target=[{table.label}]"
-        )
-
-
-# What the options of a table say that a model reads of its rows, and which columns that takes.
-
-TEXT, LABEL, SPLIT = "text", "label", "split"
-
-Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
-
-
-def check_options(table: Table) -> None:
-    """Raises ValueError for options that exclude each other."""
-    check_fractions(table.validation_fraction, table.test_fraction)
-    if table.columns and (table.image or table.pair):
-        raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
-    if table.image and table.pair:
-        raise ValueError(f"data.pair={table.pair} is a second text; with data.image, use data.pair=null")
-    if table.target and table.label not in (None, LABEL):
-        raise ValueError(f"data.target and data.label={table.label} both say what is predicted; one must be null")
-
-
-def reads_of(table: Table) -> Reads:
-    """Returns what a model reads of a row."""
-    if table.columns:
-        return "numbers"
-    if table.image is None:
-        return "text" if table.pair is None else "pair"
-    if not _uses(table, table.text, TEXT):
-        return "image"
-    return "question" if table.target or _uses(table, table.label, LABEL) else "caption"
-
-
-def _uses(table: Table, column: str | None, default: str) -> bool:
-    """Whether a column is read: one of the default name is where the file has it."""
-    return column is not None and (column != default or default in table.names)
-
-
-def spec_of(table: Table) -> DataSpec:
-    """Returns what a row is; without the file, the number of classes is not known."""
-    reads, image = table.reads, DataSpec("image", (table.channels, table.size, table.size), levels=256)
-    if reads in ("text", "pair"):
-        data_spec = DataSpec("text", (table.context,), variable=True, joined=reads == "pair")
-    elif reads in ("caption", "question"):
-        data_spec = DataSpec("text", (table.context,), variable=True, source=replace(image, levels=None))
-    else:
-        data_spec = image if reads == "image" else DataSpec("vector", (len(table.columns),))
-    if reads == "caption":
-        return data_spec
-    there = table.missing() is None
-    data_spec = replace(data_spec, slices=table.slice_names if there else ())
-    if table.target:
-        return replace(data_spec, target="values", values=(len(table.target),))
-    names = table.class_names if there else ()
-    return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
-
-
-def named_columns(table: Table) -> dict[str, str]:
-    """Returns the columns that are read, by the option that names them."""
-    columns = dict(zip(("data.text", "data.pair"), table.texts, strict=False))
-    columns |= {} if table.image is None else {"data.image": table.image}
-    columns |= {f"data.{key}[{n}]": name for key in ("columns", "target") for n, name in enumerate(getattr(table, key))}
-    if not table.target and table.reads != "caption":
-        columns["data.label"] = table.label or LABEL
-    if table.split != SPLIT or SPLIT in table.names:
-        columns["data.split"] = table.split
-    return columns | {f"data.{key}": name for key in ("group", "slices") if (name := getattr(table, key)) is not None}
-
-
 MOST_SLICES = 100
+TEXT, LABEL, SPLIT = "text", "label", "split"  # names of columns that are not read where the file lacks them
 
 
 @dataclass(kw_only=True, eq=False)
@@ -218,12 +131,43 @@ class Table(LoadedData):
     _test_rows: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_fractions(self.validation_fraction, self.test_fraction)
+        if self.columns and (self.image or self.pair):
+            raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
+        if self.image and self.pair:
+            raise ValueError(f"data.pair={self.pair} is a second text; with data.image, use data.pair=null")
+        if self.target and self.label not in (None, LABEL):
+            raise ValueError(f"data.target and data.label={self.label} both say what is predicted; one must be null")
+
+    @property
+    def kind(self) -> RowKind:
+        """What a model reads of a row, by the columns that are named and there."""
+        if self.columns:
+            return NumberRows(self.columns)
+        if self.image is None:
+            return TextRows(self.text, self.pair, self.context)
+        image = ImageColumn(self.image, self.root, self.channels, self.size, self.workers)
+        if self.text is None or not self._is_read(self.text, TEXT):
+            return ImageRows(image, Augment(self.shift, self.crop, self.flip), self.memory_limit)
+        labelled = bool(self.target) or self._is_read(self.label, LABEL)
+        return (QuestionRows if labelled else CaptionRows)(self.text, image, self.context)
+
+    def _is_read(self, column: str | None, default: str) -> bool:
+        """Whether a column is read: one of the default name is where the file has it."""
+        return column is not None and (column != default or default in self.names)
 
     @property
     def spec(self) -> DataSpec:
         """What a row is; without the file, the number of classes is not known."""
-        return spec_of(self)
+        kind = self.kind
+        if kind.writes:
+            return kind.spec()
+        there = self.missing() is None
+        data_spec = replace(kind.spec(), slices=self.slice_names if there else ())
+        if self.target:
+            return replace(data_spec, target="values", values=(len(self.target),))
+        names = self.class_names if there else ()
+        return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
 
     def missing(self) -> str | None:
         """Returns that there is no such file and what to do about it, or None."""
@@ -248,24 +192,25 @@ class Table(LoadedData):
 
     @property
     def reads(self) -> Reads:
-        """What a model reads of a row."""
-        return reads_of(self)
+        """What a model reads of a row, by name."""
+        return self.kind.reads
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The columns of texts that a model reads, or writes. Raises UserError where it would read nothing."""
-        if self.reads in ("image", "numbers"):
-            return ()
-        if self.text is None:
-            raise UserError("data.text=null: a row has nothing to read; name data.text, data.image or data.columns")
-        return (self.text,) if self.pair is None else (self.text, self.pair)
+        return self.kind.texts
+
+    @property
+    def label_column(self) -> str:
+        """The column of the classes, where classes are predicted."""
+        return self.label or LABEL
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The labels, sorted; none where a caption or numbers are predicted. Raises UserError as `rows` does."""
-        if self.target or self.reads == "caption":
+        if self.target or self.kind.writes:
             return ()
-        return self._values_of(self.label or LABEL)
+        return self._values_of(self.label_column)
 
     @cached_property
     def slice_names(self) -> tuple[str, ...]:
@@ -281,16 +226,53 @@ class Table(LoadedData):
     @property
     def named_columns(self) -> dict[str, str]:
         """The columns that are read, by the option that names them."""
-        return named_columns(self)
+        kind = self.kind
+        columns = kind.columns()
+        columns |= {f"data.target[{number}]": name for number, name in enumerate(self.target)}
+        if not self.target and not kind.writes:
+            columns["data.label"] = self.label_column
+        if self.split != SPLIT or SPLIT in self.names:
+            columns["data.split"] = self.split
+        return columns | {
+            f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None
+        }
 
-    def read(self, columns: dict[str, str], kinds: Kinds) -> Rows:
+    def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
         """Reads the columns of all files, as `read_rows` does."""
         return read_rows(self.files, columns, kinds)
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> TableRows:
         """The tables, checked. Raises UserError naming every row that cannot be used, with its line."""
-        return read_once(self, "rows", self.read_files, lambda: checked_rows(self))
+        return read_once(self, "rows", self.read_files, self._checked_rows)
+
+    def _checked_rows(self) -> TableRows:
+        kind, named_columns = self.kind, self.named_columns
+        rows = self.read(named_columns, dict.fromkeys(self.target, "number") | kind.cell_types())
+        needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
+        problems = {f"no {name}": rows.blank(name) for name in needed}
+        if self.target:
+            gone = np.isnan(rows.numbers(self.target))
+            problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
+        problems |= kind.problems(rows)
+        if "data.split" in named_columns:
+            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
+            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(self.split)
+        rows.refuse(problems)
+        if "data.label" in named_columns:
+            self._check_labels(rows)
+        return rows
+
+    def _check_labels(self, rows: TableRows) -> None:
+        name = self.label_column
+        labels = rows.table[name].unique().to_pylist()
+        if len(labels) < 2:
+            raise UserError(f"{self.path}: every row has the {name} {labels[0]!r}; a class needs another one")
+        if len(labels) > MOST_CLASSES:
+            raise UserError(
+                f"data.label={name}: {self.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
+                f"classes; for real values use data.target=[{name}]"
+            )
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Reads and encodes the splits; fits a tokenizer of texts on those of training unless its state was loaded.
@@ -298,15 +280,89 @@ class Table(LoadedData):
         Raises UserError for a class without a training row, and for a group that the file puts in several splits. Warns
         of rows that several splits share.
         """
-        splits, self._fingerprint, self._test_rows = load_rows(self, tokenizer)
+        kind, assigned = self.kind, self._assigned()
+        splits, fingerprint = kind.splits(assigned, tokenizer)
+        values, slices, parts = assigned.values, assigned.slices, assigned.parts
+        # Images that are written have no other target than their own tokens.
+        if values is not None and not isinstance(tokenizer, ImageTokenizer):
+            splits = with_values(splits, [values[part] for part in parts], self.target)
+        if slices is not None and not kind.keeps_slices:
+            splits = Splits(*(Sliced(split, slices[part]) for split, part in zip(splits, parts, strict=True)))
+        if values is not None:
+            fingerprint = sha256([fingerprint, *(values[part] for part in parts)])
+        self._fingerprint, self._test_rows = fingerprint, parts[2]
         forget()  # what was kept is in this module
         return splits
+
+    def _assigned(self) -> AssignedRows:
+        """Draws or reads the splits, and checks them."""
+        rows, kind, classes = self.rows, self.kind, self.class_names
+        keys = kind.keys(rows)
+        target = torch.zeros(len(rows), dtype=torch.int64)
+        if classes:
+            target = _indices(rows, self.label_column, classes)
+        named = [NAMES[name] for name in rows.texts(self.split)] if "data.split" in self.named_columns else None
+        groups = None if self.group is None else rows.texts(self.group)
+        units, repeated = together(keys, groups)
+        if named is not None and groups is not None:
+            self._refuse_crossing(rows, groups, named)
+        if repeated and named is None:
+            log.warning(
+                "%s: %d of %d rows repeat the inputs of an earlier one; they stay in its split",
+                self.path,
+                repeated,
+                len(rows),
+            )
+        fractions = (self.validation_fraction, self.test_fraction)
+        parts = split_rows(self.path, target, named, fractions, self.split_seed, units)
+        if classes:
+            self._check_trained(rows, target, parts[0])
+        parts = [part[self.kept(number, len(part), target[part])] for number, part in enumerate(parts)]
+        warn_of_duplicates(self.path, [[keys[i] for i in part.tolist()] for part in parts], kind.things)
+        return AssignedRows(
+            path=self.path,
+            rows=rows,
+            spec=self.spec,
+            parts=parts,
+            label=self.label_column,
+            target=target,
+            classes=None if self.target else len(classes),
+            values=torch.from_numpy(rows.numbers(self.target)) if self.target else None,
+            slices=None if self.slices is None else _indices(rows, self.slices, self.slice_names),
+        )
+
+    def _check_trained(self, rows: TableRows, target: Tensor, train: Tensor) -> None:
+        """Raises UserError naming the rows of classes that no training row has."""
+        trained = np.isin(target.numpy(), target[train].numpy())
+        rows.refuse(
+            {
+                f"no training row has the {self.label_column} {name!r}": (target == number).numpy() & ~trained
+                for number, name in enumerate(self.class_names)
+            }
+        )
+
+    def _refuse_crossing(self, rows: TableRows, groups: Sequence[str], named: Sequence[int]) -> None:
+        """Raises UserError naming the rows of groups that the file puts in more than one split."""
+        first: dict[str, int] = {}
+        crossing = {group for group, part in zip(groups, named, strict=True) if first.setdefault(group, part) != part}
+        mask = np.array([group in crossing for group in groups])
+        some = ", ".join(sorted(crossing)[:5])
+        rows.refuse({f"{len(crossing)} of the {self.group} are in several splits, such as {some}": mask})
 
     def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
         """Returns the text of each sample, both of a pair, cut where its tokens are."""
         assert self._test_rows is not None, "test_texts() is valid after load()"
-        return read_texts(self, [int(self._test_rows[sample]) for sample in samples], tokenizer)
+        rows = [int(self._test_rows[sample]) for sample in samples]
+        return shown_texts(self.rows, self.texts, rows, tokenizer, self.context)
 
     def read_source(self, path: str) -> Tensor:
         """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""
         return read_picture(Path(path).expanduser(), channels=self.channels, size=self.size)
+
+
+def _indices(rows: TableRows, column: str, names: Sequence[str]) -> Tensor:
+    """The cells of a column as their index in `names`, (rows,) int64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return torch.tensor(np.array(pc.index_in(rows.table[column], pa.array(list(names)))), dtype=torch.int64)

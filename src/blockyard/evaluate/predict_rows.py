@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, TextTokenizer
-from blockyard.data._table_load import joined
 from blockyard.data.files.arrays import KINDS, read_array
 from blockyard.data.files.table_rows import read_rows
 from blockyard.data.files.tables import kind_of
+from blockyard.data.rows.texts import join_ids
 from blockyard.data.splits.arrays import channels_first
 from blockyard.errors import UserError, shortened
 from blockyard.runs.load import Loaded
@@ -85,7 +85,7 @@ def pair_rows(loaded: Loaded, texts: Sequence[str]) -> tuple[list[str], list[lis
     rows.refuse({f"no {name}": rows.blank(name) for name in data.texts})
     pairs = list(zip(*(rows.texts(name) for name in data.texts), strict=True))
     start = tokenizer.spec(data.spec).start
-    ids = [joined([tokenizer.encode(text) for text in pair], start, data.context) for pair in pairs]
+    ids = [join_ids([tokenizer.encode(text) for text in pair], start, data.context) for pair in pairs]
     return [" | ".join(pair) for pair in pairs], ids
 
 

@@ -22,7 +22,7 @@ Kinds = Mapping[str, str]  # the name of a column -> "text", "number" or "stored
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Rows of tables.
 
     table: the columns, of type string, double or as stored; files: where they come from; file: (n,) the file of each
@@ -75,7 +75,7 @@ class Rows:
             raise UserError("; ".join(messages))
 
 
-def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -> Rows:
+def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -> TableRows:
     """Reads columns of all files. Raises UserError naming every cell that is not of its kind.
 
     columns: as in `read_file`; kinds: of each column; text where none is given
@@ -85,11 +85,11 @@ def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -
     return joined(files, parts, tables)
 
 
-def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[pyarrow.Table]) -> Rows:
+def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[pyarrow.Table]) -> TableRows:
     """Returns the rows of converted tables, one after the other."""
     import pyarrow as pa
 
-    return Rows(
+    return TableRows(
         pa.concat_tables(tables),
         tuple(files),
         np.repeat(np.arange(len(parts)), [len(part.lines) for part in parts]),

@@ -22,7 +22,7 @@ SAMPLE = 10_000  # images that give the channel statistics, and from which a tok
 
 
 @dataclass(frozen=True)
-class Rows:
+class ArrayRows:
     """Rows of an array. values: (all rows, ...); index: (n,) int64, those of this part."""
 
     values: np.ndarray
@@ -46,7 +46,7 @@ class ArraySplit:
     """
 
     def __init__(
-        self, rows: Rows, target: Tensor | None, scale: tuple[Tensor, Tensor] | None, counts: Tensor | None
+        self, rows: ArrayRows, target: Tensor | None, scale: tuple[Tensor, Tensor] | None, counts: Tensor | None
     ) -> None:
         self.rows, self.target, self.scale = rows, target, scale
         if counts is not None:
@@ -73,7 +73,7 @@ class LabelledArraySplit(ArraySplit):
 class ImageArraySplit:
     """A split of an array of images of bytes, (n, C, height, width) or without C. target: (n,) int64."""
 
-    def __init__(self, rows: Rows, target: Tensor, preprocess: Preprocess, *, last: bool) -> None:
+    def __init__(self, rows: ArrayRows, target: Tensor, preprocess: Preprocess, *, last: bool) -> None:
         self.rows, self.target, self.preprocess, self.last = rows, target, preprocess, last
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ def channels_first(images: Tensor, *, last: bool) -> Tensor:
     return images.permute(0, 3, 1, 2).contiguous() if last else images
 
 
-def moments(rows: Rows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Returns mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...)."""
     total, squares, count = (torch.zeros(()) for _ in range(3))
     for chunk in rows.chunks():
@@ -104,7 +104,7 @@ def moments(rows: Rows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
-def scale_of(rows: Rows, where: str) -> tuple[Tensor, Tensor]:
+def scale_of(rows: ArrayRows, where: str) -> tuple[Tensor, Tensor]:
     """Returns the `moments` by which values are standardized. Raises UserError where a column has one value only."""
     mean, std = moments(rows, tuple(range(rows.values.ndim - 1)))
     if not bool((std > 0).all()):
@@ -114,7 +114,7 @@ def scale_of(rows: Rows, where: str) -> tuple[Tensor, Tensor]:
 
 
 def array_splits(
-    rows: Sequence[Rows],
+    rows: Sequence[ArrayRows],
     targets: Sequence[Tensor | None],
     scale: tuple[Tensor, Tensor] | None,
     counts: Tensor | None,
@@ -125,8 +125,8 @@ def array_splits(
     return Splits(*splits)
 
 
-def image_splits(
-    rows: Sequence[Rows], targets: Sequence[Tensor], augment: Augment, tokenizer: Tokenizer, spec: DataSpec
+def image_array_splits(
+    rows: Sequence[ArrayRows], targets: Sequence[Tensor], augment: Augment, tokenizer: Tokenizer, spec: DataSpec
 ) -> Splits:
     """Returns the splits of an array of images, of token ids where the tokenizer makes them.
 

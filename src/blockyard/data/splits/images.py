@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -176,16 +176,8 @@ class ImageData(LoadedData):
     def splits(
         self, kind: Callable[[Images, Preprocess], Split], parts: Sequence[Images], images: Tensor, tokenizer: Tokenizer
     ) -> Splits:
-        """Returns a split of each part, of token ids where the tokenizer makes them.
-
-        images: uint8 (n, C, height, width) of the training part, whose statistics normalize all parts
-        """
-        moments = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
-        augments = (self.augment, Augment(), Augment())
-        image_splits = [kind(part, Preprocess(moments, each)) for part, each in zip(parts, augments, strict=True)]
-        if isinstance(tokenizer, ImageTokenizer):
-            return token_splits(image_splits, tokenizer, images, self.spec)
-        return Splits(*image_splits)
+        """Returns a split of each part, as `image_splits` does."""
+        return image_splits(kind, parts, images, self.augment, tokenizer, self.spec)
 
     def sized(self, *parts: Part) -> Iterator[Part]:
         """Yields as many images of each part as the options keep. Raises UserError if there are fewer."""
@@ -193,10 +185,25 @@ class ImageData(LoadedData):
             yield part.select(self.kept(number, len(part.target), part.target))
 
 
-# Image files that are decoded on access, by a few threads.
+def image_splits(
+    kind: Callable[[Images, Preprocess], Split],
+    parts: Sequence[Images],
+    images: Tensor,
+    augment: Augment,
+    tokenizer: Tokenizer,
+    spec: DataSpec,
+) -> Splits:
+    """Returns a split of each part, of token ids where the tokenizer makes them. Only training images are augmented.
 
-if TYPE_CHECKING:
-    pass
+    images: uint8 (n, C, height, width) of the training part, whose statistics normalize all parts
+    """
+    moments = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
+    augments = (augment, Augment(), Augment())
+    splits = [kind(part, Preprocess(moments, each)) for part, each in zip(parts, augments, strict=True)]
+    return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)
+
+
+# Image files that are decoded on access, by a few threads.
 
 
 class Selection(Protocol):

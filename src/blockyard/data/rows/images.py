@@ -1,0 +1,168 @@
+"""An image with a class: the rows of a table name its file, or hold its bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, Splits, Tokenizer
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.images import decode_stream
+from blockyard.data.files.table_rows import TableRows
+from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.images import ImageFiles, ImageSplit, LabelledImages, LazyImageSplit, image_splits
+from blockyard.errors import UserError
+
+SAMPLE = 2000  # images that give the channel statistics of a table too large for memory
+_SHOWN = 10  # unreadable images that one message names
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """A column of images, and how they are decoded.
+
+    name: of the column, of paths or of the bytes of files; root: what relative paths start from, None for the folder
+    of the table; channels, size: of a decoded image; workers: threads that decode
+    """
+
+    name: str
+    root: str | None
+    channels: int
+    size: int
+    workers: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return (self.channels, self.size, self.size)
+
+    def keys(self, rows: TableRows) -> list[Hashable]:
+        """Returns the path of each row's image, or a hash of its bytes."""
+        cells = rows.table[self.name].to_pylist()
+        return [str(cell) if isinstance(cell, str) else sha256([str(cell)]) for cell in cells]
+
+    def of(self, rows: TableRows) -> RowImages:
+        """Returns the images of all rows. Raises UserError naming the rows whose image is no file."""
+        root = rows.files[0].parent if self.root is None else Path(self.root).expanduser()
+        images = RowImages(rows, self, root)
+        images.check()
+        return images
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """The images of a table. root: what relative paths start from."""
+
+    rows: TableRows
+    column: ImageColumn
+    root: Path
+
+    def file(self, row: int) -> Path | bytes:
+        """Returns the path of a row's image, or its content."""
+        cell: Any = self.rows.table[self.column.name][row].as_py()
+        if isinstance(cell, dict):  # as Hugging Face datasets store images
+            cell = cell.get("bytes") or cell.get("path")
+        if isinstance(cell, bytes):
+            return cell
+        return self.root.joinpath(cell)
+
+    def check(self) -> None:
+        """Raises UserError naming the rows whose image is no file."""
+        absent = np.zeros(len(self.rows), dtype=bool)
+        for row in range(len(self.rows)):
+            content = self.file(row)
+            absent[row] = isinstance(content, Path) and not content.is_file()
+        first = self.file(int(absent.argmax())) if absent.any() else ""
+        self.rows.refuse({f"{self.column.name} names a missing file, such as {first!s}": absent})
+
+    def decode(self, row: int, *, on_white: bool = False) -> Tensor:
+        """Returns an image uint8 (channels, size, size). Raises UserError naming its row and column."""
+        content = self.file(row)
+        stream = io.BytesIO(content) if isinstance(content, bytes) else content
+        name = "the image" if isinstance(content, bytes) else content
+        channels, size = self.column.channels, self.column.size
+        try:
+            return decode_stream(stream, name, channels=channels, size=size, on_white=on_white)
+        except UserError as error:
+            raise UserError(f"{self.rows.where(row)}, {self.column.name}: {error}") from error
+
+    def decode_all(self, rows: Sequence[int], *, on_white: bool = False) -> Tensor:
+        """Returns the images of some rows, uint8 (n, channels, size, size). Raises UserError naming unreadable ones."""
+
+        def attempt(row: int) -> Tensor | str:
+            try:
+                return self.decode(row, on_white=on_white)
+            except UserError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(max(self.column.workers, 1)) as pool:
+            results = list(pool.map(attempt, rows))
+        problems = [result for result in results if isinstance(result, str)]
+        if problems:
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            raise UserError("; ".join(problems[:_SHOWN]) + more)
+        return torch.stack([result for result in results if isinstance(result, Tensor)])
+
+
+@dataclass(frozen=True)
+class ImageRows(RowKind):
+    """Rows of images. augment: of those of training; memory_limit: megabytes of pixels that are kept in memory."""
+
+    image: ImageColumn
+    augment: Augment
+    memory_limit: int
+
+    @property
+    def reads(self) -> Reads:
+        """The name of the kind."""
+        return "image"
+
+    @property
+    def things(self) -> str:
+        """The inputs, as messages call them."""
+        return "images"
+
+    def columns(self) -> dict[str, str]:
+        """Returns the column of the images."""
+        return {"data.image": self.image.name}
+
+    def cell_types(self) -> dict[str, str]:
+        """Returns that images are read as they are stored."""
+        return {self.image.name: "stored"}
+
+    def spec(self) -> DataSpec:
+        """Returns the shape of an image."""
+        return DataSpec("image", self.image.shape, levels=256)
+
+    def keys(self, rows: TableRows) -> list[Hashable]:
+        """Returns the path or the content of each image."""
+        return self.image.keys(rows)
+
+    def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
+        """Returns the splits: in memory where all pixels fit there, else decoded batch by batch."""
+        images, targets = self.image.of(assigned.rows), assigned.targets
+        spec = replace(self.spec(), target="class", classes=assigned.classes)
+        rows = [part.tolist() for part in assigned.parts]
+        if torch.Size(self.image.shape).numel() * sum(map(len, rows)) <= self.memory_limit * 2**20:
+            decoded = [images.decode_all(part) for part in rows]
+            content = sha256(tensor for pair in zip(decoded, targets, strict=True) for tensor in pair)
+            labelled = [LabelledImages(*pair) for pair in zip(decoded, targets, strict=True)]
+            return image_splits(ImageSplit, labelled, labelled[0].images, self.augment, tokenizer, spec), content
+        # Hashing the bytes of all files would take as long as training on them.
+        files = [[images.file(row) for row in part] for part in rows]
+        content = sha256(
+            f"{file!s} {file.stat().st_size}" if isinstance(file, Path) else file for part in files for file in part
+        )
+        workers = self.image.workers
+        lazy = [ImageFiles(part, own, images.decode, workers) for part, own in zip(rows, targets, strict=True)]
+        sample = torch.linspace(0, len(rows[0]) - 1, min(SAMPLE, len(rows[0]))).long()
+        return image_splits(LazyImageSplit, lazy, lazy[0].images(sample), self.augment, tokenizer, spec), content

@@ -1,0 +1,92 @@
+"""What a kind of row offers to a table, and rows that are assigned to splits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, Splits, Tokenizer
+from blockyard.data.files.table_rows import TableRows
+
+Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
+
+
+@dataclass(frozen=True)
+class AssignedRows:
+    """The rows of each split, and what is predicted of all rows.
+
+    path: of the table, for messages; spec: of the data; label: the column of the classes, where they are predicted
+    parts: the rows of the training, validation and test split, ascending; target: (rows,) int64 classes, zeros where
+    there are none; classes: their number, None where real values are predicted
+    values: (rows, T) float64, or None; slices: (rows,) int64, or None
+    """
+
+    path: str
+    rows: TableRows
+    spec: DataSpec
+    parts: list[Tensor]
+    label: str
+    target: Tensor
+    classes: int | None
+    values: Tensor | None
+    slices: Tensor | None
+
+    @property
+    def targets(self) -> list[Tensor]:
+        """The classes of each split, (n,) int64."""
+        return [self.target[part] for part in self.parts]
+
+
+class RowKind(ABC):
+    """What a model reads of a row. Subclasses hold the columns and the options of that kind.
+
+    writes: whether the model writes the row's text, so that neither a label nor values are predicted
+    keeps_slices: whether the batches of its splits have the slices of their samples
+    """
+
+    writes: ClassVar[bool] = False
+    keeps_slices: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def reads(self) -> Reads:
+        """The name of the kind."""
+
+    @property
+    def things(self) -> str:
+        """The inputs, as messages call them."""
+        return "rows"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of texts that a model reads, or writes."""
+        return ()
+
+    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """Returns the columns, by the option that names them. Raises UserError where there are none."""
+
+    def cell_types(self) -> dict[str, str]:
+        """Returns the type of the cells of each column, "number" or "stored"; others are text."""
+        return {}
+
+    def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
+        """Returns which rows cannot be used, a mask (n,) for each reason."""
+        return {}
+
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Returns what the inputs are, without targets."""
+
+    @abstractmethod
+    def keys(self, rows: TableRows) -> list[Hashable]:
+        """Returns the inputs of each row, to tell repeated ones."""
+
+    @abstractmethod
+    def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
+        """Returns the splits, without real-valued targets, and a hash of their content."""

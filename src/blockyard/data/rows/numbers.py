@@ -1,0 +1,65 @@
+"""Columns of numbers, as one vector a row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, Splits, Tokenizer
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.table_rows import TableRows
+from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.splits.vectors import vector_splits
+
+log = logging.getLogger("blockyard")
+
+
+@dataclass(frozen=True)
+class NumberRows(RowKind):
+    """Rows of numbers. names: the columns."""
+
+    names: tuple[str, ...]
+
+    @property
+    def reads(self) -> Reads:
+        """The name of the kind."""
+        return "numbers"
+
+    def columns(self) -> dict[str, str]:
+        """Returns the columns of the numbers."""
+        return {f"data.columns[{number}]": name for number, name in enumerate(self.names)}
+
+    def cell_types(self) -> dict[str, str]:
+        """Returns that all are numbers."""
+        return dict.fromkeys(self.names, "number")
+
+    def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
+        """Returns which rows have no number at all."""
+        return {"no value in any of data.columns": np.isnan(rows.numbers(self.names)).all(1)}
+
+    def spec(self) -> DataSpec:
+        """Returns the length of a vector."""
+        return DataSpec("vector", (len(self.names),))
+
+    def keys(self, rows: TableRows) -> list[Hashable]:
+        """Returns the numbers of each row."""
+        return [row.tobytes() for row in rows.numbers(self.names)]
+
+    def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
+        """Returns the splits, standardized by the training rows; warns of missing values."""
+        numbers = torch.from_numpy(assigned.rows.numbers(self.names))
+        self._warn_of_missing(numbers, assigned.path)
+        values = [numbers[part] for part in assigned.parts]
+        splits = vector_splits(values, assigned.targets, self.names, assigned.classes)
+        return Splits(*splits), sha256([*values, *assigned.targets])
+
+    def _warn_of_missing(self, numbers: Tensor, path: str) -> None:
+        counts = {name: int(gone) for name, gone in zip(self.names, numbers.isnan().sum(0), strict=True) if gone}
+        if counts:
+            shown = ", ".join(f"{count} of {name}" for name, count in list(counts.items())[:10])
+            log.warning("%s: of %d rows, values are missing: %s; the mean stands for them", path, len(numbers), shown)

@@ -1,0 +1,150 @@
+"""A text with a class, or two texts joined by the start token.
+
+Source: the layout of the GLUE tasks, Wang et al. 2018 (arXiv 1804.07461)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.data.files.digest import sha256
+from blockyard.data.files.table_rows import TableRows
+from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts
+from blockyard.errors import UserError
+
+_CHUNK = 4096  # rows that are read at a time
+
+
+@dataclass(frozen=True)
+class TextRows(RowKind):
+    """Rows of texts. text, pair: the columns; context: tokens of a row that a model reads, further ones are cut."""
+
+    keeps_slices: ClassVar[bool] = True
+
+    text: str | None
+    pair: str | None
+    context: int
+
+    @property
+    def reads(self) -> Reads:
+        """The name of the kind."""
+        return "text" if self.pair is None else "pair"
+
+    @property
+    def things(self) -> str:
+        """The inputs, as messages call them."""
+        return f"{self.reads}s"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of texts. Raises UserError where the first is not named."""
+        if self.text is None:
+            raise UserError("data.text=null: a row has nothing to read; name data.text, data.image or data.columns")
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+    def columns(self) -> dict[str, str]:
+        """Returns the columns of the texts."""
+        return dict(zip(("data.text", "data.pair"), self.texts, strict=False))
+
+    def spec(self) -> DataSpec:
+        """Returns what a text or a pair is."""
+        return DataSpec("text", (self.context,), variable=True, joined=self.pair is not None)
+
+    def keys(self, rows: TableRows) -> list[Hashable]:
+        """Returns the text of each row, or both."""
+        columns = [rows.texts(name) for name in self.texts]
+        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
+        """Returns the splits; fits the tokenizer on the texts of training unless it has a state."""
+        splits = labelled_splits(assigned, tokenizer, self.texts, self.context)
+        return splits, sha256(_cells(assigned, [assigned.label, *self.texts]))
+
+
+def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Sequence[str], context: int) -> Splits:
+    """Returns the splits of texts in one or two columns; fits the tokenizer on those of training if it has no state."""
+    if not isinstance(tokenizer, TextTokenizer):
+        raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+    if not tokenizer.state():
+        tokenizer.fit(list(texts_of(assigned.rows, columns, assigned.parts[0])))
+    train, *rest = (_encoded(assigned, part, tokenizer, columns, context) for part in assigned.parts)
+    classes = max(assigned.classes or 0, 1)
+    return Splits(*(LabelledSplit(part, tokenizer, train, classes, variable=True) for part in (train, *rest)))
+
+
+def texts_of(rows: TableRows, columns: Sequence[str], part: Tensor) -> Iterator[str]:
+    """Yields the texts of the rows `part` (n,), both of a pair after one another."""
+    for chunk in part.split(_CHUNK):
+        cells = [rows.texts(name, chunk.tolist()) for name in columns]
+        for row in zip(*cells, strict=True):
+            yield from row
+
+
+def _encoded(
+    assigned: AssignedRows, part: Tensor, tokenizer: TextTokenizer, columns: Sequence[str], context: int
+) -> LabelledTexts:
+    """The texts of some rows as token ids, `context` of each at most: those of a pair with the start token between."""
+    encoded, lengths = [], []
+    start = tokenizer.spec(assigned.spec).start if len(columns) > 1 else None
+    texts = texts_of(assigned.rows, columns, part)
+    for row in zip(*[texts] * len(columns), strict=True):
+        ids = join_ids([tokenizer.encode(text) for text in row], start, context)
+        lengths.append(len(ids))
+        encoded.append(torch.tensor(ids, dtype=torch.int32))
+    tokens = torch.tensor(lengths, dtype=torch.int64)
+    begin = tokens.cumsum(0) - tokens
+    slices = None if assigned.slices is None else assigned.slices[part]
+    return LabelledTexts(torch.cat(encoded), begin, tokens, assigned.target[part], slices, separator=start)
+
+
+def join_ids(ids: Sequence[list[int]], start: int | None, context: int) -> list[int]:
+    """Returns one text cut to `context` token ids; or two with the start token between, the longer one cut first."""
+    if start is None:
+        return ids[0][:context]
+    first, second = ids
+    room = max(context - 1, 0)
+    half = room // 2
+    if len(first) + len(second) > room:
+        keep = max(half, room - len(second))
+        first, second = first[:keep], second[: max(room - min(len(first), keep), 0)]
+    return [*first, start, *second]
+
+
+def shown_texts(
+    rows: TableRows, columns: Sequence[str], indices: Sequence[int], tokenizer: TextTokenizer, context: int
+) -> list[str]:
+    """Returns the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
+    cells = [rows.texts(name, indices) for name in columns]
+    if len(cells) > 1:
+        return [" ".join(row) for row in zip(*cells, strict=True)]
+    return [_beginning(text, tokenizer, context) for text in cells[0]]
+
+
+def _beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
+    """The part of a text that its first `count` tokens stand for."""
+    low, high = 0, len(text)
+    if len(tokenizer.encode(text)) <= count:
+        return text
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(tokenizer.encode(text[:middle])) <= count else (low, middle - 1)
+    return text[:low]
+
+
+def _cells(assigned: AssignedRows, columns: Sequence[str]) -> Iterator[str]:
+    """The cells of each split, row by row: the label, then the texts."""
+    rows = assigned.rows
+    present = [name for name in columns if name in rows.table.column_names]
+    for part in assigned.parts:
+        yield str(len(part))
+        for chunk in part.split(_CHUNK):
+            yield from (
+                " ".join(cells) for cells in zip(*(rows.texts(name, chunk.tolist()) for name in present), strict=True)
+            )
