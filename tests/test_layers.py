@@ -23,7 +23,7 @@ from tools.import_graph import (
 )
 
 # Rooms whose inner rooms still import each other in a circle. The list may only become shorter.
-INNER_CIRCLES = {"config", "engine", "weights"}
+INNER_CIRCLES = {"config", "weights"}
 
 
 def test_every_folder_has_a_floor() -> None:
@@ -62,6 +62,8 @@ def test_inner_folders_form_no_cycle() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "caught"),
     [
+        ("engine/faults/planted.py", "def late():\n    from blockyard.engine.module import Learner\n", inner_climbs),
+        ("engine/planted/__init__.py", "", inner_climbs),
         ("ops/planted.py", "from blockyard.engine import cost_card\n", climbs),
         ("ops/planted.py", "def late():\n    from blockyard.runs.folder import RunFolder\n", climbs),
         ("token_mixer/planted.py", "def late():\n    import blockyard.block.pre_norm\n", cycles),
@@ -75,6 +77,7 @@ def test_a_planted_import_is_caught(
 ) -> None:
     package = tmp_path / "blockyard"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / path).parent.mkdir(exist_ok=True)
     (package / path).write_text(text, encoding="utf-8")
     assert caught(package)
 

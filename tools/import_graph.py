@@ -33,11 +33,12 @@ FLOORS = (
     "report",
     "commands cli __main__ __init__",
 )
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
-# The same inside a room, where it has floors; "." stands for its loose files.
+# The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.
 INNER_FLOORS = {
     "data": ("files", "splits", "rows", "."),
+    "engine": ("system", "faults", "lightning", "callbacks loggers", "."),
 }
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 
 # Libraries that take a tenth of a second or more to import: why an import may stand inside a function.
 HEAVY = frozenset(
@@ -137,18 +138,20 @@ def climbs(package: Path) -> list[str]:
 
 
 def inner_climbs(package: Path) -> list[str]:
-    """Imports of a higher floor inside a room that has floors."""
+    """Imports of a higher floor inside a room of `INNER_FLOORS`, and folders of such a room that have no floor."""
     folders = _inner_rooms(package)
-
-    def floor(module: str) -> int:
-        folder = folders[module].partition("/")[2] or "."
-        return next(number for number, names in enumerate(INNER_FLOORS[room(module)]) if folder in names.split())
-
-    return [
+    floor = {
+        room if inner == "." else f"{room}/{inner}": number
+        for room, floors in INNER_FLOORS.items()
+        for number, inners in enumerate(floors)
+        for inner in inners.split()
+    }
+    missing = {name for name in folders.values() if name.partition("/")[0] in INNER_FLOORS} - floor.keys()
+    return [f"{name} has no floor" for name in sorted(missing)] + [
         f"{each.importer}:{each.line} imports {each.imported}"
         for each in imports(package)
-        if room(each.importer) == room(each.imported) and room(each.importer) in INNER_FLOORS
-        if floor(each.importer) < floor(each.imported)
+        if room(each.importer) == room(each.imported)
+        and floor.get(folders[each.importer], 0) < floor.get(folders[each.imported], 0)
     ]
 
 

@@ -39,7 +39,7 @@ engine/module.py Learner.training_step | in the training process, called by Ligh
   model/_transformer.py Transformer.forward via model | inputs to predictions, below
   objective/_classes.py ClassObjective.loss | predictions and targets to one number
 engine/module.py Learner.on_before_optimizer_step | after the backward pass, which is PyTorch's
-  engine/callbacks/nan_guard.py NanGuard.check | refuses a loss or a gradient that is not finite
+  engine/faults/nan_guard.py NanGuard.check | refuses a loss or a gradient that is not finite
 engine/module.py Learner.optimizer_step | the optimizer's step, then the learning rate of the next
   schedule/cosine.py Cosine.factor | the learning rate's factor, a function of the step
 """,
@@ -104,7 +104,7 @@ engine/module.py Learner.training_step | -
   model/_transformer.py Transformer.forward via model | -
   objective/classify.py Classify.loss | -
 engine/module.py Learner.on_before_optimizer_step | -
-  engine/callbacks/nan_guard.py Guard.look | -
+  engine/faults/nan_guard.py Guard.look | -
 engine/module.py Learner.optimizer_step | -
   schedule/cosine.py Cosine.factor | -
 """

@@ -91,8 +91,8 @@ def kill_all(jobs: Sequence[tuple[Job, Kill]]) -> None:
 
 def _warm_up(plain: dict[str, Any], choices: dict[str, Any]) -> None:
     """Import and read what every run needs, so that the processes forked from this one need not. Takes no step."""
+    from blockyard.engine.faults.interrupts import Interrupts
     from blockyard.engine.setup import ignore_metrics, prepare
-    from blockyard.engine.system.interrupts import Interrupts
     from blockyard.runs.start import create_run
 
     with tempfile.TemporaryDirectory() as scratch:

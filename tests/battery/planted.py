@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 CHECKPOINT = "tests/runs/test_checkpoint.py"
 REPAIR = "tests/runs/test_checkpoint_repair.py"
-ENDINGS = "tests/engine/test_endings.py"
-FAILURES = "tests/engine/test_failures.py"
+ENDINGS = "tests/engine/faults/test_endings.py"
+FAILURES = "tests/engine/faults/test_failures.py"
 RESUME = "tests/engine/test_resume.py"
 SAFETY = "tests/config/test_safety.py"
 FOLDERS = "tests/config/test_user_folders.py"
@@ -45,7 +45,7 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
 _FILE, _CONTENT, _FIX = "runs/checkpoint.py", "runs/checkpoint_content.py", "runs/checkpoint_io.py"
 _IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/csv_text.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
-_JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
+_JOB, _END, _RUN = "engine/job.py", "engine/faults/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _READER = "data/files/native_check.py"
 _HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
@@ -80,14 +80,14 @@ BUGS = (
     _bug("evaluated-forgotten", _ACTIONS, '"evaluated": self.evaluated_step', '"evaluated": 0', RESUME),
     _bug(
         "nan-is-taken",
-        "engine/callbacks/nan_guard.py",
+        "engine/faults/nan_guard.py",
         "if not self.tolerant and not math.isfinite(norm.item()):",
         "if self.tolerant and not math.isfinite(norm.item()):",
         FAILURES,
     ),
     _bug(
         "nan-is-saved",
-        "engine/callbacks/nan_guard.py",
+        "engine/faults/nan_guard.py",
         "if not torch.isfinite(local.detach()).all():",
         "if 0:",
         ENDINGS,
@@ -130,12 +130,14 @@ BUGS = (
         "engine/loggers/run_log.py",
         "if not plain and threading",
         "if threading",
-        "tests/engine/test_loggers.py",
+        "tests/engine/loggers/test_loggers.py",
     ),
-    _bug("peers-unnamed", "engine/peers.py", "if self.world > 1 else None", "if self.world > 9 else None", ENDINGS),
+    _bug(
+        "peers-unnamed", "engine/faults/peers.py", "if self.world > 1 else None", "if self.world > 9 else None", ENDINGS
+    ),
     _bug(
         "handlers-replaced",
-        "engine/system/interrupts.py",
+        "engine/faults/interrupts.py",
         "if signal.getsignal(number) is signal.SIG_DFL]",
         "if number]",
         ENDINGS,

@@ -1,6 +1,6 @@
 """Runs of two processes whose second one is forked from the first, with whatever a case has planted in it.
 
-A new Python takes seconds to import what a fork has; `tests/engine/test_processes.py` starts real ones.
+A new Python takes seconds to import what a fork has; `tests/engine/lightning/test_processes.py` starts real ones.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.lightning import processes
 from blockyard.engine.run import train
-from blockyard.engine.system import processes
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_of
 from blockyard.runs.start import create_run

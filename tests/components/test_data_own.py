@@ -62,7 +62,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_with_the_same_batches(workers: 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_two_processes_read_disjoint_shares_of_the_batches_of_one(micro_batches: int) -> None:
-    """The short form of tests/engine/test_processes.py's run under DDP. Random transforms are the same, too."""
+    """The short form of the run under DDP in tests/engine/lightning. Random transforms are the same, too."""
     train = loaded(own_data.Squares()).train
     sizes = {"seed": 1, "samples": len(train), "batch_size": 16, "micro_batches": micro_batches}
 

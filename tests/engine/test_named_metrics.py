@@ -10,7 +10,7 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.plan.target_metric import validation_metric
-from tests.engine.process_runs import trained
+from tests.engine.lightning.process_runs import trained
 from tests.engine_runs import config, rows, run
 
 NAMES = "objective.metrics=[F1Score,AUROC,CalibrationError]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from blockyard.engine import randomness
+from blockyard.engine.system import randomness
 from blockyard.ops import rng
 
 

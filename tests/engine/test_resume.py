@@ -224,7 +224,7 @@ def test_a_random_stream_left_alone_is_caught(
 
 
 def test_callbacks_of_a_resumed_run_see_the_best_so_far(tmp_path: Path) -> None:
-    words = (*MORE, "callbacks.best._target_=tests.engine.best_so_far.BestSoFar", "allow=[tests]")
+    words = (*MORE, "callbacks.best._target_=tests.engine.callbacks.best_so_far.BestSoFar", "allow=[tests]")
     words = (*words, "trainer.log_every=1", "trainer.max_steps=14")
     whole = run(tmp_path / "whole", *words)
     assert killed_at(10, tmp_path / "killed", *words) == -signal.SIGKILL

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 
 from blockyard.atomic_files import write_json, write_yaml
-from blockyard.engine.system.interrupts import PAUSED
+from blockyard.engine.faults.interrupts import PAUSED
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import Status, write_status
 from blockyard.sweep.cell import trial_store

@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.faults.interrupts import PAUSED
 from blockyard.engine.run import train
-from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.start import create_run

@@ -14,9 +14,9 @@ from blockyard.errors import UserError
 
 def run(arguments: Sequence[str]) -> int:
     """Join the run in a folder. Raises UserError where no run has started this process."""
+    from blockyard.engine.lightning.processes import ALLOW
     from blockyard.engine.run import train
-    from blockyard.engine.system.interrupts import end_with_parent
-    from blockyard.engine.system.processes import ALLOW
+    from blockyard.engine.system.process import end_with_parent
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.load import check_allowed
 

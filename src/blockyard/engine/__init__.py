@@ -1,1 +1,14 @@
-"""The one LightningModule, callbacks, loggers, cost card."""
+"""Trains a run: the one LightningModule, its loop, callbacks, loggers and summary.
+
+The road of a run, in the order of its steps:
+
+    run            `train`: one attempt at a run, and how its end is recorded
+    setup          from the frozen config to a `Job`; `setup_data` and `setup_model` are two parts of it
+    job            the Lightning trainer and its `fit`
+    loader         the batches by number
+    module         `Learner`: forward pass, loss, optimizer step
+    callbacks/     `loop` does what is due after a step; the others are called by it
+    summary        the best weights tested
+
+What may go wrong lies in `faults/`, Lightning's private parts in `lightning/patches`.
+"""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json, remove_temporary, write_json
 from blockyard.contracts import Baselines
-from blockyard.engine.system.interrupts import Interrupted, Interrupts
+from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.errors import UserError
 from blockyard.runs.folder import PATHS, RunFolder
 from blockyard.runs.lock import InUse, RunLock

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
+from blockyard.engine.faults.interrupts import Interrupts
 from blockyard.engine.loader import Layout
-from blockyard.engine.system.interrupts import Interrupts
 from blockyard.evaluate.loop import evaluate
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,22 +13,23 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from blockyard.config import build
 from blockyard.contracts import Splits
 from blockyard.engine.callbacks.base import RunState
-from blockyard.engine.callbacks.kernels import KernelRecord
+from blockyard.engine.callbacks.lightning_hooks import EpochBoundary, MetricsBridge
 from blockyard.engine.callbacks.loop import LoopCallback
-from blockyard.engine.ending import Unfinished
 from blockyard.engine.evaluator import Evaluator
-from blockyard.engine.lightning.hooks import EpochBoundary, MetricsBridge, forbid_stop_iteration
-from blockyard.engine.lightning.trainer import lightning_trainer
+from blockyard.engine.faults.ending import Unfinished
+from blockyard.engine.faults.interrupts import Interrupts, Paused
+from blockyard.engine.faults.peers import Peers
+from blockyard.engine.kernel_record import KernelRecord
+from blockyard.engine.lightning.patches import patch_trainer, run_after_loop
+from blockyard.engine.lightning.processes import ALLOW, RunDDP, RunFSDP2, RunLauncher, join_processes
 from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
-from blockyard.engine.peers import Peers
-from blockyard.engine.system.interrupts import Interrupts, Paused
-from blockyard.engine.system.processes import ALLOW, RunLauncher, join_processes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
@@ -85,20 +87,10 @@ class Job:
         os.environ[ALLOW] = json.dumps(list(self.folder.config.get("allow") or []))
         trainer = None
         try:
-            trainer = self._trainer()
-            if isinstance(trainer.strategy.launcher, RunLauncher):
-                trainer.strategy.launcher.abandon = self.abandon
-            trainer.fit(self.learner, self.loader, ckpt_path=self.checkpoint)
-            self.trained = True
-        except (MisconfigurationException, ModuleNotFoundError) as error:
-            # A callback that cannot work with this run, or not without another package.
-            if self.state.step == self.state.start_step and self.loop.callbacks.lightning:
-                raise UserError(f"a Lightning callback refuses: {error}") from error
-            raise
-        except (RuntimeError, OSError, EOFError) as error:
-            if stopped := self.loader.stopped():
-                raise TimeoutError(stopped) from error
-            raise
+            with self._explained_errors():
+                trainer = self._trainer()
+                trainer.fit(self.learner, self.loader, ckpt_path=self.checkpoint)
+                self.trained = True
         finally:
             if trainer is not None:
                 self.endings |= join_processes(trainer, failed=not self.trained)
@@ -138,18 +130,84 @@ class Job:
             io=AtomicCheckpointIO(identity=self.folder.identity, seed=self.folder.seed),
             root=self.folder.path,
         )
-        # Lightning's handlers let one process talk to the others in the middle of a step, which hangs or breaks the
-        # connection, and save and requeue a SLURM job by themselves; `Interrupts` handles the signals.
-        trainer._signal_connector.register_signal_handlers = _do_nothing  # type: ignore[method-assign]
-        forbid_stop_iteration(trainer)
-        trainer.fit_loop.run = partial(self._run_loop, trainer, trainer.fit_loop.run)  # type: ignore[method-assign]
+        if isinstance(trainer.strategy.launcher, RunLauncher):
+            trainer.strategy.launcher.abandon = self.abandon
+        patch_trainer(trainer)
+        run_after_loop(trainer, partial(self.loop.evaluate_end, trainer, self.learner))
         return trainer
 
-    def _run_loop(self, trainer: pl.Trainer, run: Callable[[], None]) -> None:
-        """Lightning's loop, and what it leaves out where a resumed run has no step left."""
-        run()
-        self.loop.evaluate_end(trainer, self.learner)
+    @contextlib.contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        """Replace errors of training that do not say what is wrong."""
+        try:
+            yield
+        except (MisconfigurationException, ModuleNotFoundError) as error:
+            # A callback that cannot work with this run, or not without another package.
+            if self.state.step == self.state.start_step and self.loop.callbacks.lightning:
+                raise UserError(f"a Lightning callback refuses: {error}") from error
+            raise
+        except (RuntimeError, OSError, EOFError) as error:
+            if stopped := self.loader.stopped():
+                raise TimeoutError(stopped) from error
+            raise
 
 
-def _do_nothing() -> None:
-    pass
+_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}
+
+
+def lightning_trainer(
+    plan: TrainerPlan,
+    *,
+    total: int,
+    epochs: int,
+    precision: str,
+    device_type: str,
+    callbacks: list[pl.Callback],
+    logger: Logger | None,
+    io: Any,
+    root: Path,
+) -> pl.Trainer:
+    """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
+
+    epochs: -1, or the number of epochs if Lightning callbacks need it
+    logger: what Lightning callbacks log to, or None
+    """
+    return pl.Trainer(
+        accelerator="gpu" if device_type == "cuda" else "cpu",
+        devices=plan.devices,
+        num_nodes=plan.num_nodes,
+        strategy=_strategy(plan, root),
+        precision=_PRECISIONS[precision],
+        max_steps=total,
+        max_epochs=epochs,
+        accumulate_grad_batches=plan.accumulate,
+        callbacks=callbacks,
+        plugins=[io],
+        default_root_dir=root,
+        logger=logger or False,
+        log_every_n_steps=plan.log_every,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        deterministic=plan.deterministic or None,
+        **{"profiler": _profiler(plan, root), **plan.extra},
+    )
+
+
+def _profiler(plan: TrainerPlan, root: Path) -> Any:
+    if not plan.profile:
+        return None
+    from pytorch_lightning.profilers import SimpleProfiler
+
+    return SimpleProfiler(dirpath=root, filename="profile")
+
+
+def _strategy(plan: TrainerPlan, root: Path) -> Any:
+    if plan.sharded:
+        return RunFSDP2(root, plan.world, plan.timeout)
+    if plan.world > 1 or plan.strategy == "ddp":
+        return RunDDP(root, plan.timeout)
+    return "auto"

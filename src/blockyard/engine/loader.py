@@ -9,7 +9,6 @@ Every batch leaves the loader ready for the model: samples taken, augmented, and
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
-from blockyard.engine.system.interrupts import leave_signals_to_main
-from blockyard.engine.system.stopped_workers import StoppedWorkers
+from blockyard.engine.faults.interrupts import leave_signals_to_main
+from blockyard.engine.faults.stopped_workers import StoppedWorkers
+from blockyard.engine.lightning.patches import forget_workers
 from blockyard.errors import UserError
 
 # How steps, micro-batches and processes share the training data.
@@ -210,8 +210,7 @@ class TrainingLoader(DataLoader[Batch]):
         """Kill worker processes that are still there: they hang, or were stopped."""
         if self._watch is not None:
             self._watch.close()
-        with contextlib.suppress(ValueError):  # torch's handler would raise in this thread wherever it is by then
-            torch._C._remove_worker_pids(self._id)
+        forget_workers(self._id)
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()

@@ -15,14 +15,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
-from blockyard.engine.callbacks.nan_guard import NanGuard
+from blockyard.engine.faults.nan_guard import NanGuard
+from blockyard.engine.lightning.patches import CheapHookName, unscale_before_step
 from blockyard.ops.projection import deferred
 from blockyard.ops.ring import Ring, sharing
 from blockyard.weights.parts import NEVER, Thaw
@@ -143,7 +143,7 @@ class StepState:
     lr: float = 0.0
 
 
-class Learner(pl.LightningModule):
+class Learner(CheapHookName):
     """Trains `model`. Nothing in a step waits for the device, except on a CPU, where waiting is free.
 
     The learning rate is a function of the step's number, so it has no state; a scheduler that a Lightning callback
@@ -174,13 +174,6 @@ class Learner(pl.LightningModule):
         self.ring: Ring | None = None
         self._configured = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets `_current_fx_name` some forty times a step; torch would search for a parameter each time.
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
-
     def configure_model(self) -> None:
         """Checkpoint, shard and compile, block by block. Called by Lightning before the optimizer is built."""
         if self._configured:
@@ -194,8 +187,8 @@ class Learner(pl.LightningModule):
         if self.settings.sharded:
             from torch.distributed.fsdp import fully_shard
 
-            assert self._device_mesh is not None
-            mesh = self._device_mesh["data_parallel"]
+            assert self.device_mesh is not None
+            mesh = self.device_mesh["data_parallel"]
             for block in iter_blocks(self.model):
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
@@ -209,8 +202,7 @@ class Learner(pl.LightningModule):
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         if self.settings.half:
-            # Fused optimizers unscale inside their step; the norm has to be known before it.
-            optimizer._step_supports_amp_scaling = False
+            unscale_before_step(optimizer)  # the norm has to be known before the step
         return optimizer
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

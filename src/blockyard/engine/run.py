@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.engine.baselines import record_baselines
-from blockyard.engine.ending import Ending, ending_of
+from blockyard.engine.faults.ending import Ending, ending_of
+from blockyard.engine.faults.interrupts import Interrupted, Interrupts
+from blockyard.engine.faults.peers import ConnectionLost, PeerLost
+from blockyard.engine.faults.worker_rank import fit_worker_rank
 from blockyard.engine.loggers import RunLog, run_loggers
-from blockyard.engine.peers import ConnectionLost, PeerLost
-from blockyard.engine.system.interrupts import Interrupted, Interrupts, silence_libraries
-from blockyard.engine.worker_rank import train_worker_rank
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.length_extrapolation import TEST, table, write
 from blockyard.objective._named_metrics import import_torchmetrics
@@ -46,37 +46,95 @@ if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.status import Status
 
+log = logging.getLogger("blockyard")
 
-# Prints what a finished run reached and what it cost.
+
+def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, RunCallback] | None = None) -> int:
+    """Train the frozen config in `folder` to its end and return the exit code.
+
+    resume: continue from the newest valid checkpoint, or from the start where there is none
+    callbacks: in the main process, besides those of the config, by name; they are not part of the run
+    Raises UserError (exit code 2) for bad input that is found before the first step.
+    """
+    if rank_in(folder.config):
+        return _train_worker_rank(folder, resume)
+    with Interrupts() as interrupts:
+        return _run_main_rank(Attempt(folder, interrupts, resume, dict(callbacks or {})))
 
 
-def print_result(folder: RunFolder) -> None:
-    """Print the metrics of a finished run, what it cost, and its folder."""
-    summary = folder.summary()
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
-    lengths = re.compile(r"@\d+x$")  # those of longer sequences are in a table of their own
-    slices = [
-        f"{name} {value:.4g}"
-        for name, value in summary["metrics"].items()
-        if name.startswith("test/") and "@" in name and not lengths.search(name)
-    ]
-    sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
-    if "refused" in summary:  # evaluated on longer sequences too
-        sys.stdout.write(table(read_json(folder.path / TEST)))
-    sys.stdout.write(f"{metrics}\n")
-    sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
-    for name, values in summary.get("baselines", {}).items():
-        text = "  ".join(
-            f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
+def fit(folder: RunFolder, resume: bool) -> int:
+    """Train in a folder that this process has locked, release it, and print the result.
+
+    Raises UserError for bad input that is found before the first step; a new folder is removed then.
+    """
+    if folder.message:
+        sys.stderr.write(printable(f"{folder.message}\n"))
+    with folder:
+        try:
+            code = train(folder, resume=resume)
+        except UserError:
+            discard(folder)
+            raise
+        if code == 0 and not rank_in(folder.config):
+            print_result(folder)
+    return code
+
+
+def _train_and_test(attempt: Attempt) -> Ending:
+    folder = attempt.folder
+    with _prepared_process(folder):
+        from blockyard.engine.setup import prepare
+        from blockyard.engine.summary import summarize
+
+        run_log = RunLog(folder, *run_loggers(folder.config))
+        job = attempt.job = prepare(
+            folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
         )
-        note = summary.get("baseline_notes", {}).get(name)
-        sys.stdout.write(f"baseline {name}: {text}{f' ({note})' if note else ''}\n")
-    for name, reason in summary.get("baselines_missing", {}).items():
-        sys.stdout.write(f"baseline {name}: no value ({printable(str(reason))})\n")
-    sys.stdout.write(f"{printable(str(folder.path))}\n")
+        job.abandon = partial(abandon, attempt)
+        folder.metrics.truncate_after(job.start_step)
+        attempt.run_log = run_log
+        run_log.start()
+        job.fit()
+        summary = summarize(job)
+    job.check_finished()
+    for curve in summary.curves:
+        write(folder.path, curve.plain(), summary.weights)
+    if summary.predictions is not None:
+        write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
+    folder.write_summary(summary.values)
+    return Ending("done", 0, None, summary.values)
 
 
-# One try at training a run, and how its end is recorded.
+def _train_worker_rank(folder: RunFolder, resume: bool) -> int:
+    """Train in a process that is not the main one; it writes nothing but a note of its failure."""
+    with _prepared_process(folder):
+        from blockyard.engine.setup import ignore_metrics, prepare
+
+        def prepare_rank(interrupts: Interrupts) -> Job:
+            return prepare(folder, ignore_metrics, interrupts, resume=resume)
+
+        return fit_worker_rank(folder.path, rank_in(folder.config), prepare_rank)
+
+
+@contextlib.contextmanager
+def _prepared_process(folder: RunFolder) -> Iterator[None]:
+    """Set up libraries and the attention kernel for a run; restore kernel, environment and CPU threads afterwards."""
+    import_torchmetrics(folder.config.get("allow") or ())  # before Lightning does
+    import torch
+
+    from blockyard.engine.lightning.patches import silence_libraries
+    from blockyard.engine.lightning.processes import clean_environment
+
+    silence_libraries()
+    threads = torch.get_num_threads()
+    try:
+        with clean_environment(), attention_kernel(folder.config["trainer"].get("attention", "auto")):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# How the main process ends a run, whatever ended it.
 
 
 @dataclass
@@ -103,6 +161,42 @@ class Attempt:
     def started(self) -> bool:
         """Whether a step was taken in this process."""
         return self.job is not None and self.job.state.step != self.job.state.start_step
+
+
+def _run_main_rank(attempt: Attempt) -> int:
+    began = time.monotonic()
+    before = attempt.folder.status
+    try:
+        try:
+            ending = _attempt(attempt, before)
+        finally:
+            attempt.interrupts.close()
+    except Interrupted as stop:  # it came while another ending was put into words
+        ending = ending_of(stop, attempt.step)
+    record_ending(attempt, ending)
+    log.info("%s after %.1f s", ending.state, time.monotonic() - began)
+    return ending.code
+
+
+def _attempt(attempt: Attempt, before: Status) -> Ending:
+    """Train and test, and say how it ended. Raises UserError for bad input that is found before the first step."""
+    folder = attempt.folder
+    try:
+        clear_notes(folder.path)
+        attempt.resumed_step = (before.step or 0) if attempt.resume else 0
+        folder.set_status("running", step=attempt.resumed_step)
+        return _train_and_test(attempt)
+    except UserError as error:
+        if attempt.started:
+            return ending_of(error, attempt.step)
+        if before.state == "failed":  # unchanged: nothing was tried
+            folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
+        else:
+            folder.set_status("queued", str(error), exit_code=2)
+        close(attempt, Ending("failed", 2))
+        raise UserError(redact_text(str(error))) from None
+    except BaseException as error:  # whatever ends a run is recorded
+        return ending_after(error, attempt)
 
 
 def ending_after(error: BaseException, attempt: Attempt) -> Ending:
@@ -156,112 +250,27 @@ def close(attempt: Attempt, ending: Ending) -> None:
         log.warning("the metrics of %s could not be closed: %s", attempt.folder.path, error)
 
 
-log = logging.getLogger("blockyard")
-
-
-def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, RunCallback] | None = None) -> int:
-    """Train the frozen config in `folder` to its end and return the exit code.
-
-    resume: continue from the newest valid checkpoint, or from the start where there is none
-    callbacks: in the main process, besides those of the config, by name; they are not part of the run
-    Raises UserError (exit code 2) for bad input that is found before the first step.
-    """
-    if rank_in(folder.config):
-        return train_worker_rank(folder, resume)
-    with Interrupts() as interrupts:
-        return _run_main_rank(Attempt(folder, interrupts, resume, dict(callbacks or {})))
-
-
-def fit(folder: RunFolder, resume: bool) -> int:
-    """Train in a folder that this process has locked, release it, and print the result.
-
-    Raises UserError for bad input that is found before the first step; a new folder is removed then.
-    """
-    if folder.message:
-        sys.stderr.write(printable(f"{folder.message}\n"))
-    with folder:
-        try:
-            code = train(folder, resume=resume)
-        except UserError:
-            discard(folder)
-            raise
-        if code == 0 and not rank_in(folder.config):
-            print_result(folder)
-    return code
-
-
-def _run_main_rank(attempt: Attempt) -> int:
-    began = time.monotonic()
-    before = attempt.folder.status
-    try:
-        try:
-            ending = _attempt(attempt, before)
-        finally:
-            attempt.interrupts.close()
-    except Interrupted as stop:  # it came while another ending was put into words
-        ending = ending_of(stop, attempt.step)
-    record_ending(attempt, ending)
-    log.info("%s after %.1f s", ending.state, time.monotonic() - began)
-    return ending.code
-
-
-def _attempt(attempt: Attempt, before: Status) -> Ending:
-    """Train and test, and say how it ended. Raises UserError for bad input that is found before the first step."""
-    folder = attempt.folder
-    try:
-        clear_notes(folder.path)
-        attempt.resumed_step = (before.step or 0) if attempt.resume else 0
-        folder.set_status("running", step=attempt.resumed_step)
-        return _train_and_test(attempt)
-    except UserError as error:
-        if attempt.started:
-            return ending_of(error, attempt.step)
-        if before.state == "failed":  # unchanged: nothing was tried
-            folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
-        else:
-            folder.set_status("queued", str(error), exit_code=2)
-        close(attempt, Ending("failed", 2))
-        raise UserError(redact_text(str(error))) from None
-    except BaseException as error:  # whatever ends a run is recorded
-        return ending_after(error, attempt)
-
-
-def _train_and_test(attempt: Attempt) -> Ending:
-    import_torchmetrics(attempt.folder.config.get("allow") or ())  # before Lightning does
-    from blockyard.engine.setup import prepare
-    from blockyard.engine.summary import summarize
-    from blockyard.engine.system.processes import clean_environment
-
-    folder = attempt.folder
-    silence_libraries()
-    kernel = folder.config["trainer"].get("attention", "auto")
-    with clean_environment(), _own_threads(), attention_kernel(kernel):
-        run_log = RunLog(folder, *run_loggers(folder.config))
-        job = attempt.job = prepare(
-            folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
+def print_result(folder: RunFolder) -> None:
+    """Print the metrics of a finished run, what it cost, and its folder."""
+    summary = folder.summary()
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
+    lengths = re.compile(r"@\d+x$")  # those of longer sequences are in a table of their own
+    slices = [
+        f"{name} {value:.4g}"
+        for name, value in summary["metrics"].items()
+        if name.startswith("test/") and "@" in name and not lengths.search(name)
+    ]
+    sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
+    if "refused" in summary:  # evaluated on longer sequences too
+        sys.stdout.write(table(read_json(folder.path / TEST)))
+    sys.stdout.write(f"{metrics}\n")
+    sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
+    for name, values in summary.get("baselines", {}).items():
+        text = "  ".join(
+            f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
         )
-        job.abandon = partial(abandon, attempt)
-        folder.metrics.truncate_after(job.start_step)
-        attempt.run_log = run_log
-        run_log.start()
-        job.fit()
-        summary = summarize(job)
-    job.check_finished()
-    for curve in summary.curves:
-        write(folder.path, curve.plain(), summary.weights)
-    if summary.predictions is not None:
-        write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
-    folder.write_summary(summary.values)
-    return Ending("done", 0, None, summary.values)
-
-
-@contextlib.contextmanager
-def _own_threads() -> Iterator[None]:
-    """Restore the number of CPU threads that this process had before the run."""
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        note = summary.get("baseline_notes", {}).get(name)
+        sys.stdout.write(f"baseline {name}: {text}{f' ({note})' if note else ''}\n")
+    for name, reason in summary.get("baselines_missing", {}).items():
+        sys.stdout.write(f"baseline {name}: no value ({printable(str(reason))})\n")
+    sys.stdout.write(f"{printable(str(folder.path))}\n")

@@ -15,21 +15,21 @@ from blockyard.config.lightning import refusal
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.checkpoint import Checkpoint
-from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
-from blockyard.engine.causality_probe import check_foreign
 from blockyard.engine.evaluator import Evaluator
+from blockyard.engine.faults.causality_probe import check_foreign
+from blockyard.engine.faults.interrupts import Interrupts
+from blockyard.engine.faults.open_files import check_open_files
+from blockyard.engine.faults.small_maps import guard_small_maps
 from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
+from blockyard.engine.kernel_record import KernelRecord
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
 from blockyard.engine.setup_data import Data, Run, load_data
 from blockyard.engine.setup_model import Model, build_model
-from blockyard.engine.small_maps import guard_small_maps
 from blockyard.engine.summary import sizes
-from blockyard.engine.system.interrupts import Interrupts
-from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER, RunFolder

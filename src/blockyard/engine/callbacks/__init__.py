@@ -1,1 +1,1 @@
-"""Callbacks of a run, one file each. Lightning's own callbacks can be added (`lightning.py`)."""
+"""Callbacks of a run, one file each, and what Lightning's own callbacks need of it (`lightning_hooks`)."""

@@ -2,7 +2,7 @@
 
 Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
 step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
-result, the state is saved, and the run stops if a stop was requested. `loop_actions.py` does each of these.
+result, the state is saved, and the run stops if a stop was requested. `LoopActions` does each of these.
 """
 
 from __future__ import annotations
@@ -16,65 +16,13 @@ import torch
 
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
-from blockyard.engine.callbacks.nan_guard import check_weights
+from blockyard.engine.callbacks.lightning_hooks import around_validation
 from blockyard.engine.callbacks.stopwatch import Stopwatch
-from blockyard.engine.lightning.hooks import around_validation
-from blockyard.engine.randomness import reseed
-from blockyard.engine.system.interrupts import Interrupted, Interrupts
+from blockyard.engine.faults.agreement import agree_on_end, agree_on_signal
+from blockyard.engine.faults.interrupts import Interrupted, Interrupts
+from blockyard.engine.faults.nan_guard import check_weights
+from blockyard.engine.system.randomness import reseed
 from blockyard.runs.checkpoint_weights import LOOP
-
-# What all processes of a run have to agree on: to stop after the same step, for the same reason.
-
-_EVERY = 16  # steps between two agreements of several GPUs on signals
-_STOP, _PAUSE = 1, 2
-
-
-class Agreement:
-    """Asks the other processes; where there are none, the answer is this one's own.
-
-    interrupted: whether a signal reached any of the processes, as all of them know
-    """
-
-    def __init__(self, state: RunState, interrupts: Interrupts) -> None:
-        self.state = state
-        self.interrupts = interrupts
-        self.interrupted = False
-
-    def on_signal(self, trainer: pl.Trainer) -> bool:
-        """Whether a signal reached a process of the run; all record it, so that none takes the run for finished."""
-        signum = self.interrupts.signum or 0
-        if trainer.world_size > 1:
-            # A signal may reach one process alone; all must stop after the same step. Asking stalls a GPU.
-            every = 1 if trainer.strategy.root_device.type == "cpu" else _EVERY
-            signum = 0 if self.state.step % every else _largest(trainer, signum)
-        if signum:
-            self.interrupts.request(signum)
-            self.interrupted = True
-        return self.interrupted
-
-    def on_end(self, trainer: pl.Trainer) -> None:
-        """Let all processes end or leave the run after this step where a callback of one of them does."""
-        self.note_lightning_stop(trainer)
-        if trainer.world_size == 1:
-            return
-        state = self.state
-        end = _largest(trainer, _PAUSE if state.pause else _STOP if state.stop else 0)
-        if end == _PAUSE:
-            state.pause = state.pause or "another process paused the run"
-        elif end == _STOP:
-            state.stop = state.stop or "a callback of another process stopped it"
-
-    def note_lightning_stop(self, trainer: pl.Trainer) -> None:
-        """State a reason where Lightning ends the training before its last step."""
-        if trainer.should_stop and not (self.interrupted or self.state.pause or self.state.finished):
-            self.state.stop = "a Lightning callback stopped it"
-
-
-def _largest(trainer: pl.Trainer, number: int) -> int:
-    """The largest of a number over all processes."""
-    own = torch.tensor(number, device=trainer.strategy.root_device)
-    return int(trainer.strategy.reduce(own, reduce_op="max"))
-
 
 # What the loop does at a step where it is due: log, evaluate, save.
 
@@ -212,7 +160,7 @@ class LoopCallback(pl.Callback):
         self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
         self._batches = 0  # of this process, over the run
         self._strategy: Any = None  # of several processes
-        self._agreement = Agreement(state, interrupts)
+        self._interrupted = False  # a signal reached any of the processes, as all of them know
         for name in callbacks.averages:
             if callbacks.named[name].selects:
                 state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
@@ -230,16 +178,11 @@ class LoopCallback(pl.Callback):
             module.start_step(state.step, trainer.optimizers[0])
         self._strategy = trainer.strategy if trainer.world_size > 1 else None
         self.interrupts.install()
-        loop = trainer.fit_loop.epoch_loop
-        if hasattr(loop, "_broadcast_sigterm_tensor"):
-            # Lightning's processes agree on SIGTERM at every step, which waits for the device; `Agreement`
-            # does it at intervals.
-            loop._broadcast_sigterm_tensor = _do_nothing
         for callback in self.callbacks:
             callback.on_run_start(state)
         if state.step and self._evaluation_due(state.step) and self.actions.evaluated_step != state.step:
             self.actions.evaluate(trainer, module)
-            self._agreement.on_end(trainer)
+            self._agree_on_end(trainer)
             self.actions.save(trainer, module)
         if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
             trainer.should_stop = True
@@ -261,7 +204,7 @@ class LoopCallback(pl.Callback):
         for callback in self.callbacks.at_steps:
             callback.on_step(state)
         self.stopwatch.step()
-        interrupted = self._agreement.on_signal(trainer)
+        interrupted = self._agree_on_signal(trainer)
         final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
         due = final or self._evaluation_due(state.step)
         every = self.callbacks.checkpoint.every
@@ -281,7 +224,7 @@ class LoopCallback(pl.Callback):
             except Interrupted:
                 interrupted = True
         if log:
-            self._agreement.on_end(trainer)
+            self._agree_on_end(trainer)
         if interrupted or due or save:
             self.actions.save(trainer, module)
         if (interrupted and not final) or state.stop or state.pause:
@@ -296,7 +239,7 @@ class LoopCallback(pl.Callback):
 
     def evaluate_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
-        if self.state.finished and self.actions.evaluated_step != self.state.step and not self._agreement.interrupted:
+        if self.state.finished and self.actions.evaluated_step != self.state.step and not self._interrupted:
             self._strategy = trainer.strategy if trainer.world_size > 1 else None
             self._end(trainer, module)
 
@@ -335,14 +278,29 @@ class LoopCallback(pl.Callback):
     def _evaluation_due(self, step: int) -> bool:
         return step % self.intervals.evaluate_every == 0 or step >= self.state.total
 
+    def _agree_on_signal(self, trainer: pl.Trainer) -> bool:
+        """Return whether the run was interrupted: it stays so once a signal reached one of its processes."""
+        self._interrupted |= agree_on_signal(trainer, self.interrupts, self.state.step)
+        return self._interrupted
+
+    def _agree_on_end(self, trainer: pl.Trainer) -> None:
+        """Let all processes end or leave the run after this step where a callback of one of them does."""
+        self._note_lightning_stop(trainer)
+        self.state.stop, self.state.pause = agree_on_end(trainer, self.state.stop, self.state.pause)
+
+    def _note_lightning_stop(self, trainer: pl.Trainer) -> None:
+        """State a reason where Lightning ends the training before its last step."""
+        if trainer.should_stop and not (self._interrupted or self.state.pause or self.state.finished):
+            self.state.stop = "a Lightning callback stopped it"
+
     def _end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate and save the last step, unless the run is left before its end, or nothing says why it ended.
 
         In the latter case Lightning's counters may be those of half a step, from which no run can resume.
         """
         state = self.state
-        self._agreement.note_lightning_stop(trainer)
-        if state.pause or not state.finished or (self._agreement.interrupted and state.step < state.total):
+        self._note_lightning_stop(trainer)
+        if state.pause or not state.finished or (self._interrupted and state.step < state.total):
             return
         if self.actions.evaluated_step != state.step:
             try:
@@ -358,7 +316,3 @@ class LoopCallback(pl.Callback):
         self.interrupts.waiting = False
         for callback in self.callbacks:
             callback.on_run_end(self.state)
-
-
-def _do_nothing() -> None:
-    pass

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from blockyard.engine.callbacks.base import RunState
-from blockyard.engine.system.interrupts import process_start
+from blockyard.engine.system.process import process_start
 
 _WINDOWS = 200  # saved in a checkpoint
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from blockyard.config.targets import allow_of
 from blockyard.config.tree import is_node
+from blockyard.engine.faults.own_generators import own_generators
 from blockyard.engine.loggers.base import RunLogger
-from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
 from blockyard.runs.redact import redact
 

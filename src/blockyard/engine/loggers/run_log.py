@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from blockyard.engine.faults.own_generators import own_generators
 from blockyard.engine.loggers.base import RunLogger, presented
 from blockyard.engine.loggers.configured import run_loggers
 from blockyard.engine.loggers.logger_thread import LoggerThread
-from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
 from blockyard.runs.folder import METRICS, RunFolder
 from blockyard.runs.metrics import read_metrics

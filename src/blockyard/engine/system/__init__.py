@@ -1,1 +1,1 @@
-"""The process and its machine: signals, worker processes, memory, clock."""
+"""The process and its machine: when it started, its peak memory, its random generators."""

@@ -19,8 +19,8 @@ from typing import Any
 
 from blockyard.contracts import Splits
 from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.faults.interrupts import CODES, Paused
 from blockyard.engine.run import train
-from blockyard.engine.system.interrupts import CODES, Paused
 from blockyard.errors import UserError
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell.execute import LOG, log_to_file

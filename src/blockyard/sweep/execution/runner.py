@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from blockyard.engine.system.interrupts import CODES
+from blockyard.engine.faults.interrupts import CODES
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.cell.states import CellState, PlannedRun, read_state

@@ -71,7 +71,7 @@ HEAVY = (
     "sklearn.datasets",
     "blockyard.engine.setup",
     "blockyard.engine.run",
-    "blockyard.engine.system.processes",
+    "blockyard.engine.lightning.processes",
     "blockyard.engine.loggers",
     "blockyard.runs.provenance",
     "blockyard.sweep.cell.execute",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from blockyard.engine.system.interrupts import CODES
+from blockyard.engine.faults.interrupts import CODES
 from blockyard.sweep.cell.execute import is_done, record_failure, record_lost
 from blockyard.sweep.cells import Outcome, Task
 

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from blockyard.config import package_finder
-from blockyard.engine.system.interrupts import CODES
+from blockyard.engine.faults.interrupts import CODES
 from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_server import set_threads

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, shared_reason, write_json
-from blockyard.engine.system.interrupts import CODES
+from blockyard.engine.faults.interrupts import CODES
 from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive
 from blockyard.sweep.cells import JOB_FILES, Outcome, Task

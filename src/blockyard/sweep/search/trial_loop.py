@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.engine.system.interrupts import PAUSED
+from blockyard.engine.faults.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.lock import exclusive, held

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from blockyard.engine.callbacks.loop import Agreement, LoopCallback
-from blockyard.engine.ending import ending_of
+from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.faults.child_watch import ChildWatch
+from blockyard.engine.faults.ending import ending_of
+from blockyard.engine.faults.interrupts import Interrupted, Interrupts, Paused
+from blockyard.engine.faults.peers import ConnectionLost, PeerFailed, PeerLost, Peers, symptom
 from blockyard.engine.module import Learner
-from blockyard.engine.peers import ConnectionLost, PeerFailed, PeerLost, Peers, symptom
 from blockyard.engine.run import train
-from blockyard.engine.system.child_watch import ChildWatch
-from blockyard.engine.system.interrupts import Interrupted, Interrupts, Paused
 from blockyard.errors import UserError, printable
 from blockyard.runs.rank_notes import Note, clear_notes, read_notes, write_note
 from blockyard.runs.status import Status, read_status, reason_of, write_status
@@ -90,7 +90,7 @@ def test_training_that_ends_without_a_reason_is_failed(tmp_path: Path, monkeypat
         trainer.should_stop = self.state.step == 10
 
     monkeypatch.setattr(LoopCallback, "on_train_batch_end", stopped)
-    monkeypatch.setattr(Agreement, "note_lightning_stop", lambda *_: None)
+    monkeypatch.setattr(LoopCallback, "_note_lightning_stop", lambda *_: None)
     made = run(tmp_path, code=1)
     assert "training ended after step 10 of 30, and nothing says why" in str(made.status.reason)
     assert not made.summary()

@@ -19,7 +19,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
 from tests import engine_runs
 from tests.battery import ranks
-from tests.engine.process_runs import NO_DROPOUT, start, trained
+from tests.engine.lightning.process_runs import NO_DROPOUT, start, trained
 from tests.engine_runs import rows, run
 from tests.fork import forked
 from tests.tiny import TEXT, TINY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
-from lightning_fabric.utilities.distributed import _set_num_threads_if_needed
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
-from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
-from blockyard.engine.system.child_watch import ChildWatch
+from blockyard.engine.faults.child_watch import ChildWatch
+from blockyard.engine.faults.worker_rank import disconnect
+from blockyard.engine.lightning.patches import ScriptLauncher, set_threads
 
 ALLOW = "BLOCKYARD_ALLOW"  # JSON: the packages besides our own that the command line allowed
 _SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", ALLOW)
 
 
-class RunLauncher(_SubprocessScriptLauncher):
+class RunLauncher(ScriptLauncher):
     """Starts the other processes of this machine as `python -m blockyard _cell RUN_DIR`.
 
     Lightning's own launcher repeats the command line of this process. Under a sweep or in a notebook that would
@@ -47,7 +45,7 @@ class RunLauncher(_SubprocessScriptLauncher):
         self._call_children_scripts()
         self.watch = ChildWatch(self.procs, self.folder, self.abandon)
         self.watch.start()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
+        set_threads(num_processes=self.num_processes)
         return function(*args, **kwargs)
 
     def _call_children_scripts(self) -> None:
@@ -118,7 +116,7 @@ def join_processes(trainer: pl.Trainer, *, failed: bool) -> dict[int, int]:
     if isinstance(launcher, RunLauncher) and launcher.watch is not None:
         launcher.watch.close()
         launcher.procs.clear()
-    _disconnect()
+    disconnect()
     endings = {}
     until = time.monotonic() + (3.0 if failed else 30.0)
     for rank, child in enumerate(children, start=1):
@@ -131,25 +129,3 @@ def join_processes(trainer: pl.Trainer, *, failed: bool) -> dict[int, int]:
         if code or failed:  # an exit code 0 is wrong too where the run was not over
             endings[rank] = code
     return endings
-
-
-def _disconnect() -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            torch.distributed.destroy_process_group()
-
-
-def abort_rank(*, seconds: float, kill: bool) -> None:
-    """In a failed process that is not the main one: close the connections, so that the main one notices.
-
-    Then give the main process time to record the reason and end. One that is still there afterwards hangs or was
-    stopped.
-
-    kill: end it then; for processes that the main one has started
-    """
-    _disconnect()
-    parent, until = os.getppid(), time.monotonic() + seconds
-    while os.getppid() == parent and time.monotonic() < until:
-        time.sleep(0.1)
-    if kill and os.getppid() == parent:
-        os.kill(parent, signal.SIGKILL)

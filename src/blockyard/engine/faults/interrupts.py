@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import logging
 import multiprocessing
 import os
 import signal
-import sys
 import threading
-import time
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from blockyard.engine.system.process import end_with_parent
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
@@ -117,68 +113,6 @@ class Interrupts:
         if not self.waiting or (again and signum == signal.SIGINT):
             self._raised = True
             raise Interrupted(self.signum)
-
-
-# When this process started.
-
-_IMPORTED = time.time()
-
-
-def process_start() -> float:
-    """When this process started, in seconds since 1970."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-        return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return _IMPORTED
-
-
-# A process that ends with the one that started it.
-
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(parent: int | None = None) -> None:
-    """End this process with the one that started it, where the system can do that; it has nothing to do without.
-
-    parent: the process id that was recorded before this process was started, since by now the parent may have died
-        and `os.getppid()` name another; None takes the one of now
-    """
-    parent = os.getppid() if parent is None else parent
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-# Silences notes and warnings of libraries that do not apply to blockyard.
-
-
-def silence_libraries() -> None:
-    """Silence Lightning's notes, and warnings that do not hold for our training loop; errors are still shown.
-
-    Call it after Lightning was imported, which sets its own levels.
-    """
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "torch.distributed", "torch._dynamo"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    os.environ.setdefault("PL_DISABLE_TIPS", "1")
-    for text in (
-        ".*does not have many workers.*",
-        ".*LeafSpec.*is deprecated.*",
-        ".*isinstance\\(treespec.*",
-        ".*pkg_resources.*",
-        ".*The `srun` command is available.*",
-        ".*GPU available but not used.*",
-        ".*Precision 16-mixed is not supported.*",
-        ".*module\\(s\\) in eval mode.*",
-        ".*barrier\\(\\).*using the device under current context.*",
-        ".*lr_scheduler.step.*",
-        ".*TF32.*|.*set_float32_matmul_precision.*",
-    ):
-        warnings.filterwarnings("ignore", message=text)
-    warnings.filterwarnings("ignore", module="pytorch_lightning.*")
-    warnings.filterwarnings("ignore", module="lightning_fabric.*")
 
 
 # Signals in the processes that load data.

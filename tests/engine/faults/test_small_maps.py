@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from blockyard.engine.small_maps import _reads_all, guard_small_maps
+from blockyard.engine.faults.small_maps import _reads_all, guard_small_maps
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])

@@ -11,7 +11,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.loader import Layout
 from blockyard.runs.folder import RunFolder
-from tests.engine.process_runs import start
+from tests.engine.lightning.process_runs import start
 from tests.engine_runs import rows, state, text_run
 from tests.tiny import TEXT
 

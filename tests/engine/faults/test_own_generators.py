@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pytorch_lightning import seed_everything
 
-from blockyard.engine.loggers.own_generators import own_generators
+from blockyard.engine.faults.own_generators import own_generators
 from tests.battery.own_loggers import seed_all
 from tests.engine_runs import assert_same_bits
 from tests.logged_training import logged

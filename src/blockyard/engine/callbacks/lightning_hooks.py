@@ -16,6 +16,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers.logger import Logger
 
 from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.lightning.patches import start_next_epoch
 
 
 class EpochBoundary(pl.Callback):
@@ -41,13 +42,7 @@ class EpochBoundary(pl.Callback):
             self._resumed = False
             self._start_again(trainer, module)
         while trainer.current_epoch < self.state.step // self.state.steps_per_epoch:
-            loop = trainer.fit_loop
-            loop.reset_restart_stage()  # else a resumed run would leave the next epoch's start out
-            loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
-            loop.on_advance_end()
-            loop.on_advance_start()
-            # The end of an epoch resets what Lightning noted about the batch in progress.
-            trainer._logger_connector.on_batch_start(batch)
+            start_next_epoch(trainer, batch)
 
     def _start_again(self, trainer: pl.Trainer, module: Any) -> None:
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
@@ -76,32 +71,6 @@ def around_validation(trainer: pl.Trainer, module: Any, lightning_callbacks: Seq
             callback.on_validation_epoch_end(trainer, module)
     for callback in lightning_callbacks:
         callback.on_validation_end(trainer, module)
-
-
-# StopIteration is an error in a run, wherever a component or a callback raises it.
-#
-# Lightning's loops take it for the end of an epoch and finish quietly. A run has one epoch without an end for
-# Lightning and leaves it by other means, so that none is expected.
-
-
-def forbid_stop_iteration(trainer: pl.Trainer) -> None:
-    """Let the loops of a trainer raise RuntimeError where they would have ended because of StopIteration."""
-    epochs, batches = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    for loop, names in ((epochs, ("on_advance_start", "advance", "on_advance_end")), (batches, ("advance",))):
-        for name in names:
-            setattr(loop, name, _guarded(getattr(loop, name)))
-
-
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except StopIteration as error:
-            raise RuntimeError(
-                "a component or a callback raised StopIteration, or skipped the rest of an epoch"
-            ) from error
-
-    return call
 
 
 # The logger that Lightning callbacks see: what they log becomes columns of the run's metrics.

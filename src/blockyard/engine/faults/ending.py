@@ -6,8 +6,8 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockyard.engine.peers import PeerFailed, PeerLost
-from blockyard.engine.system.interrupts import Interrupted, Paused
+from blockyard.engine.faults.interrupts import Interrupted, Paused
+from blockyard.engine.faults.peers import PeerFailed, PeerLost
 from blockyard.errors import printable
 from blockyard.runs.redact import redact_text
 from blockyard.runs.status import State, reason_of

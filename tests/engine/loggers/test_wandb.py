@@ -18,7 +18,7 @@ from blockyard.engine.loggers import RunLog
 from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from tests.engine.logged_runs import BOUND, STEPS, log_run, run_folder
+from tests.engine.loggers.logged_runs import BOUND, STEPS, log_run, run_folder
 from tests.paths import ROOT
 
 SECRET = "hunter2hunter2"
@@ -115,7 +115,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from blockyard.engine.loggers.wandb import Wandb
-from tests.engine.logged_runs import log_run, run_folder
+from tests.engine.loggers.logged_runs import log_run, run_folder
 print("imported", time.monotonic())
 kind, outputs = sys.argv[1:]
 import blockyard.engine.loggers._wandb as module

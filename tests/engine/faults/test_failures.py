@@ -15,7 +15,7 @@ import torch
 from blockyard.engine import setup as prepare_module
 from blockyard.engine.callbacks import loop
 from blockyard.engine.callbacks.loop import LoopActions
-from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
+from blockyard.engine.faults.nan_guard import NanGuard, NotFinite
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from blockyard.engine.system.interrupts import STOPPING, Interrupted
+from blockyard.engine.faults.interrupts import STOPPING, Interrupted
 from blockyard.runs.rank_notes import Note, read_notes
 from blockyard.runs.status import reason_of
 

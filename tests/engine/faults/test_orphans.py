@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.engine.system.interrupts import leave_signals_to_main
+from blockyard.engine.faults.interrupts import leave_signals_to_main
 from blockyard.token_shards.shard_writer import start_worker
 from tests.fork import forked
 

@@ -281,7 +281,7 @@ def _logger(node: dict[str, Any]) -> Any:
 def test_a_lightning_logger_that_fails_never_stops_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:
-    words = ("allow=[tests]", "logger._target_=tests.engine.broken_logger.Broken", f"logger.at={at}")
+    words = ("allow=[tests]", "logger._target_=tests.engine.loggers.broken_logger.Broken", f"logger.at={at}")
     assert run(tmp_path, *words).status.state == "done"
     assert caplog.text.count("logger Broken failed to") == 1
 

@@ -13,7 +13,7 @@ from blockyard.engine.loggers import RunLogger
 from blockyard.engine.loggers.none import NoLogger
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.engine.loggers.trackio import Trackio
-from tests.engine.logged_runs import STEPS, log_run, run_folder
+from tests.engine.loggers.logged_runs import STEPS, log_run, run_folder
 from tests.paths import ROOT
 
 SECRET = "hunter2hunter2"
@@ -48,7 +48,7 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from blockyard.engine.loggers.trackio import Trackio\n"
-        "from tests.engine.logged_runs import log_run, run_folder\n"
+        "from tests.engine.loggers.logged_runs import log_run, run_folder\n"
         "out = Path(sys.argv[1])\n"
         "board = str(out / 'board')\n"
         "log_run(run_folder(out), Trackio(project='yard', directory=board, group='sweep', name='post/s0'))\n"
@@ -71,7 +71,7 @@ def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> No
         "import sys, sqlite3; from pathlib import Path\n"
         "from PIL import Image\n"
         "from blockyard.engine.loggers.trackio import Trackio\n"
-        "from tests.engine.logged_runs import log_run, run_folder\n"
+        "from tests.engine.loggers.logged_runs import log_run, run_folder\n"
         "out = Path(sys.argv[1])\n"
         "folder = run_folder(out)\n"
         "logger = lambda: Trackio(project='yard', directory=str(out / 'board'))\n"

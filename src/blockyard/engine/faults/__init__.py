@@ -1,0 +1,23 @@
+"""What a run does when something goes wrong: each file is one fault, and is called in one line from the road of a step.
+
+Stops and endings:
+
+    interrupts         signals that request a stop, in the training process and in its data workers
+    agreement          the processes of a run stop after the same step, for the same reason
+    ending             state, exit code and reason of an attempt, from the error that ended it
+
+Other processes:
+
+    worker_rank        a process that is not the main one fails, and leaves a note of the reason
+    peers              which process ended the run, where this one only lost the connection
+    child_watch        a process failed and the main one does not notice
+    stopped_workers    a data worker was stopped (SIGSTOP) and not continued
+    open_files         too few open files for the data workers
+
+Components and libraries:
+
+    nan_guard          a loss, a gradient or a weight that is not finite
+    causality_probe    a component of another package reads later tokens, or padding
+    own_generators     a logger draws from the random generators of the run
+    small_maps         a gradient that oneDNN leaves unwritten
+"""
