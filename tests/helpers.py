@@ -10,11 +10,11 @@ from itertools import product
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from blockyard.config.compose import complete
 from blockyard.config.instantiate import settings
+from blockyard.config.placed_nodes import default_node
 from blockyard.config.schema import RESERVED
 from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
 from blockyard.model._embedding import set_pairs
@@ -54,14 +54,14 @@ def blocks() -> list[str]:
 
 
 def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
-    """The class of a choice and the options in its YAML."""
+    """The class of a choice and its options, those of its YAML and all defaults."""
     target, options = _node(family, name)
     return target, deepcopy(options)
 
 
 @cache  # each file is read hundreds of times
 def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
-    options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
+    options = default_node(family, name)
     module, _, attribute = options["_target_"].rpartition(".")
     target = getattr(importlib.import_module(module), attribute)
     if hasattr(target, "nested_choices"):

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog
+from blockyard.config import catalog, tree
+from blockyard.config.placed_nodes import plain_default
 from blockyard.config.schema import REQUIRED, Option, options
 from blockyard.config.targets import locate
 
@@ -69,28 +70,31 @@ def page(family: str) -> str:
 def _described(choice: catalog.Choice) -> Iterator[str]:
     if choice.target is None:
         yield f"```yaml\n{choice.path.read_text(encoding='utf-8').rstrip()}\n```"
-        return
-    doc = catalog.docstring(choice.target)
-    for heading in HEADINGS:
-        if text := catalog.section(doc, heading):
-            yield f"- {heading}: {f'`{text}`' if heading == 'Equation' else _text(text)}"
-    yield f"- Class: `{choice.target}`"
-    every = options(locate(choice.target))
-    if every:
-        written = catalog.content(choice.path)
+    else:
+        doc = catalog.docstring(choice.target)
+        for heading in HEADINGS:
+            if text := catalog.section(doc, heading):
+                yield f"- {heading}: {f'`{text}`' if heading == 'Equation' else _text(text)}"
+        yield f"- Class: `{choice.target}`"
+    rows = [
+        _option(f"{prefix}.{option.name}", option, node)
+        for prefix, node in tree.nodes(catalog.content(choice.path), choice.family)
+        for option in options(locate(node["_target_"])).values()
+    ]
+    if rows:
         yield "\n| option | type | default | what it does |\n|---|---|---|---|"
-        yield from (_option(choice, option, written) for option in every.values())
+        yield from rows
 
 
-def _option(choice: catalog.Choice, option: Option, written: dict[str, Any]) -> str:
-    default = written.get(option.name, option.default)
+def _option(key: str, option: Option, node: dict[str, Any]) -> str:
+    default = node.get(option.name, plain_default(option.default))
     if default is REQUIRED:
         shown = "required"
-    elif isinstance(default, dict):
-        shown = "see below" if "_target_" in default else ", ".join(map(str, default))
+    elif tree.is_node(default):
+        shown = f"`{default['_target_'].rpartition('.')[2]}`"
     else:
         shown = f"`{_yaml(default)}`"
-    return f"| `{choice.family}.{option.name}` | {_cell(option.describe())} | {_bar(shown)} | {_cell(option.help)} |"
+    return f"| `{key}` | {_cell(option.describe())} | {_bar(shown)} | {_cell(option.help)} |"
 
 
 def _yaml(value: Any) -> str:
@@ -99,6 +103,8 @@ def _yaml(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_yaml(each)}' for name, each in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_yaml, value))}]"
     return f"{value}"

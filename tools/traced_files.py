@@ -49,21 +49,20 @@ def step_files(tree: Path) -> str:
 
 def repeated_defaults(_: Path) -> str:
     """Options in the YAML of a choice that equal the default of its constructor, and all options there."""
-    import yaml
-
-    from blockyard.config import catalog
-    from blockyard.config.build import CONTRACTS
-    from blockyard.config.compose import _plain
+    from blockyard.config import catalog, tree
+    from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
+    from blockyard.config.placed_nodes import plain_default
     from blockyard.config.schema import RESERVED, options
     from blockyard.config.targets import locate
 
     repeated = total = 0
-    for choice in (choice for family in CONTRACTS for choice in catalog.choices(family).values()):
-        known = options(locate(choice.target))
-        for name, value in yaml.safe_load(choice.path.read_text(encoding="utf-8")).items():
-            if name not in RESERVED:
+    families = (*CONTRACTS, *RUNTIME_CONTRACTS, *catalog.OUTSIDE_RUN)
+    for choice in (choice for family in families for choice in catalog.choices(family).values()):
+        for _, node in tree.nodes(catalog.content(choice.path)):
+            declared = options(locate(node["_target_"]))
+            for name in node.keys() - set(RESERVED):
                 total += 1
-                repeated += value == _plain(known[name].default)
+                repeated += node[name] == plain_default(declared[name].default)
     return f"{repeated} of {total}"
 
 

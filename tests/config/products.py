@@ -11,6 +11,7 @@ import yaml
 from blockyard.config import catalog
 from blockyard.config.check import default_pick
 from blockyard.config.compose import Composed, complete, compose
+from blockyard.config.placed_nodes import default_node
 from blockyard.config.targets import locate
 
 # What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
@@ -57,7 +58,7 @@ def _base() -> dict[str, Any]:
 
 @cache
 def _node(family: str, name: str) -> dict[str, Any]:
-    node = yaml.safe_load(catalog.choices(family)[name].path.read_text()) or {}
+    node = default_node(family, name)
     node.update({key: value for key, value in SMALL_OPTIONS.get(family, {}).items() if key in node})
     return node
 

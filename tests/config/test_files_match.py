@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.config import catalog
-from blockyard.config.build import CONTRACTS
-from blockyard.config.schema import RESERVED, options
+from blockyard.config import catalog, tree
+from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
+from blockyard.config.compose import compose
+from blockyard.config.placed_nodes import fill_defaults, plain_default
+from blockyard.config.schema import REQUIRED, RESERVED, options
 from blockyard.config.targets import locate
 
 CHOICES = [
     pytest.param(choice, id=f"{family}={choice.name}")
     for family in CONTRACTS
+    for choice in catalog.choices(family).values()
+]
+
+WITH_CLASSES = [*CONTRACTS, *RUNTIME_CONTRACTS]
+YAMLS = [
+    pytest.param(choice.path, id=f"{family}={choice.name}")
+    for family in (*WITH_CLASSES, *catalog.OUTSIDE_RUN)
     for choice in catalog.choices(family).values()
 ]
 
@@ -29,18 +38,45 @@ def test_yaml_names_its_own_file(choice):
     assert issubclass(locate(choice.target), CONTRACTS[choice.family])
 
 
+@pytest.mark.parametrize("path", YAMLS)
+def test_yaml_holds_what_differs_from_the_signature(path):
+    """A default is written once, in the signature of the class."""
+    for key, node in tree.nodes(catalog.content(path)):
+        declared = options(locate(node["_target_"]))
+        for name in node.keys() - set(RESERVED):
+            value = node[name]
+            assert declared[name].problem(value) is None, f"{key}.{name}"
+            assert value != plain_default(declared[name].default), f"{key}.{name} repeats the default"
+
+
 @pytest.mark.parametrize("choice", CHOICES)
-def test_yaml_lists_every_option_with_its_default(choice):
-    import yaml
+def test_options_are_read_from_the_source_as_from_the_class(choice):
+    """Completion reads them without importing torch."""
+    assert set(choice.options) == set(options(locate(choice.target)))
 
-    from blockyard.config.compose import _plain
 
-    known = options(locate(choice.target))
-    node = {k: v for k, v in yaml.safe_load(choice.path.read_text()).items() if k not in RESERVED}
-    assert set(node) == set(known)
-    for name, value in node.items():
-        assert known[name].problem(value) is None
-        assert value == _plain(known[name].default), name
+@pytest.mark.parametrize("family", WITH_CLASSES)
+def test_a_config_has_every_option_in_the_order_of_its_signature(family):
+    name = next(iter(catalog.choices(family)))
+    config = {family: catalog.content(catalog.choices(family)[name].path)}
+    fill_defaults(config)
+    for key, node in tree.nodes(config[family], family):
+        declared = options(locate(node["_target_"]))
+        required = {name for name, option in declared.items() if option.default is REQUIRED}
+        assert [name for name in node if name not in RESERVED] == [n for n in declared if n in node], key
+        assert set(declared) - required <= set(node), key
+
+
+def test_part_of_a_mapping_is_merged_with_its_default():
+    composed = compose(["init=default", "init.lora.rank=4", "logger=none"])
+    assert not composed.issues
+    assert composed.config["init"]["lora"] == {"rank": 4, "alpha": 16.0, "layers": ["blocks"]}
+
+
+def test_an_interpolation_may_name_an_option_that_no_yaml_holds():
+    composed = compose(["schedule.warmup=${optimizer.weight_decay}", "optimizer.weight_decay=0.25", "logger=none"])
+    assert not composed.issues
+    assert composed.config["schedule"]["warmup"] == 0.25
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -46,5 +46,5 @@ def test_what_is_set_in_a_config_does_not_reach_the_next_one():
         for key in [key for key in first if key != "hydra"]:
             for inner in list(first[key]) if OmegaConf.is_dict(first[key]) else ():
                 first[key][inner] = "changed"
-        first.allow.append("changed")
+        first.match.by = "changed"
     assert OmegaConf.to_container(hydra_config._compose(overrides), resolve=False) == before

@@ -17,6 +17,7 @@ from typing import Any
 
 from blockyard.config.installed import installed
 from blockyard.config.package_finder import spec_unasked
+from blockyard.config.tree import option_name
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
@@ -53,10 +54,11 @@ class Choice:
         """The paper, or ""."""
         return section(self._docstring or "\n".join(self._comments), "Source")
 
-    @property
-    def options(self) -> list[str]:
-        """The options that the YAML names at its top level."""
-        return re.findall(r"^([a-z]\w*):", self._text, re.MULTILINE)
+    @cached_property
+    def options(self) -> tuple[str, ...]:
+        """The options of its class, read from the source; of a YAML without a class, the keys at its top level."""
+        in_yaml = re.findall(r"^([a-z]\w*):", self._text, re.MULTILINE)
+        return tuple(dict.fromkeys([*(parameters(self.target) if self.target else ()), *in_yaml]))
 
     @cached_property
     def _text(self) -> str:
@@ -148,11 +150,83 @@ def docstring(target: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _docstring(path: Path, _stamp: tuple[int, ...]) -> str:
+def _docstring(path: Path, stamp: tuple[int, ...]) -> str:
+    tree = _parsed(path, stamp)
+    return "" if tree is None else ast.get_docstring(tree) or ""
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, _stamp: tuple[int, ...]) -> ast.Module | None:
+    """The syntax tree of a file; None of a broken one, which does not hide the others."""
     try:
-        return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a broken file does not hide the others
-        return ""
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def parameters(target: str) -> tuple[str, ...]:
+    """The keyword-only parameters of a dotted class, or the fields of a dataclass, without importing it.
+
+    A class without a constructor has that of its first base that has one, which may be imported from another module.
+    () where there is none to be read.
+    """
+    return tuple(name for name, is_parameter in _declared(target).items() if is_parameter)
+
+
+def _declared(target: str) -> dict[str, bool]:
+    """The names that a class declares, and whether each is a parameter: a field may be declared without being one."""
+    module, _, name = target.rpartition(".")
+    path = None if module.startswith("torch.") else _module_file(module)  # its modules take no options of ours
+    try:
+        tree = _parsed(path, stamp(path)) if path is not None else None
+    except OSError:
+        tree = None
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _declared_by(node, module, tree)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _declared(f"{node.module}.{alias.name}")
+    return {}
+
+
+def _declared_by(kind: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, bool]:
+    names = [_dotted(base.value if isinstance(base, ast.Subscript) else base) for base in kind.bases]
+    bases = [_imported(name, module, tree) for name in names if name]
+    if any("dataclass" in ast.unparse(decorator) for decorator in kind.decorator_list):
+        fields = {name: given for base in reversed(bases) for name, given in _declared(base).items()}
+        for node in kind.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                fields[node.target.id] = _is_parameter(node)
+        return fields
+    for node in kind.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            return {option_name(argument.arg): True for argument in node.args.kwonlyargs}
+    return next((declared for base in bases if (declared := _declared(base))), {})
+
+
+def _is_parameter(field: ast.AnnAssign) -> bool:
+    """Whether a field of a dataclass is a parameter of its constructor."""
+    value = field.value
+    keywords = value.keywords if isinstance(value, ast.Call) else []
+    excluded = any(each.arg == "init" and ast.unparse(each.value) == "False" for each in keywords)
+    return not excluded and "ClassVar" not in ast.unparse(field.annotation)
+
+
+def _dotted(node: ast.expr) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _imported(name: str, module: str, tree: ast.Module) -> str:
+    """The dotted name of what a module calls `name`: imported from another one, or its own."""
+    first, _, rest = name.partition(".")
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if (alias.asname or alias.name) == first:
+                    return f"{alias.name}.{rest}"
+    return f"{module}.{name}"  # `_declared` follows what is imported by its name
 
 
 def content(path: Path) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,8 +20,8 @@ from blockyard.config.hydra_config import Choices, Config, HydraConfig
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import sort_overrides
-from blockyard.config.placed_nodes import fill, nested_choices, placed_nodes
-from blockyard.config.schema import REQUIRED, RESERVED, Root, options
+from blockyard.config.placed_nodes import default_node, fill, fill_defaults, nested_choices
+from blockyard.config.schema import RESERVED, options
 from blockyard.config.targets import allow_of, allowed, locate
 from blockyard.config.tree import is_node
 from blockyard.contracts import Issue, Text
@@ -85,7 +84,7 @@ def resolve(config: dict[str, Any], choices: dict[str, str | None], issues: list
     if not is_node(node):
         return
     assert isinstance(node, dict)
-    if node == catalog.content(catalog.choices(KEY)["default"].path):
+    if node == default_node(KEY, "default"):
         del config[KEY]
         choices.pop(KEY, None)
         return
@@ -242,20 +241,9 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
 
 
 def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:
-    """Write the default of every option that a node leaves out into the config, so that a frozen config is whole."""
+    """Write every option into the config, those of nested choices too, so that a frozen config is whole."""
     fill(config, folders)
-    for name, option in options(Root).items():
-        if option.default is not REQUIRED:
-            config.setdefault(name, list(option.default) if isinstance(option.default, tuple) else option.default)
-    allow = allow_of(config)
-    for place in list(placed_nodes(config, allow)):
-        node = place.node
-        for name, option in place.options(allow).items():
-            if option.default is not REQUIRED and name not in node:
-                default = _plain(option.default)
-                # A library's class may have a default that no YAML can hold, such as a device: it stays unwritten.
-                if default is None or isinstance(default, bool | int | float | str | list | dict):
-                    node[name] = default
+    fill_defaults(config)
 
 
 def _default_name(choices: Choices) -> str:
@@ -266,13 +254,3 @@ def _default_name(choices: Choices) -> str:
         else ("preset" if choices.get("preset") else "model", "data")
     )
     return "_".join(str(choices[key]) for key in keys if choices.get(key)) or "run"
-
-
-def _plain(value: Any) -> Any:
-    """A default as config data: a factory as its node, a dataclass as a mapping, a tuple as a list."""
-    if isinstance(value, partial):
-        node = {"_target_": f"{value.func.__module__}.{value.func.__qualname__}", "_partial_": True}
-        return node | {name: _plain(option) for name, option in value.keywords.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
 from blockyard.config.override_grammar import parse_override
+from blockyard.config.placed_nodes import fill_defaults
 from blockyard.config.user_folders import use_package_files
 from blockyard.contracts import Issue
 from blockyard.errors import shortened
@@ -74,7 +75,10 @@ class Reaching(ValueError):  # noqa: N818 - it is reported, not raised to a call
 
 @lru_cache(maxsize=256)
 def compose_choices(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
-    """The config of choices alone, unresolved and pickled, and the choice of each family. Takes about 0.1 s."""
+    """The config of choices alone with every default, unresolved and pickled, and the choice of each family.
+
+    Takes about 0.1 s.
+    """
     from omegaconf import OmegaConf
 
     single, several = _apart(overrides)
@@ -88,7 +92,9 @@ def compose_choices(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
     config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    return pickle.dumps(config), choices
+    content = cast("Config", OmegaConf.to_container(config, resolve=False))
+    fill_defaults(content)  # before values are set, which may interpolate any option
+    return pickle.dumps(OmegaConf.create(content)), choices
 
 
 def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]]:

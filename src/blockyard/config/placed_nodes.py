@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ from torch import nn
 
 from blockyard.config import catalog, tree
 from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
-from blockyard.config.schema import RESERVED, Option, options
+from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
 from blockyard.config.tree import is_node
 from blockyard.contracts import Issue, TorchMetric
@@ -166,3 +168,60 @@ def fill(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
             node = by_name.get(name, {})
             if name in choices and isinstance(node, dict) and not tree.is_node(node):
                 by_name[name] = {**(catalog.content(choices[name].path) or {}), **node}
+
+
+# Defaults: a YAML names a class and what differs from its signature, and a config has every option.
+
+
+def fill_defaults(config: dict[str, Any]) -> None:
+    """Write the default of every option that a config leaves out into it, in place and in the order of the signatures.
+
+    A node whose class is not allowed is left as it is.
+    """
+    _fill(config, options(Root))
+    allow = allow_of(config)
+    for place in list(placed_nodes(config, allow)):
+        _fill(place.node, place.options(allow))
+
+
+def default_node(family: str, name: str) -> dict[str, Any]:
+    """The node of one of the package's choices, with every option."""
+    config = {family: catalog.content(catalog.choices(family)[name].path)}
+    fill_defaults(config)
+    return config[family]
+
+
+def plain_default(value: Any) -> Any:
+    """A default as config data: a factory as its node, a dataclass as a mapping, a tuple as a list."""
+    if isinstance(value, partial):
+        node = {"_target_": f"{value.func.__module__}.{value.func.__qualname__}", "_partial_": True}
+        return node | {name: plain_default(option) for name, option in value.keywords.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {name: plain_default(each) for name, each in value.items()}
+    return [plain_default(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _fill(node: dict[str, Any], declared: dict[str, Option]) -> None:
+    for name, option in declared.items():
+        default = plain_default(option.default)
+        if name not in node:
+            # A library's class may have a default that no YAML can hold, such as a device: it stays unwritten.
+            writable = default is None or isinstance(default, bool | int | float | str | list | dict)
+            if option.default is not REQUIRED and writable:
+                node[name] = default
+        elif isinstance(default, dict) and isinstance(node[name], dict) and not is_node(node[name]):
+            node[name] = _merged(default, node[name])
+    ordered = {name: node.pop(name) for name in declared if name in node}
+    node.update(ordered)
+
+
+def _merged(default: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """A mapping over its default, as Hydra merges them."""
+    merged = dict(default)
+    for name, inner in value.items():
+        below = default.get(name)
+        both = isinstance(below, dict) and isinstance(inner, dict) and not is_node(inner)
+        merged[name] = _merged(below, inner) if both else inner
+    return merged

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import replacing
-from blockyard.config import catalog, lightning, tree
+from blockyard.config import lightning, tree
 from blockyard.config.instantiate import instantiate
+from blockyard.config.placed_nodes import default_node
 from blockyard.config.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
@@ -73,7 +74,7 @@ def longer(
             config[family][option] = own[key]
     _check_parent(run)
     content = _content(run)
-    config["init"] = (config.get("init") or dict(catalog.content(catalog.choices("init")["default"].path))) | {
+    config["init"] = (config.get("init") or default_node("init", "default")) | {
         "parent": str(run.path),
         "parent_sha256": state_hash(content),
     }

@@ -15,12 +15,12 @@ Cost: time and parameters
 from __future__ import annotations
 
 '''
-YAML = """# What it is, in one line. Options that a reader may vary stand below.
+YAML = """# What it is, in one line. Defaults stand in the signature; below, only what differs from them.
 _target_: PACKAGE.NAME.CLASS
 _partial_: true
 """
 # Of what is built from its options alone.
-PLAN_YAML = """# What it is, in one line. Options that a reader may vary stand below.
+PLAN_YAML = """# What it is, in one line. Defaults stand in the signature; below, only what differs from them.
 _target_: PACKAGE.NAME.CLASS
 """
 TEST_HEAD = '''"""NAME against a formula that is written independently; replace both."""
