@@ -7,7 +7,7 @@ import pickle
 import pytest
 from omegaconf import OmegaConf, flag_override
 
-from blockyard.config import hydra_config, user_folders
+from blockyard.config import hydra_config, hydra_sources
 from blockyard.config.hydra_config import compose_choices
 
 CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post_norm", "norm=rms"), ("preset=vit",)]
@@ -17,7 +17,7 @@ CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post
 def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
     compose = compose_choices.__wrapped__
     kept = [compose(overrides) for _ in range(2)]  # the second time from parsed files
-    monkeypatch.setattr(user_folders, "use_package_files", lambda: None)
+    monkeypatch.setattr(hydra_sources, "use_package_files", lambda: None)
     assert kept == [compose(overrides)] * 2
 
 

@@ -117,7 +117,7 @@ def test_a_package_that_a_file_allows_is_not_imported(text: str, tmp_path: Path,
 @pytest.mark.parametrize("path", ["hydra", "hydra/launcher", "hydra/config", "..", "../hydra", "norm/../hydra"])
 def test_hydra_sees_no_group_of_its_own_in_a_folder(path: str, tmp_path: Path) -> None:
     """What a user's folder has under `hydra` is neither a group nor a config, even where the folder was not refused."""
-    from blockyard.config.user_folders import UserFolder
+    from blockyard.config.hydra_sources import UserFolder
 
     (tmp_path / "conf/hydra/launcher").mkdir(parents=True)
     (tmp_path / "conf/norm").mkdir()

@@ -181,6 +181,7 @@ def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) 
     else:
         yield ""
         yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
+        yield from _options_of_parts(choice, allow)
     yield ""
     yield from _command(choice, folders, allow)
 
@@ -215,6 +216,22 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
         rows.add_row(f"{choice.family}.{name}", option.describe(), _default_text(default), option.help)
     yield ""
     yield rows if signature else "  no options"
+
+
+def _options_of_parts(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
+    """The options of the nodes that a YAML names below its top level, such as callbacks."""
+    from blockyard.config.schema import options
+    from blockyard.config.targets import allowed, locate
+
+    rows = table(None, "option", "type", "default", "what it does")
+    for prefix, node in tree.nodes(catalog.content(choice.path), choice.family):
+        if allowed(node["_target_"], allow):
+            for name, option in options(locate(node["_target_"])).items():
+                default = _default_text(node.get(name, option.default))
+                rows.add_row(f"{prefix}.{name}", option.describe(), default, option.help)
+    if rows.row_count:
+        yield ""
+        yield rows
 
 
 def _default_text(default: Any) -> str:

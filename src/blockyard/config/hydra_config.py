@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.placed_nodes import fill_defaults
-from blockyard.config.user_folders import use_package_files
 from blockyard.contracts import Issue
 from blockyard.errors import shortened
 
@@ -125,6 +124,8 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
+
+    from blockyard.config.hydra_sources import use_package_files
 
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
