@@ -16,7 +16,7 @@ from types import ModuleType
 
 from blockyard.commands import COMMANDS, MODULES
 from blockyard.commands._args import CHECKPOINTS, Parser
-from blockyard.config import catalog, size_matching
+from blockyard.config import catalog
 from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 
@@ -158,4 +158,4 @@ def _overrides(typed: str, families: Sequence[str], options: bool = True) -> lis
     if dot and family in families and options:
         keys = {key for choice in catalog.choices(family).values() for key in choice.options}
         return sorted(f"{family}.{key}=" for key in keys)
-    return [*(f"{name}=" for name in families), *(f"{size_matching.KEY}.{name}=" for name in size_matching.KEYS)]
+    return [*(f"{name}=" for name in families), *(f"{catalog.MATCH}.{name}=" for name in catalog.MATCH_OPTIONS)]

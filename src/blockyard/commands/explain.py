@@ -23,14 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import read
 from blockyard.config import catalog, tree
-from blockyard.config.build import CONTRACTS
-from blockyard.config.check import default_pick, picks
-from blockyard.config.compose import compose
-from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.errors import UserError, did_you_mean, fold, near
 from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
+    from blockyard.config.rules import Facts, Pick, Rule
     from blockyard.config.schema import Option
 
 
@@ -130,14 +127,17 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
     Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
     """
     from blockyard.config.known_keys import options_for
+    from blockyard.config.placed_nodes import whole_node
     from blockyard.config.schema import Root, options
     from blockyard.config.targets import allowed, locate
 
     every = [OptionPlace(key, "", option, option.default) for key, option in options(Root).items()]
     for family in catalog.groups():
         for choice in catalog.choices(family, folders).values():
-            for prefix, node in tree.nodes(catalog.content(choice.path), family):
-                if family in ("preset", "experiment", "debug") or not allowed(str(node["_target_"]), allow):
+            if family in ("preset", "experiment", "debug"):
+                continue
+            for prefix, node in tree.nodes(whole_node(choice, allow), family):
+                if not allowed(str(node["_target_"]), allow):
                     continue
                 for option in options(locate(str(node["_target_"]))).values():
                     default = node.get(option.name, option.default)
@@ -299,6 +299,9 @@ def _declaration(name: str, value: Any) -> list[str]:
 
 def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
     """For each family that a rule relates to this one: the choices that fit, and those that do not with the reason."""
+    from blockyard.config.check import default_pick
+    from blockyard.config.rules import RULES
+
     pick = default_pick(choice, allow)
     if pick is None:
         return
@@ -328,6 +331,11 @@ def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
 
 def _settings() -> list[Facts]:
     """Two sets of choices for the families that a rule reads besides its pair: images, and text."""
+    from blockyard.config.build import CONTRACTS
+    from blockyard.config.check import picks
+    from blockyard.config.compose import compose
+    from blockyard.config.rules import Facts
+
     text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
     return [Facts(picks(compose(overrides), list(CONTRACTS))) for overrides in ([], text)]
 

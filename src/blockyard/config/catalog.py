@@ -26,6 +26,8 @@ OUTSIDE_RUN = ("executor",)
 # source is read by the family's own choice (`SAME`), and the config has no such key.
 OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
 SAME = "same"
+# The config key that asks for a model of some size, and its options; solved and removed by `size_matching`.
+MATCH, MATCH_OPTIONS = "match", ("params", "flops", "by")
 # Families of which several choices may be used together: loggers side by side, callbacks merged into one collection.
 SEVERAL = ("logger", "callbacks")
 
@@ -181,7 +183,9 @@ def _declared(target: str) -> dict[str, bool]:
         tree = _parsed(path, stamp(path)) if path is not None else None
     except OSError:
         tree = None
-    for node in tree.body if tree is not None else ():
+    if tree is None:
+        return {}
+    for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _declared_by(node, module, tree)
         if isinstance(node, ast.ImportFrom) and not node.level:

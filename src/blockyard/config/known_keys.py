@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog, lightning, size_matching, tree
+from blockyard.config import catalog, lightning, tree
 from blockyard.config.schema import RESERVED, Root, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
@@ -193,8 +193,8 @@ class KnownKeys:
             return Issue(key, "is not part of a run; `blockyard sweep` takes it")
         if not rest:
             return None if key in options(Root) else self._unknown_root_key(key, value)
-        if family == size_matching.KEY:
-            allowed_keys = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
+        if family == catalog.MATCH:
+            allowed_keys = [f"{catalog.MATCH}.{name}" for name in catalog.MATCH_OPTIONS]
             return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.run_keys():
             other = family_for(family)

@@ -186,9 +186,15 @@ def fill_defaults(config: dict[str, Any]) -> None:
 
 def default_node(family: str, name: str) -> dict[str, Any]:
     """The node of one of the package's choices, with every option."""
-    config = {family: catalog.content(catalog.choices(family)[name].path)}
+    return whole_node(catalog.choices(family)[name], [])
+
+
+def whole_node(choice: catalog.Choice, allow: list[str]) -> dict[str, Any]:
+    """The node of a choice, or its nodes by name, with every option."""
+    config: dict[str, Any] = {choice.family: catalog.content(choice.path) or {}, "allow": allow}
     fill_defaults(config)
-    return config[family]
+    node: dict[str, Any] = config[choice.family]
+    return node
 
 
 def plain_default(value: Any) -> Any:
@@ -222,6 +228,7 @@ def _merged(default: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     merged = dict(default)
     for name, inner in value.items():
         below = default.get(name)
-        both = isinstance(below, dict) and isinstance(inner, dict) and not is_node(inner)
-        merged[name] = _merged(below, inner) if both else inner
+        if isinstance(below, dict) and isinstance(inner, dict) and not is_node(inner):
+            inner = _merged(below, inner)
+        merged[name] = inner
     return merged

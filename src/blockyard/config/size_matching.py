@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
+from blockyard.config.catalog import MATCH
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.targets import locate
 from blockyard.contracts import Context, Issue
@@ -106,9 +107,7 @@ def _flops(components: Components) -> int:
 
 # The keys of `match`, which solves a size for a budget, and the options that it may solve for.
 
-KEY = "match"  # of the config; removed once it is solved
 BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
-KEYS = (*BUDGETS, "by")
 # The options of each size; the first that the config has is solved for.
 SIZES = {
     "dim": ("model.dim",),
@@ -167,7 +166,7 @@ class SizeSearch:
         return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)
 
 
-__all__ = ["BUDGETS", "KEY", "KEYS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
+__all__ = ["BUDGETS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
 
 LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
 MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
@@ -234,7 +233,7 @@ def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issu
     The record is {by, over, target, value, off, size, vocabulary}; a problem becomes an issue. A vocabulary that is
     learned from the data counts as large as it may become.
     """
-    match = config.pop(KEY, None) or {}
+    match = config.pop(MATCH, None) or {}
     if all(match.get(each) is None for each in BUDGETS) and match.get("by") in (None, "dim"):
         return {}
     if issues or not are_sound(config):
@@ -248,9 +247,9 @@ def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issu
         return {}
 
     (what, budget), sizes = next(iter(budgets.items())), ModelSizes()
-    key = f"{KEY}.{what}"
+    key = f"{MATCH}.{what}"
     if along is None:
-        others = [f"{KEY}.by={other}" for other in SIZES if axis(config, other) is not None]
+        others = [f"{MATCH}.by={other}" for other in SIZES if axis(config, other) is not None]
         issues.append(Issue(key, f"the config has no {' or '.join(SIZES[by])} to solve for", others))
         return {}
     target = round(budget)
@@ -289,16 +288,16 @@ def _problems(
     issues = []
     by = match.get("by") or "dim"
     if not _is_known(by):
-        issues.append(Issue(f"{KEY}.by", f"unknown size {quoted(by)}", list(SIZES)))
+        issues.append(Issue(f"{MATCH}.by", f"unknown size {quoted(by)}", list(SIZES)))
     elif match.get("by") not in (None, "dim") and not budgets:
-        issues.append(Issue(f"{KEY}.by", "has an effect only together with match.params or match.flops"))
+        issues.append(Issue(f"{MATCH}.by", "has an effect only together with match.params or match.flops"))
     if len(budgets) > 1:
-        issues.append(Issue(KEY, "one size cannot meet two budgets; set params or flops"))
+        issues.append(Issue(MATCH, "one size cannot meet two budgets; set params or flops"))
     for what, value in budgets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 1:
             text = f"invalid value {quoted(value)}: expected a number of {BUDGETS[what]} >= 1"
-            issues.append(Issue(f"{KEY}.{what}", text, [f"{KEY}.{what}=1.2e6"]))
+            issues.append(Issue(f"{MATCH}.{what}", text, [f"{MATCH}.{what}=1.2e6"]))
     if budgets and along is not None and along.key in overridden:
-        issues.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))
+        issues.append(Issue(along.key, f"is solved for by {MATCH}; leave one of them out"))
     return issues
