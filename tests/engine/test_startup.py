@@ -51,7 +51,7 @@ def test_a_check_imports_neither_the_compiler_nor_the_trainer() -> None:
 @pytest.mark.full
 def test_packages_of_ones_own_get_all_of_torchmetrics() -> None:
     code = (
-        "import sys; from blockyard.objective._named_metrics import import_torchmetrics\n"
+        "import sys; from blockyard.objective._torchmetrics import import_torchmetrics\n"
         "import_torchmetrics(['mine']); print('scipy' in sys.modules, sys.meta_path[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,7 +23,6 @@ from blockyard.contracts import Batch, Objective, Split
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.engine.faults.interrupts import leave_signals_to_main
 from blockyard.engine.faults.stopped_workers import StoppedWorkers
-from blockyard.engine.lightning.patches import forget_workers
 from blockyard.errors import UserError
 
 # How steps, micro-batches and processes share the training data.
@@ -208,6 +207,8 @@ class TrainingLoader(DataLoader[Batch]):
 
     def close(self) -> None:
         """Kill worker processes that are still there: they hang, or were stopped."""
+        from blockyard.engine.lightning.patches import forget_workers
+
         if self._watch is not None:
             self._watch.close()
         forget_workers(self._id)

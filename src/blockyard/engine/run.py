@@ -31,7 +31,7 @@ from blockyard.engine.faults.worker_rank import fit_worker_rank
 from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.length_extrapolation import TEST, table, write
-from blockyard.objective._named_metrics import import_torchmetrics
+from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.ops.kernel import attention_kernel
 from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
 from blockyard.runs.predictions_file import write_predictions

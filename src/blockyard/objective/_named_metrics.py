@@ -12,15 +12,9 @@ Importing torchmetrics takes seconds, so this module is imported where a name is
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -181,58 +175,3 @@ def _snake(name: str) -> str:
 
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-# Imports torchmetrics, which Lightning imports too, without the optional packages that neither needs here.
-#
-# torchmetrics imports every optional package that is installed (transformers, torchvision, scipy, matplotlib) for
-# metrics of text, images and audio, which takes longer than all else at the start of a run. While this module imports
-# it, those packages count as absent; afterwards they can be imported as ever. Metrics of torchmetrics that need one of
-# them say in this process that it is missing, so a run that allows packages of the user's own imports everything.
-
-OPTIONAL = frozenset({"transformers", "torchvision", "scipy", "matplotlib", "scienceplots", "regex", "nltk"})
-
-
-class _Absent:
-    """Finds none of `names`. First on sys.meta_path, it ends the search for them."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self.names = names
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Raise ModuleNotFoundError for the packages named, and leave others to the next finder."""
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return None
-
-
-@contextmanager
-def optional_packages_absent() -> Iterator[None]:
-    """While inside, the packages of `OPTIONAL` that are not imported yet cannot be, and count as not installed."""
-    from lightning_utilities.core import imports
-
-    names = frozenset(name for name in OPTIONAL if name not in sys.modules)
-    finder, version = _Absent(names), imports._version
-
-    def version_of(distribution_name: str) -> str:
-        if distribution_name in names:
-            raise PackageNotFoundError(distribution_name)
-        return version(distribution_name)
-
-    sys.meta_path.insert(0, finder)
-    imports._version = version_of
-    try:
-        yield
-    finally:
-        imports._version = version
-        sys.meta_path.remove(finder)
-
-
-def import_torchmetrics(allow: Sequence[str] = ()) -> None:
-    """Import torchmetrics that way, or as it is where packages of the user's own are allowed."""
-    if "torchmetrics" in sys.modules:
-        return
-    with nullcontext() if allow else optional_packages_absent():
-        importlib.import_module("torchmetrics")
