@@ -37,6 +37,7 @@ FLOORS = (
 INNER_FLOORS = {
     "data": ("files", "splits", "rows", "."),
     "engine": ("system", "faults", "lightning", "callbacks loggers", "."),
+    "weights": ("convert", "."),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 

@@ -14,8 +14,8 @@ from transformers.models.whisper.modeling_whisper import sinusoids
 from blockyard.contracts import Inputs
 from blockyard.runs.load import load
 from blockyard.weights.convert.converter import converters
-from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.importing import import_weights
+from blockyard.weights.exporting import export_weights
 from tests.helpers import stir
 from tests.library_models import CASES
 from tests.support.tolerances import FLOAT32_STEPS, FLOAT64, double

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.runs.load import Loaded, load
-from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.graphs import example
+from blockyard.weights.exporting import export_weights
 from tests.helpers import stir
 from tests.support.tolerances import float32
 from tests.untrained import untrained

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 from blockyard.errors import UserError
 from blockyard.runs.load import load
-from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.importing import import_weights
+from blockyard.weights.exporting import export_weights
 from tests.helpers import stir
 from tests.image_files import write_images
 from tests.support.tolerances import FLOAT32_STEPS

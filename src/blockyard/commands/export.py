@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if preset is not None and kind not in ("hf", "timm"):
         raise UserError(f"as={preset} has an effect with format=hf and format=timm only; leave it out")
     from blockyard.runs.load import load
-    from blockyard.weights.convert.exporting import export_weights
+    from blockyard.weights.exporting import export_weights
 
     exported = export_weights(load(name, **settings), to, kind=kind, preset=preset)
     sys.stdout.write("".join(f"{line}\n" for line in [exported.folder, *exported.lines]))

@@ -25,7 +25,7 @@ from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
-from blockyard.objective._named_metrics import import_torchmetrics
+from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.ops.autocast import autocast
 
 if TYPE_CHECKING:

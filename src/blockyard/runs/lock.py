@@ -3,8 +3,8 @@
 The lock file is next to the folder, not in it, so that the folder can be moved while locked. The kernel releases the
 lock when its holder dies, so a held lock means a live process, and no recorded pid has to be trusted.
 
-`filelock` is unsuitable: its releases before 4 truncate the file on each attempt, which would erase the holder's note,
-and it can fall back to a lock file that outlives its process.
+`filelock` would replace `acquire` only: it has no shared lock, by which `held` asks without creating or changing the
+file, and no note of the holder.
 """
 
 from __future__ import annotations

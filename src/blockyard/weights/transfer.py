@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Embedder, Position
 from blockyard.errors import UserError, fold
+from blockyard.weights.convert.number_types import number_type_problem
 from blockyard.weights.lora import plain_name
-from blockyard.weights.number_types import number_type_problem
 from blockyard.weights.parts import HEAD, is_in
 
 # Resizes tables of positions and of token ids to the tokens of a model.

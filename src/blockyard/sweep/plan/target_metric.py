@@ -9,7 +9,7 @@ from blockyard.config.targets import locate
 from blockyard.config.tree import is_node
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
-from blockyard.objective._named_metrics import import_torchmetrics
+from blockyard.objective._torchmetrics import import_torchmetrics
 
 
 def validation_metric(metric: str | None, config: dict[str, Any], allow: list[str]) -> tuple[str, str]:

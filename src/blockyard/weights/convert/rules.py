@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.errors import UserError, fold
-from blockyard.weights.number_types import is_low_precision, number_type_problem
+from blockyard.weights.convert.number_types import is_low_precision, number_type_problem
 
 Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 KINDS = ("weight", "bias")
