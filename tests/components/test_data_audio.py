@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from blockyard.contracts import HasLengths
-from blockyard.data.dial_tones import COLUMNS, KEYS, RATE, ROWS, DialTones, draw, play
+from blockyard.data.dial_tones import COLUMNS, KEYS, RATE, ROWS, DialTones, play
 from blockyard.data.speech import Speech
 from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
@@ -50,7 +50,7 @@ def test_dialled_numbers_are_the_same_every_time_and_in_one_split_only() -> None
 def test_a_key_sounds_its_row_and_its_column() -> None:
     """The two loudest frequencies of each piece of sound, found by correlation, are those of the key."""
     generator = torch.Generator().manual_seed(3)
-    number = draw(generator)
+    number = DialTones().draw(generator)
     sound = play(number, generator).double()
     power = torch.stack(
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockyard.data.code import Code
-from blockyard.data.splits.texts import Documents
+from blockyard.data.splits.texts import SplitDocuments
 from blockyard.tokenizer.byte import Byte
 
 
@@ -22,7 +22,7 @@ def test_the_library_is_read_the_same_twice() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def assert_shares(parts: Documents, shares: tuple[float, float, float]) -> None:
+def assert_shares(parts: SplitDocuments, shares: tuple[float, float, float]) -> None:
     """Checks the share of the text in train, validation and test.
 
     Modules are assigned whole: a split misses its share by half a module at most, the rest by the sum of both.
@@ -39,4 +39,4 @@ def test_splits_of_the_library_have_their_shares() -> None:
     train, validation, test = data.documents()
     for planted in ((train, test, validation), (validation, test, train)):
         with pytest.raises(AssertionError):
-            assert_shares(Documents(*planted), (0.6, 0.1, 0.3))
+            assert_shares(SplitDocuments(*planted), (0.6, 0.1, 0.3))

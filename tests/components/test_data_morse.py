@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from blockyard.data.morse import CODE, RATE, Morse, draw, elements, key, units
+from blockyard.data.morse import CODE, RATE, Morse, elements, key, units
 from blockyard.tokenizer.char import Char
 
 
@@ -32,7 +32,7 @@ def test_the_letters_are_heard_in_the_envelope() -> None:
     """Without noise: the lengths of sounds and silences say the letters."""
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
-        group = draw(generator)
+        group = Morse().draw(generator)
         sound = key(group, generator, noise=(80.0, 80.0)).float().abs()
         loud = sound.unfold(0, 40, 10).amax(1) > 2000  # 5 ms, longer than half a period
         runs = [(on, len(list(part))) for on, part in groupby(loud.tolist())]

@@ -14,7 +14,7 @@ import torch
 
 from blockyard.data.files import tar_shard
 from blockyard.data.files.tar_index import MOST_SHARDS, _count, shards_of
-from blockyard.data.files.tar_shard import Sample, read_shard
+from blockyard.data.files.tar_shard import TarSample, read_shard
 from blockyard.data.image_folder import ImageFolder
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
@@ -200,7 +200,7 @@ def _headers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gathers the names of the shards whose headers are read from now on."""
     read: list[str] = []
 
-    def spy(shard: Path, label: str) -> Iterator[Sample]:
+    def spy(shard: Path, label: str) -> Iterator[TarSample]:
         read.append(shard.name)
         return read_shard(shard, label)
 

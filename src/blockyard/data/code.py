@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.data.splits.texts import Documents, TextData
+from blockyard.data.splits.texts import SplitDocuments, TextData
 
 # All plain ASCII in Python 3.11 to 3.13.
 MODULES = (
@@ -40,7 +40,7 @@ class Code(TextData):
             "use data=text_file data.path=FILE, or a Python with its Lib folder"
         )
 
-    def documents(self) -> Documents:
+    def documents(self) -> SplitDocuments:
         """Reads one document per module."""
         return self.split_by_size([file.read_bytes().decode("utf-8") for file in self._files()])
 

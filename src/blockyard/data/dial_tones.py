@@ -19,10 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, Samples, Seed
-from blockyard.data.files.digest import sha256
-from blockyard.data.splits.order import mix
-from blockyard.data.splits.recordings import Recording, RecordingData
+from blockyard.contracts import Samples
+from blockyard.data.splits.recordings import GeneratedRecordings
 
 KEYS = "123A456B789C*0#D"
 ROWS, COLUMNS = (697.0, 770.0, 852.0, 941.0), (1209.0, 1336.0, 1477.0, 1633.0)  # Hz
@@ -31,26 +29,16 @@ SHORTEST, LONGEST = 3, 8  # keys of a number
 TONE, GAP = (0.060, 0.200), (0.030, 0.130)  # seconds
 NOISE = (0.0, 20.0)  # decibels below the tones
 LEVEL = 0.2  # of each of the two tones, of full scale
-HELD_OUT = 0.1  # share of all numbers that may go to validation, and the same to test
 
 
 @dataclass(kw_only=True, eq=False)
-class DialTones(RecordingData):
-    """Numbers as a telephone plays them.
+class DialTones(GeneratedRecordings):
+    """Numbers as a telephone plays them."""
 
-    Options:
-        samples: training recordings
-        eval_samples: recordings of the validation split, and of the test split
-        data_seed: seed of the recordings; independent of the run's seed, so that all seeds share them
-        batch_size: recordings in a training step, over all processes
-        eval_batch_size: recordings in a validation or test step, over all processes
-    """
+    stream = "dial_tones"
+    thing = "number"
 
     samples: Samples = 2_000
-    eval_samples: Samples = 200
-    data_seed: Seed = 0
-    batch_size: BatchSize = 16
-    eval_batch_size: BatchSize = 64
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -62,32 +50,14 @@ class DialTones(RecordingData):
         """That of a telephone."""
         return RATE
 
-    def bytes_in_memory(self) -> int:
-        """Returns the size of all recordings of average length."""
-        return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
+    def draw(self, generator: torch.Generator) -> str:
+        """Returns 3 to 8 keys."""
+        count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+        return "".join(KEYS[i] for i in torch.randint(len(KEYS), (count,), generator=generator).tolist())
 
-    def recordings(self) -> list[list[Recording]]:
-        """Draws numbers until each split has enough; the number itself says which split it belongs to."""
-        counts = (self.samples, self.eval_samples, self.eval_samples)
-        splits: list[list[Recording]] = [[], [], []]
-        candidate = 0
-        while any(len(split) < count for split, count in zip(splits, counts, strict=True)):
-            generator = torch.Generator().manual_seed(mix("dial_tones", self.data_seed, candidate))
-            number = draw(generator)
-            share = mix("split", number) / 2**63
-            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
-            if len(splits[part]) < counts[part]:
-                splits[part].append(Recording(f"number {candidate}", play(number, generator), number))
-            candidate += 1
-        # Not of the samples: the last bit of a sine depends on the machine.
-        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
-        return splits
-
-
-def draw(generator: torch.Generator) -> str:
-    """Returns 3 to 8 keys."""
-    count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
-    return "".join(KEYS[i] for i in torch.randint(len(KEYS), (count,), generator=generator).tolist())
+    def sound(self, text: str, generator: torch.Generator) -> Tensor:
+        """Returns the sound of a number, (T,) int16."""
+        return play(text, generator)
 
 
 def play(number: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:

@@ -20,10 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, Samples, Seed
-from blockyard.data.files.digest import sha256
-from blockyard.data.splits.order import mix
-from blockyard.data.splits.recordings import Recording, RecordingData
+from blockyard.contracts import Samples
+from blockyard.data.splits.recordings import GeneratedRecordings
 
 CODE = dict(
     zip(
@@ -44,26 +42,16 @@ PITCH = (400.0, 900.0)  # Hz
 NOISE = (0.0, 20.0)  # decibels below the tone
 RAMP = 0.005  # seconds in which a tone starts and ends, so that it does not click
 LEVEL = 0.3  # of full scale
-HELD_OUT = 0.1  # share of all groups that may go to validation, and the same to test
 
 
 @dataclass(kw_only=True, eq=False)
-class Morse(RecordingData):
-    """Groups of one to four letters, keyed by hand.
+class Morse(GeneratedRecordings):
+    """Groups of one to four letters, keyed by hand."""
 
-    Options:
-        samples: training recordings
-        eval_samples: recordings of the validation split, and of the test split
-        data_seed: seed of the recordings; independent of the run's seed, so that all seeds share them
-        batch_size: recordings in a training step, over all processes
-        eval_batch_size: recordings in a validation or test step, over all processes
-    """
+    stream = "morse"
+    thing = "group"
 
     samples: Samples = 4_000
-    eval_samples: Samples = 200
-    data_seed: Seed = 0
-    batch_size: BatchSize = 16
-    eval_batch_size: BatchSize = 64
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -77,39 +65,21 @@ class Morse(RecordingData):
         """That of a telephone."""
         return RATE
 
-    def bytes_in_memory(self) -> int:
-        """Returns the size of all recordings of average length."""
-        return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
+    def draw(self, generator: torch.Generator) -> str:
+        """Returns a group of letters."""
+        count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+        letters = tuple(CODE)
+        return "".join(letters[i] for i in torch.randint(len(letters), (count,), generator=generator).tolist())
 
-    def recordings(self) -> list[list[Recording]]:
-        """Draws groups until each split has enough; the group itself says which split it belongs to."""
-        counts = (self.samples, self.eval_samples, self.eval_samples)
-        splits: list[list[Recording]] = [[], [], []]
-        candidate = 0
-        while any(len(split) < count for split, count in zip(splits, counts, strict=True)):
-            generator = torch.Generator().manual_seed(mix("morse", self.data_seed, candidate))
-            group = draw(generator)
-            share = mix("split", group) / 2**63
-            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
-            if len(splits[part]) < counts[part]:
-                splits[part].append(Recording(f"group {candidate}", key(group, generator), group))
-            candidate += 1
-        # Not of the samples: the last bit of a sine depends on the machine.
-        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
-        return splits
+    def sound(self, text: str, generator: torch.Generator) -> Tensor:
+        """Returns the sound of a group, (T,) int16."""
+        return key(text, generator)
 
 
 def units(letter: str) -> int:
     """Returns how long a letter sounds, its own silences included."""
     code = CODE[letter]
     return code.count(".") + 3 * code.count("-") + len(code) - 1
-
-
-def draw(generator: torch.Generator) -> str:
-    """Returns a group of letters."""
-    count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
-    letters = tuple(CODE)
-    return "".join(letters[i] for i in torch.randint(len(letters), (count,), generator=generator).tolist())
 
 
 def key(group: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:

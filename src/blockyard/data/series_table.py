@@ -29,8 +29,6 @@ from blockyard.data.splits.simple_models import equally_spaced, majority_model, 
 from blockyard.data.splits.split import Fraction, stratified
 from blockyard.errors import UserError, fold
 
-# Splits of series, and the nearest neighbour that they are compared with.
-
 
 @dataclass(frozen=True)
 class Series:
@@ -45,7 +43,7 @@ class Series:
         return Series(self.values[indices], self.lengths[indices], self.target[indices])
 
 
-class SeriesSplit:
+class LabelledSeriesSplit:
     """One split: inputs (B, steps, C), target (B,), and lengths (B,) where series have different lengths.
 
     class_counts: (V,) int64, the series of each class in the training split
@@ -231,7 +229,7 @@ class SeriesTable(LoadedData):
             parts.append(self._part(test, self.kept(2, len(own), own), own, mean, std))
         self._fingerprint = sha256(tensor for part in parts for tensor in (part.values, part.lengths, part.target))
         classes, variable = len(self.class_names), len(set(self._lengths)) > 1
-        return Splits(*(SeriesSplit(part, parts[0], classes, variable=variable) for part in parts))
+        return Splits(*(LabelledSeriesSplit(part, parts[0], classes, variable=variable) for part in parts))
 
     def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
         series = [((records.series[i] - mean) / std).float() for i in index.tolist()]

@@ -22,7 +22,7 @@ from typing import Literal
 
 from blockyard.contracts import Text
 from blockyard.data.splits.split import Fraction
-from blockyard.data.splits.texts import Documents, TextData
+from blockyard.data.splits.texts import SplitDocuments, TextData
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,7 +52,7 @@ class TextFile(TextData):
         problem = f"no file {self.pattern} under" if path.is_dir() else "nothing at"
         return f"{problem} {path.absolute()}; set data.path=FILE, or a folder and data.pattern"
 
-    def documents(self) -> Documents:
+    def documents(self) -> SplitDocuments:
         """Reads and splits the files. Raises ValueError for a file that is not UTF-8."""
         texts = [_read(file) for file in self._files()]
         if self.split_by == "document":
@@ -65,7 +65,7 @@ class TextFile(TextData):
         total = sum(map(len, texts))
         stop = int(total * (1 - self.validation_fraction))
         middle = int(total * (1 - (self.validation_fraction + self.test_fraction)))
-        return Documents(*(_slice(texts, a, b) for a, b in ((0, middle), (stop, total), (middle, stop))))
+        return SplitDocuments(*(_slice(texts, a, b) for a, b in ((0, middle), (stop, total), (middle, stop))))
 
     @property
     def _path(self) -> Path:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.data.files.tar_shard import Sample, TarImages, samples_of
+from blockyard.data.files.tar_shard import TarImages, TarSample, samples_of
 from blockyard.data.files.token_shards import split_of
 from blockyard.errors import UserError, first_line, fold, shortened
 
@@ -182,7 +182,7 @@ def _read_split(shards: list[Path], label: str, endings: frozenset[str]) -> _Rea
     return _Read(torch.tensor(where), labels, keys, shards)
 
 
-def _image_of(shard: Path, sample: Sample, endings: frozenset[str]) -> str:
+def _image_of(shard: Path, sample: TarSample, endings: frozenset[str]) -> str:
     images = [name for name in sample.files if name.rpartition(".")[2] in endings]
     if len(images) != 1:
         has = ", ".join(f".{name}" for name in sample.files) or "nothing else"

@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class Member(NamedTuple):
     size: int
 
 
-class Sample(NamedTuple):
+class TarSample(NamedTuple):
     """One sample. key: its name; files: its members by their endings; label: the text of one of them."""
 
     key: str
@@ -83,7 +83,7 @@ class MemberName(NamedTuple):
         return f"{self.shard}: {place}"
 
 
-def read_shard(shard: Path, label: str) -> Iterator[Sample]:
+def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
     """Yields the samples of a shard; their images are not read.
 
     label: the ending of the members with the class. Raises UserError naming shard and member for an archive that is
@@ -101,7 +101,7 @@ def read_shard(shard: Path, label: str) -> Iterator[Sample]:
                 has = ", ".join(f".{name}" for name in files)
                 raise UserError(f"{shard}: {key} has no .{label}, which holds its class, only {has}; set data.label")
             count += 1
-            yield Sample(key, files, text)
+            yield TarSample(key, files, text)
     except ValueError as error:
         if isinstance(error, UserError):
             raise
@@ -178,53 +178,59 @@ FORMAT = 1
 _SETTLED = 2.0  # seconds since the last change of a shard
 
 
-def samples_of(shard: Path, label: str) -> list[Sample]:
+def samples_of(shard: Path, label: str) -> list[TarSample]:
     """Returns the samples of a shard, from the cache where it is of this very file. Raises UserError as `read_shard`.
 
     label: the ending of the members with the class
     """
     path = cache_dir() / "shards" / f"{sha256([str(shard.absolute()), label])[:32]}.json"
-    facts = _facts(shard, label)
-    cached = _cached(path, facts)
+    state = _state(shard, label)
+    cached = _cached(path, state)
     if cached is not None:
         return cached
     samples = list(read_shard(shard, label))
-    if facts == _facts(shard, label) and time.time() - facts["mtime_ns"] / 1e9 > _SETTLED:
-        _save(path, facts, samples)
+    if state == _state(shard, label) and time.time() - state["mtime_ns"] / 1e9 > _SETTLED:
+        _save(path, state, samples)
     return samples
 
 
-def _facts(shard: Path, label: str) -> dict[str, Any]:
+class _ShardState(TypedDict):
+    """What an entry is of: the file, its state and the ending of labels."""
+
+    format: int
+    shard: str
+    label: str
+    size: int
+    mtime_ns: int
+
+
+def _state(shard: Path, label: str) -> _ShardState:
     stat = shard.stat()
-    return {
-        "format": FORMAT,
-        "shard": str(shard.absolute()),
-        "label": label,
-        "size": stat.st_size,
-        "mtime_ns": stat.st_mtime_ns,
-    }
+    return _ShardState(
+        format=FORMAT, shard=str(shard.absolute()), label=label, size=stat.st_size, mtime_ns=stat.st_mtime_ns
+    )
 
 
-def _cached(path: Path, facts: dict[str, Any]) -> list[Sample] | None:
+def _cached(path: Path, state: _ShardState) -> list[TarSample] | None:
     """The samples of an entry. None where there is none, it is damaged, or of another state of the shard."""
     try:
         entry = read_json(path)
-        if {key: entry.get(key) for key in facts} != facts:
+        if {key: entry.get(key) for key in state} != state:
             return None
         return [
-            Sample(key, {name: Member(start, size) for name, start, size in files}, label)
+            TarSample(key, {name: Member(start, size) for name, start, size in files}, label)
             for key, label, files in entry["samples"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _save(path: Path, facts: dict[str, Any], samples: list[Sample]) -> None:
+def _save(path: Path, state: _ShardState, samples: list[TarSample]) -> None:
     listed = [
         [sample.key, sample.label, [[name, *member] for name, member in sample.files.items()]] for sample in samples
     ]
     try:
-        write_json(path, facts | {"samples": listed}, indent=None, checked=True)
+        write_json(path, {**state, "samples": listed}, indent=None, checked=True)
         remove_temporary(path.parent, untouched=IDLE)
     except OSError as error:
         log.warning("the index of shards is not cached in %s (%s); set BLOCKYARD_CACHE=FOLDER", path.parent, error)

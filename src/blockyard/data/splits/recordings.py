@@ -11,14 +11,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.data.files.digest import sha256
 from blockyard.data.files.sounds import BadSoundError, SoundFiles, decode
 from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import RaggedSequences
 from blockyard.errors import UserError
 from blockyard.ops import ctc
@@ -152,3 +154,59 @@ class RecordingData(LoadedData):
                     name,
                     texts[0][:80],
                 )
+
+
+HELD_OUT = 0.1  # share of all texts that may go to validation, and the same to test
+
+
+@dataclass(kw_only=True, eq=False)
+class GeneratedRecordings(RecordingData):
+    """Recordings generated from a seed; no text occurs in two splits. Subclasses implement `draw` and `sound`.
+
+    stream: the name of the data set, which its random numbers depend on; thing: what a recording is of
+
+    Options:
+        samples: training recordings
+        eval_samples: recordings of the validation split, and of the test split
+        data_seed: seed of the recordings; independent of the run's seed, so that all seeds share them
+        batch_size: recordings in a training step, over all processes
+        eval_batch_size: recordings in a validation or test step, over all processes
+    """
+
+    stream: ClassVar[str]
+    thing: ClassVar[str]
+
+    samples: Samples
+    eval_samples: Samples = 200
+    data_seed: Seed = 0
+    batch_size: BatchSize = 16
+    eval_batch_size: BatchSize = 64
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator) -> str:
+        """Returns a text."""
+
+    @abstractmethod
+    def sound(self, text: str, generator: torch.Generator) -> Tensor:
+        """Returns the sound of a text, (T,) int16."""
+
+    def bytes_in_memory(self) -> int:
+        """Returns the size of all recordings of average length."""
+        return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
+
+    def recordings(self) -> list[list[Recording]]:
+        """Draws texts until each split has enough; the text itself says which split it belongs to."""
+        counts = (self.samples, self.eval_samples, self.eval_samples)
+        splits: list[list[Recording]] = [[], [], []]
+        candidate = 0
+        while any(len(split) < count for split, count in zip(splits, counts, strict=True)):
+            generator = torch.Generator().manual_seed(mix(self.stream, self.data_seed, candidate))
+            text = self.draw(generator)
+            share = mix("split", text) / 2**63
+            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
+            if len(splits[part]) < counts[part]:
+                splits[part].append(Recording(f"{self.thing} {candidate}", self.sound(text, generator), text))
+            candidate += 1
+        # Not of the samples: the last bit of a sine depends on the machine.
+        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
+        return splits

@@ -21,7 +21,7 @@ from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.split import Fraction, by_size, check_fractions
 
 
-class Documents(NamedTuple):
+class SplitDocuments(NamedTuple):
     """The texts of each split."""
 
     train: list[str]
@@ -139,7 +139,7 @@ class TextData(LoadedData):
         return DataSpec("text", (self.context,), variable=variable, packed=self.packed, resizable=not variable)
 
     @abstractmethod
-    def documents(self) -> Documents:
+    def documents(self) -> SplitDocuments:
         """Reads and splits the texts."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
@@ -153,11 +153,11 @@ class TextData(LoadedData):
         parts = [self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()]
         return Splits(*(part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)))
 
-    def split_by_size(self, texts: Sequence[str]) -> Documents:
+    def split_by_size(self, texts: Sequence[str]) -> SplitDocuments:
         """Assigns whole texts to the splits by `split_seed`."""
         fractions = (self.validation_fraction, self.test_fraction)
         validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
-        return Documents(*([texts[i] for i in split] for split in (train, validation, test)))
+        return SplitDocuments(*([texts[i] for i in split] for split in (train, validation, test)))
 
     def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Windows | Lines:
         units = nonblank_lines(texts) if self.sample == "line" else texts
