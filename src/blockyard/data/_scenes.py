@@ -56,7 +56,7 @@ class SceneSource:
     counts: tuple[int, int]
 
     def draw(self, order: Tensor, key: int) -> Scenes:
-        """Returns the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
+        """Return the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
         least, most = self.counts
         draws = uniform(key, order, 1 + CELLS + 2 * most).T  # (B, ...)
         count = least + (draws[:, 0] * (most - least + 1)).long()  # (B,)
@@ -66,7 +66,7 @@ class SceneSource:
         return Scenes(count, cell, self.digits.target[image], (colour * len(COLOURS)).long(), image)
 
     def paint(self, scenes: Scenes) -> Tensor:
-        """Returns the canvases as float32 (B, 3, 24, 24) from -1 (black) to 1."""
+        """Return the canvases as float32 (B, 3, 24, 24) from -1 (black) to 1."""
         pixels = self.digits.images[scenes.image, 0].float() * scenes.present[..., None, None]  # (B, most, 8, 8)
         edge = torch.arange(SIDE)
         top, left = scenes.cell // ACROSS * SIDE, scenes.cell % ACROSS * SIDE  # (B, most)
@@ -90,7 +90,7 @@ class CanvasData(LoadedData):
     split_seed: int
 
     def scenes(self, counts: tuple[int, int]) -> list[SceneSource]:
-        """Returns what draws the canvases of each split, whose digits are that split's own."""
+        """Return what draws the canvases of each split, whose digits are that split's own."""
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         splits = [SceneSource(digits, counts) for digits in (rest.select(kept), rest.select(held_out), test)]
@@ -99,5 +99,5 @@ class CanvasData(LoadedData):
         return splits
 
     def read_source(self, path: str) -> Tensor:
-        """Returns an image file as a canvas, float32 (1, 3, 24, 24) from -1 (black) to 1."""
+        """Return an image file as a canvas, float32 (1, 3, 24, 24) from -1 (black) to 1."""
         return read_picture(Path(path), channels=SHAPE[0], size=SHAPE[1])

@@ -64,7 +64,7 @@ SPLIT = "split"
 def split_array(
     path: Path, values: np.ndarray, target: Tensor, name: str, fractions: tuple[float, float], seed: int
 ) -> list[Tensor]:
-    """Returns the indices of the rows of each split. Raises UserError for a class without a training row.
+    """Return the indices of the rows of each split. Raises UserError for a class without a training row.
 
     target: (n,) int64 classes, or zeros; name: of the targets
     """
@@ -121,7 +121,7 @@ class Arrays(LoadedData):
         check_fractions(self.validation_fraction, self.test_fraction)
 
     def missing(self) -> str | None:
-        """Returns that there is no such file and what to do about it, or None."""
+        """Return that there is no such file and what to do about it, or None."""
         if self._path.is_file():
             return None
         return f"no file {self._path.absolute()}; set data.path=FILE.npz with arrays {self.inputs} and {self.target}"
@@ -194,7 +194,7 @@ class Arrays(LoadedData):
         return image_shape(self.values.shape[1:])
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Draws or reads the splits, and standardizes. Raises UserError for a class without a training row."""
+        """Draw or read the splits, and standardize. Raises UserError for a class without a training row."""
         names, target = self.class_names, torch.zeros(len(self.values), dtype=torch.int64)
         if names:
             assert self.targets is not None
@@ -233,7 +233,7 @@ class Arrays(LoadedData):
         return array_splits(rows, own, scale, counts)
 
     def _parts(self, target: Tensor) -> list[Tensor]:
-        """The rows of each split."""
+        """Return the rows of each split."""
         fractions = (self.validation_fraction, self.test_fraction)
         parts = split_array(self._path, self.values, target, str(self.target), fractions, self.split_seed)
         return [part[self.kept(number, len(part), target[part])] for number, part in enumerate(parts)]

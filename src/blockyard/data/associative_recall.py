@@ -47,12 +47,12 @@ class AssociativeRecall(SyntheticTask):
         return self.symbols
 
     def token_name(self, token_id: int) -> str:
-        """Returns k0, k1, ... for keys and v0, v1, ... for values."""
+        """Return k0, k1, ... for keys and v0, v1, ... for values."""
         half = self.symbols // 2
         return f"k{token_id}" if token_id < half else f"v{token_id - half}"
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates the pairs, then queries between fillers."""
+        """Generate the pairs, then queries between fillers."""
         half, pairs, front = self.symbols // 2, self.pairs, 2 * self.pairs
         keys = random.distinct("keys", pairs, half)  # (n, P)
         values = half + random.integers("values", pairs, self.symbols - half)  # (n, P)

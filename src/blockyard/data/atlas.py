@@ -58,11 +58,11 @@ class Atlas(GraphData):
         return 7, 0
 
     def targets(self) -> int | None:
-        """One value, or a class."""
+        """Return one value, or a class."""
         return None if self.property == "planar" else 1
 
     def read(self) -> GraphParts:
-        """Reads the list that comes with networkx, and computes the property of each graph."""
+        """Read the list that comes with networkx, and compute the property of each graph."""
         ends = [(count, edges) for count, edges in _read_atlas() if count >= LEAST]
         graphs = [self._graph(count, edges) for count, edges in ends]
         order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(mix("atlas", self.split_seed)))
@@ -82,7 +82,7 @@ class Atlas(GraphData):
 
 
 def _value(name: str, laplacian: np.ndarray) -> float:
-    """A property of the graph with this Laplacian (N, N)."""
+    """Return a property of the graph with this Laplacian (N, N)."""
     if name == "connectivity":
         return max(0.0, float(np.linalg.eigvalsh(laplacian)[1]))
     if name == "spanning_trees":
@@ -100,7 +100,7 @@ def _planar(count: int, ends: np.ndarray) -> bool:
 
 
 def _read_atlas() -> list[tuple[int, np.ndarray]]:
-    """The number of nodes and the edges (m, 2) of every graph.
+    """Return the number of nodes and the edges (m, 2) of every graph.
 
     Importing networkx takes longer than reading its file, so the file is read directly.
     """

@@ -52,7 +52,7 @@ class BreastCancer(LoadedData):
         return DataSpec("vector", (COLUMNS,), target="class", classes=len(CLASSES), class_names=CLASSES)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the table, draws the splits, and standardizes each column by the training rows."""
+        """Read the table, draw the splits, and standardize each column by the training rows."""
         values, target = _read_table()
         rest, test = stratified(target, self.test_fraction, mix("test", self.split_seed))
         share = self.validation_fraction / (1 - self.test_fraction)
@@ -65,7 +65,7 @@ class BreastCancer(LoadedData):
 
 
 def _read_table() -> tuple[Tensor, Tensor]:
-    """The measurements (569, 30) float64 and the classes (569,) int64.
+    """Return the measurements (569, 30) float64 and the classes (569,) int64.
 
     Importing scikit-learn takes longer than training on its table, so its file is read directly.
     """

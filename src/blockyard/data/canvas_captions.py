@@ -62,14 +62,14 @@ class CaptionSplit:
         return self.samples
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, 3, 24, 24)."""
+        """Return inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, 3, 24, 24)."""
         scenes = self.scenes.draw(order, 0 if key is None else key)
         inputs, lengths = self.sequences(captions(scenes)).padded(torch.arange(len(order)))
         source = self.scenes.paint(scenes)
         return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
 
     def sequences(self, texts: list[str]) -> RaggedSequences:
-        """Returns captions as token ids with start and end token."""
+        """Return captions as token ids with start and end token."""
         for text in texts:
             if text not in self._encoded:
                 self._encoded[text] = [self.ends[0], *self.tokenizer.encode(text), self.ends[1]]
@@ -83,7 +83,7 @@ class CaptionSplit:
 
 
 def captions(scenes: Scenes) -> list[str]:
-    """Returns the caption of each scene, digits by column and then by row."""
+    """Return the caption of each scene, digits by column and then by row."""
     column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
     order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
     table = torch.stack([each.gather(1, order) for each in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
@@ -132,7 +132,7 @@ class CanvasCaptions(CanvasData):
         return DataSpec("text", (longest,), variable=True, source=DataSpec("image", SHAPE))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Composes the captions that the tokenizer is fitted on, unless its state was loaded."""
+        """Compose the captions that the tokenizer is fitted on, unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         train, *rest = self.scenes((self.digits, self.digits))

@@ -70,7 +70,7 @@ class QuestionSplit:
         return self.samples
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, longest), target (B,), source float32 (B, 3, 24, 24), lengths and slice (B,)."""
+        """Return inputs (B, longest), target (B,), source float32 (B, 3, 24, 24), lengths and slice (B,)."""
         scenes, question, answer, kind, _ = self.ask(order, key)
         inputs, lengths = self.questions.padded(question)
         source = self.scenes.paint(scenes)
@@ -78,14 +78,14 @@ class QuestionSplit:
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
 
     def region(self, order: Tensor) -> Tensor:
-        """Returns the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
+        """Return the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
         scenes, _, _, kind, place = self.ask(order, None)
         cells = torch.zeros(len(order), CELLS, dtype=torch.bool)
         cells.scatter_(1, scenes.cell.gather(1, place), (kind == COLOUR)[:, None])
         return cells.view(-1, ACROSS, ACROSS).repeat_interleave(SIDE, 1).repeat_interleave(SIDE, 2)
 
     def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor, Tensor]:
-        """Returns the scenes, and for each its question, answer and slice as indices int64 (B,).
+        """Return the scenes, and for each its question, answer and slice as indices int64 (B,).
 
         The last is the number of the digit in the scene whose colour may be asked for, (B, 1).
         """
@@ -108,14 +108,14 @@ class QuestionSplit:
         return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind, place
 
     def _kinds(self, draws: Tensor) -> Tensor:
-        """Returns the slice of each question for draws (B,) in [0, 1)."""
+        """Return the slice of each question for draws (B,) in [0, 1)."""
         if self.colour_share is None:
             return (draws * len(SLICES)).long()
         rest = (draws / (1 - self.colour_share) * COLOUR).long()  # below COLOUR for a share 1 - colour_share of draws
         return rest.clamp(max=COLOUR)
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the most frequent answer, the most frequent one to each question, and counting alone: the right
+        """Yield the most frequent answer, the most frequent one to each question, and counting alone: the right
         numbers, and for the colour of a digit that of most digits, whichever is asked for.
         """
         for name in ("majority", "question_alone", "counting_alone"):
@@ -125,7 +125,7 @@ class QuestionSplit:
         return lambda order: self._answers(order)[name]
 
     def _answers(self, order: Tensor) -> dict[str, Tensor]:
-        """The logits (B, V) of each simple model for the samples `order`."""
+        """Return the logits (B, V) of each simple model for the samples `order`."""
         counts = self._answer_counts
         scenes, own, right, kind, _ = self.ask(order, None)
         each = ((scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]).sum(1)  # (n, 3)
@@ -192,7 +192,7 @@ class CanvasQuestions(CanvasData):
         )
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Encodes the questions; fits the tokenizer on them unless its state was loaded."""
+        """Encode the questions; fit the tokenizer on them unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         if not tokenizer.state():

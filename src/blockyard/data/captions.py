@@ -53,7 +53,7 @@ class Captioned:
 
 
 def read_captions(folder: Path, text: str) -> Captioned:
-    """Reads the captions in the column `text`. Raises UserError naming every line that is none, by its problem."""
+    """Read the captions in the column `text`. Raises UserError naming every line that is none, by its problem."""
     path = folder / METADATA
     has_split = SPLIT in column_names(path)
     columns = {"data.path": NAME, "data.text": text, **({"the split of an image": SPLIT} if has_split else {})}
@@ -76,7 +76,7 @@ def read_captions(folder: Path, text: str) -> Captioned:
 
 
 def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:
-    """Decodes all images: uint8 (n, channels, size, size). Raises UserError naming all that are none."""
+    """Decode all images: uint8 (n, channels, size, size). Raises UserError naming all that are none."""
     images, problems = [], []
     for name, stream in _streams(captioned.folder, captioned.names):
         try:
@@ -106,7 +106,7 @@ def _streams(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, BinaryIO
 
 
 def _members(folder: Path) -> dict[str, Path]:
-    """The archive of each image that is in one. Raises UserError for an archive that cannot be read."""
+    """Return the archive of each image that is in one. Raises UserError for an archive that cannot be read."""
     members: dict[str, Path] = {}
     for archive in sorted(folder.glob("*.zip")):
         try:
@@ -118,7 +118,7 @@ def _members(folder: Path) -> dict[str, Path]:
 
 
 def _is_there(folder: Path, members: dict[str, Path], name: str) -> bool:
-    """Whether a name is that of an image in an archive, or of a file below the folder."""
+    """Return whether a name is that of an image in an archive, or of a file below the folder."""
     if name in members:
         return True
     inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
@@ -172,13 +172,13 @@ class Captions(LoadedData):
         return DataSpec("text", (self.context,), variable=True, source=source)
 
     def missing(self) -> str | None:
-        """Returns why there are no captions and what to do about it, or None."""
+        """Return why there are no captions and what to do about it, or None."""
         if (self._folder / METADATA).is_file():
             return None
         return f"no {METADATA} in {self._folder.absolute()}; set data.path=FOLDER that holds one, and the images"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Decodes the images and encodes the captions; fits the tokenizer on those of training if it has no state."""
+        """Decode the images and encode the captions; fit the tokenizer on those of training if it has no state."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         captioned = read_captions(self._folder, self.text)
@@ -193,7 +193,7 @@ class Captions(LoadedData):
         return caption_parts(parts, images, captioned.names, captioned.texts, self.spec, tokenizer, blank=self.blank)
 
     def read_source(self, path: str) -> Tensor:
-        """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1."""
+        """Return an image file as float32 (1, C, size, size) from -1 (black) to 1."""
         return read_picture(Path(os.path.expanduser(path)), channels=self.channels, size=self.size)
 
     @property

@@ -41,7 +41,7 @@ class CIFAR10(ImageData):
     flip: bool = True
 
     def missing(self) -> str | None:
-        """Returns which file is not there and what to do about it, or None."""
+        """Return which file is not there and what to do about it, or None."""
         absent = self._absent()
         if not absent or self.download:
             return None
@@ -51,18 +51,18 @@ class CIFAR10(ImageData):
         )
 
     def to_download(self) -> bool:
-        """Returns whether files are missing and `download` is set."""
+        """Return whether files are missing and `download` is set."""
         return self.download and bool(self._absent())
 
     def prepare(self) -> None:
-        """Downloads missing files if `download` is set."""
+        """Download missing files if `download` is set."""
         if self.to_download():
             from torchvision import datasets
 
             datasets.CIFAR10(str(self._root), download=True)
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
-        """Reads the official training and test sets; torchvision verifies the files' hashes first."""
+        """Read the official training and test sets; torchvision verifies the files' hashes first."""
         from torchvision import datasets
 
         parts = (datasets.CIFAR10(str(self._root), train=train) for train in (True, False))

@@ -34,11 +34,11 @@ class Co2(SeriesData):
         return ("co2",)
 
     def read(self) -> Tensor:
-        """Reads the table that comes with statsmodels, whose import would take longer than training."""
+        """Read the table that comes with statsmodels, whose import would take longer than training."""
         return torch.tensor([float(row["co2"] or "nan") for row in _read_records()], dtype=torch.float64)[:, None]
 
     def times(self) -> list[str] | None:
-        """The Saturday of each week."""
+        """Return the Saturday of each week."""
         return ["-".join((row["date"][:4], row["date"][4:6], row["date"][6:8])) for row in _read_records()]
 
 

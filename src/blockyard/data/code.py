@@ -31,7 +31,7 @@ class Code(TextData):
     """The standard library as text; needs no file beyond Python's own and no network."""
 
     def missing(self) -> str | None:
-        """Returns which sources this Python lacks and what to do about it, or None."""
+        """Return which sources this Python lacks and what to do about it, or None."""
         absent = [str(file) for file in self._files() if not file.is_file()]
         if not absent:
             return None
@@ -41,7 +41,7 @@ class Code(TextData):
         )
 
     def documents(self) -> SplitDocuments:
-        """Reads one document per module."""
+        """Read one document per module."""
         return self.split_by_size([file.read_bytes().decode("utf-8") for file in self._files()])
 
     def _files(self) -> list[Path]:

@@ -66,14 +66,14 @@ class CodeTopics(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Returns which packages this Python lacks and what to do about it, or None."""
+        """Return which packages this Python lacks and what to do about it, or None."""
         absent = [name for name in PACKAGES if len(_files(name)) < len(Splits._fields)]
         if not absent:
             return None
         return f"this Python lacks the library sources of {', '.join(absent)}; use a Python with its Lib folder"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads and encodes the files; fits the tokenizer on the training split unless its state was loaded."""
+        """Read and encode the files; fit the tokenizer on the training split unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         splits = self.files()
@@ -93,7 +93,7 @@ class CodeTopics(LoadedData):
         )
 
     def files(self) -> list[Files]:
-        """Reads every package and assigns its files to the training, validation and test split."""
+        """Read every package and assign its files to the training, validation and test split."""
         splits: list[Files] = [[], [], []]
         for label, name in enumerate(PACKAGES):
             texts = [file.read_bytes().decode("utf-8") for file in _files(name)]
@@ -104,7 +104,7 @@ class CodeTopics(LoadedData):
         return splits
 
     def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
-        """Returns the text of each window, from the files where the tokenizer has unknown words."""
+        """Return the text of each window, from the files where the tokenizer has unknown words."""
         assert self._test_starts is not None, "test_texts() is valid after load()"
         texts = [text for text, _ in self.files()[2]]
         bounds = [(int(self._test_starts[sample]), int(self._test_starts[sample]) + self.context) for sample in samples]
@@ -115,7 +115,7 @@ class CodeTopics(LoadedData):
         return ["".join(pieces[start:stop]) for start, stop in bounds]
 
     def _windows(self, name: str, files: Files, tokenizer: TextTokenizer) -> LabelledTexts:
-        """Cuts the files of a split into windows, in order. Raises UserError if a package has none."""
+        """Cut the files of a split into windows, in order. Raises UserError if a package has none."""
         stream, tokens = encoded([text for text, _ in files], tokenizer)
         counts = tokens // self.context  # (files,) windows of each
         file = torch.arange(len(files)).repeat_interleave(counts)  # (n,)
@@ -135,6 +135,6 @@ class CodeTopics(LoadedData):
 
 
 def _files(package: str) -> list[Path]:
-    """The sources of a package, sorted, without its tests."""
+    """Return the sources of a package, sorted, without its tests."""
     folder = Path(sysconfig.get_path("stdlib")) / package
     return sorted(path for path in folder.rglob("*.py") if not TESTS & set(path.relative_to(folder).parts[:-1]))

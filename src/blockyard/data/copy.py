@@ -48,11 +48,11 @@ class Copy(SyntheticTask):
         return self.alphabet + 2
 
     def token_name(self, token_id: int) -> str:
-        """Returns a number, _ or GO."""
+        """Return a number, _ or GO."""
         return {self.alphabet: "_", self.alphabet + 1: "GO"}.get(token_id, str(token_id))
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates sequences that start with the tokens to remember, or hold them at other `positions`."""
+        """Generate sequences that start with the tokens to remember, or hold them at other `positions`."""
         tokens = random.integers("symbols", self.held, self.alphabet)  # (n, held)
         inputs = torch.full((len(tokens), self.length), self.alphabet)
         inputs.scatter_(1, self.positions(random), tokens)
@@ -61,5 +61,5 @@ class Copy(SyntheticTask):
         return TaskBatch(inputs, target)
 
     def positions(self, random: SampleRandom) -> torch.Tensor:
-        """Returns the position of each token to remember, ascending (n, held)."""
+        """Return the position of each token to remember, ascending (n, held)."""
         return torch.arange(self.held).expand(len(random.order), -1)

@@ -35,7 +35,7 @@ class OwnDataset(OwnData):
     test: Callable[[], Dataset] | None = None
 
     def datasets(self) -> dict[str, Own]:
-        """Makes the datasets that are named."""
+        """Make the datasets that are named."""
         if self.train is None:
             raise UserError("data.train names no dataset; set data.train._target_=package.Class 'allow=[package]'")
         makers = {"train": self.train, "validation": self.validation, "test": self.test}

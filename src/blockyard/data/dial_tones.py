@@ -51,17 +51,17 @@ class DialTones(GeneratedRecordings):
         return RATE
 
     def draw(self, generator: torch.Generator) -> str:
-        """Returns 3 to 8 keys."""
+        """Return 3 to 8 keys."""
         count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
         return "".join(KEYS[i] for i in torch.randint(len(KEYS), (count,), generator=generator).tolist())
 
     def sound(self, text: str, generator: torch.Generator) -> Tensor:
-        """Returns the sound of a number, (T,) int16."""
+        """Return the sound of a number, (T,) int16."""
         return play(text, generator)
 
 
 def play(number: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
-    """Returns the sound of a number, (T,) int16. noise: the least and the most decibels that it is below the tones."""
+    """Return the sound of a number, (T,) int16. noise: the least and the most decibels that it is below the tones."""
 
     def seconds(span: tuple[float, float], count: int) -> list[int]:
         between = span[0] + (span[1] - span[0]) * torch.rand(count, generator=generator)

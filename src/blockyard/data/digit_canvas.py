@@ -49,12 +49,12 @@ class CanvasSplit:
         return self.samples
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs float32 (B, 1, size, size) and target int64 (B, size, size)."""
+        """Return inputs float32 (B, 1, size, size) and target int64 (B, size, size)."""
         canvas, target = self.compose(order, 0 if key is None else key)
         return Batch((canvas.float() - self.moments.mean) / self.moments.std, target)
 
     def compose(self, order: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """Composes gray levels uint8 (B, 1, size, size) and classes (B, size, size)."""
+        """Compose gray levels uint8 (B, 1, size, size) and classes (B, size, size)."""
         least, most = self.counts
         across = self.size // CELL
         cells, slack = across * across, self.size // across - SIDE + 1
@@ -121,7 +121,7 @@ class DigitCanvas(LoadedData):
         return DataSpec("image", (1, self.size, self.size), target="pixels", classes=11)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Assigns the digits to the splits; canvases are composed of them batch by batch."""
+        """Assign the digits to the splits; canvases are composed of them batch by batch."""
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         train, validation = rest.select(kept), rest.select(held_out)

@@ -25,7 +25,7 @@ class PixelSplit:
         return len(self.images)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, pixels, 1) and classes (B,)."""
+        """Return inputs (B, pixels, 1) and classes (B,)."""
         batch = self.images.batch(order, key)
         return Batch(batch.inputs.flatten(1)[:, :, None], batch.target)
 
@@ -41,5 +41,5 @@ class DigitSeries(Digits):
         return DataSpec("series", (height * width, channels), target="class", classes=self.classes)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the images and holds out the validation split."""
+        """Read the images and hold out the validation split."""
         return Splits(*(PixelSplit(split) for split in super().load(tokenizer)))

@@ -39,7 +39,7 @@ class Digits(ImageData):
     test_fraction: Fraction = 0.2
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
-        """Reads gray levels from 0 to 16, unscaled."""
+        """Read gray levels from 0 to 16, unscaled."""
         table = torch.from_numpy(_read_table())  # (n, 65)
         images = table[:, :-1].to(torch.uint8).view(-1, 1, 8, 8)  # (n, 1, 8, 8)
         data = LabelledImages(images, table[:, -1].long())
@@ -49,7 +49,7 @@ class Digits(ImageData):
 
 
 def _read_table() -> np.ndarray:
-    """The table that `load_digits` reads: 64 gray levels and the class of each image, (n, 65) float.
+    """Return the table that `load_digits` reads: 64 gray levels and the class of each image, (n, 65) float.
 
     Importing scikit-learn takes more than a second, longer than training on its digits, so its file is read directly.
     """

@@ -22,7 +22,7 @@ class FashionMNIST(IdxData):
     folder: ClassVar[str] = "FashionMNIST"
 
     def fetch(self) -> None:
-        """Downloads the files through torchvision."""
+        """Download the files through torchvision."""
         from torchvision import datasets
 
         datasets.FashionMNIST(str(Path(os.path.expanduser(self.root))), download=True)

@@ -46,7 +46,7 @@ class HuggingFace(Table):
     path: Text = "data/hf"
 
     def missing(self) -> str | None:
-        """Returns that there is no such folder, or no library, and what to do about it, or None."""
+        """Return that there is no such folder, or no library, and what to do about it, or None."""
         if self._saved:
             import importlib.util
 
@@ -106,7 +106,7 @@ class HuggingFace(Table):
         return own if "" in self._parts or SPLIT in own else [*own, SPLIT]
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
-        """Reads the columns of all splits, one after the other."""
+        """Read the columns of all splits, one after the other."""
         if not self._saved:
             return super().read(columns, kinds)
         files = [Path(self.path).expanduser() / name for name in self._parts]

@@ -68,7 +68,7 @@ class ImageFolder(Photographs):
         return replace(super().spec, class_names=tuple(self.names))
 
     def missing(self) -> str | None:
-        """Returns why no classes were found and what to do about it, or None."""
+        """Return why no classes were found and what to do about it, or None."""
         if self.names:
             return None
         archives = sorted(self._root.glob("*.zip")) if self._root.is_dir() else []
@@ -77,7 +77,7 @@ class ImageFolder(Photographs):
         return f"no folder of images in {train}; {unpack}set data.root=FOLDER with train/CLASS/*.png"
 
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
-        """Lists the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
+        """List the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
         folders = self._folders()
         log.info("%s", self._summary(folders))
         rest = self._list("train")
@@ -92,11 +92,11 @@ class ImageFolder(Photographs):
         return rest, listed["validation"], listed["test"]
 
     def open(self, file: Path) -> tuple[Path | io.BytesIO, str]:
-        """Returns an image file and its name."""
+        """Return an image file and its name."""
         return file, str(file)
 
     def contents(self, files: Sequence[Path]) -> Sequence[str | Tensor]:
-        """Returns names and sizes."""
+        """Return names and sizes."""
         return [f"{file.relative_to(self._root)} {file.stat().st_size}" for file in files]
 
     def _list(self, part: str) -> ImageFiles:
@@ -118,7 +118,7 @@ class ImageFolder(Photographs):
         return self.image_files([file for file, _ in files], torch.tensor([label for _, label in files]))
 
     def _folders(self) -> dict[str, str]:
-        """The folder of each split that has one of its own, beside train/."""
+        """Return the folder of each split that has one of its own, beside train/."""
         own = [name for name in VALIDATION if (self._root / name).is_dir()]
         if len(own) > 1:
             raise ValueError(f"{self._root} has {' and '.join(own)}, all for validation; keep one of them")
@@ -143,7 +143,7 @@ class ImageFolder(Photographs):
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written into the files of a run, which are UTF-8."""
+    """Return whether a name can be written into the files of a run, which are UTF-8."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:
@@ -151,7 +151,7 @@ def _is_text(name: str) -> bool:
 
 
 def _without_classes(folder: Path) -> bool:
-    """Whether there are files and no folders in `folder`, as in ImageNet's test part."""
+    """Return whether there are files and no folders in `folder`, as in ImageNet's test part."""
     if not folder.is_dir():
         return False
     kinds = {path.is_dir() for path in folder.iterdir() if not path.name.startswith(".")}

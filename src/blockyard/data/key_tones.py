@@ -36,12 +36,12 @@ class KeySplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, T) int16, lengths (B,) and classes (B,). Nothing is augmented."""
+        """Return inputs (B, T) int16, lengths (B,) and classes (B,). Nothing is augmented."""
         sounds, lengths = self.sounds.padded(order)
         return Batch(sounds, self.target[order], lengths=lengths)
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the model of the most frequent class."""
+        """Yield the model of the most frequent class."""
         yield majority_model(self.class_counts)
 
 
@@ -72,7 +72,7 @@ class KeyTones(LoadedData):
         )
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Makes the sounds."""
+        """Make the sounds."""
         parts = []
         counts = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
         for name, count in zip(Splits._fields, counts, strict=True):

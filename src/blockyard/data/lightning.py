@@ -42,7 +42,7 @@ class OwnModule(OwnData):
     module: Callable[[], LightningDataModule] | None = None
 
     def datasets(self) -> dict[str, Own]:
-        """Sets the module up and returns the datasets behind its loaders."""
+        """Set the module up and return the datasets behind its loaders."""
         if self.module is None:
             raise UserError("data.module names no class; set data.module._target_=package.Class 'allow=[package]'")
         module: Any = self.module()
@@ -62,12 +62,12 @@ class OwnModule(OwnData):
         return own
 
     def limits(self) -> tuple[str, ...]:
-        """Returns what is not promised of the user's class."""
+        """Return what is not promised of the user's class."""
         return (*super().limits(), LOADER_LIMIT)
 
 
 def _own_collate(loader: Any) -> Any:
-    """The collate_fn of a loader where it is not that of torch."""
+    """Return the collate_fn of a loader where it is not that of torch."""
     from torch.utils.data import default_collate
 
     return None if loader.collate_fn is default_collate else loader.collate_fn

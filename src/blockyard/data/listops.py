@@ -54,7 +54,7 @@ class ListOps(SyntheticTask):
         return PAD + 1
 
     def token_name(self, token_id: int) -> str:
-        """Returns a digit, [MAX and the like, ] or pad."""
+        """Return a digit, [MAX and the like, ] or pad."""
         return [*map(str, range(DIGITS)), *(f"[{name}" for name in OPERATORS), "]", "pad"][token_id]
 
     @property
@@ -71,13 +71,13 @@ class ListOps(SyntheticTask):
         )
 
     def lengthened(self, factor: int) -> Self:
-        """Returns the task with longer expressions: the minimum length grows too."""
+        """Return the task with longer expressions: the minimum length grows too."""
         task = super().lengthened(factor)
         task.least = self.least * factor
         return task
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates the sequences whose outermost list closes between `least` and `length` tokens."""
+        """Generate the sequences whose outermost list closes between `least` and `length` tokens."""
         samples = torch.arange(len(random.order))
         operator = random.integers("operators", self.length, len(OPERATORS))  # (n, N), read where a list opens
         num_args = 2 + random.integers("arguments", self.length, self.max_args - 1)
@@ -113,7 +113,7 @@ class ListOps(SyntheticTask):
 
 
 def evaluate(operator: Tensor, counts: Tensor) -> Tensor:
-    """Returns the values (n,) of lists from their operators (n,) and their arguments, counted by digit (n, 10)."""
+    """Return the values (n,) of lists from their operators (n,) and their arguments, counted by digit (n, 10)."""
     digits = torch.arange(DIGITS)
     present = counts > 0
     high, low = (present * digits).amax(1), torch.where(present, digits, DIGITS).amin(1)

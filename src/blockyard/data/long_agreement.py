@@ -54,7 +54,7 @@ class LongAgreement(SyntheticTask):
         return [*WORDS, *nouns, *verbs]
 
     def token_name(self, token_id: int) -> str:
-        """Returns the word."""
+        """Return the word."""
         return self.vocabulary_words[token_id]
 
     @property
@@ -63,7 +63,7 @@ class LongAgreement(SyntheticTask):
         return len(WORDS) + 2 * (len(NOUNS) + len(VERBS))
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates each unit by itself, then the words that join them."""
+        """Generate each unit by itself, then the words that join them."""
         units = self.length // PERIOD
         plural = random.integers("numbers", units, 2)  # (n, U)
         nouns = len(WORDS) + 2 * random.integers("nouns", units, len(NOUNS)) + plural

@@ -45,10 +45,10 @@ class IdxData(ImageData):
 
     @abstractmethod
     def fetch(self) -> None:
-        """Downloads the files into `root` through torchvision."""
+        """Download the files into `root` through torchvision."""
 
     def missing(self) -> str | None:
-        """Returns which files are not there and what to do about it, or None."""
+        """Return which files are not there and what to do about it, or None."""
         absent = [name for name in FILES if self._file(name) is None]
         if not absent or self.download:
             return None
@@ -58,16 +58,16 @@ class IdxData(ImageData):
         )
 
     def to_download(self) -> bool:
-        """Returns whether files are missing and `download` is set."""
+        """Return whether files are missing and `download` is set."""
         return self.download and any(self._file(name) is None for name in FILES)
 
     def prepare(self) -> None:
-        """Downloads missing files if `download` is set."""
+        """Download missing files if `download` is set."""
         if self.to_download():
             self.fetch()
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
-        """Reads the official training and test sets."""
+        """Read the official training and test sets."""
         tensors = [self._read(name) for name in FILES]
         for images, target in (tensors[:2], tensors[2:]):
             if images.shape != (len(target), *self.shape[1:]):
@@ -83,7 +83,7 @@ class IdxData(ImageData):
         return Path(os.path.expanduser(self.root)) / self.folder / "raw"
 
     def _file(self, name: str) -> Path | None:
-        """Returns the plain file, else the gzipped one, else None."""
+        """Return the plain file, else the gzipped one, else None."""
         return next((path for path in (self._raw / name, self._raw / f"{name}.gz") if path.is_file()), None)
 
     def _read(self, name: str) -> Tensor:
@@ -99,7 +99,7 @@ class MNIST(IdxData):
     folder: ClassVar[str] = "MNIST"
 
     def fetch(self) -> None:
-        """Downloads the files through torchvision."""
+        """Download the files through torchvision."""
         from torchvision import datasets
 
         datasets.MNIST(str(Path(os.path.expanduser(self.root))), download=True)

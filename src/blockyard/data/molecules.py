@@ -67,18 +67,18 @@ class Molecules(GraphData):
             raise ValueError("data.splits is a table of splits and data.split=null draws them; leave one out")
 
     def missing(self) -> str | None:
-        """Returns which file or package is missing and what to do about it, or None."""
+        """Return which file or package is missing and what to do about it, or None."""
         for option, name in (("path", self.path), ("splits", self.splits)):
             if name is not None and not _file(name).is_file():
                 return f"no file {_file(name).absolute()}; set data.{option}=FILE"
         return molecules.unavailable() if self._is_table else None
 
     def size(self) -> tuple[int, int]:
-        """The most nodes, and the columns of a node as the first line has them."""
+        """Return the most nodes, and the columns of a node as the first line has them."""
         return self.max_nodes, self._widths.nodes
 
     def targets(self) -> int | None:
-        """The number of targets as the first line has them."""
+        """Return the number of targets as the first line has them."""
         return self._widths.targets
 
     @cached_property
@@ -91,7 +91,7 @@ class Molecules(GraphData):
         return first_widths(_file(self.path)) or nothing
 
     def read(self) -> GraphParts:
-        """Reads the file and assigns each molecule to a split. Raises UserError naming every line that is wrong."""
+        """Read the file and assign each molecule to a split. Raises UserError naming every line that is wrong."""
         path, connected = _file(self.path), self.disconnected == "refuse"
         if self._is_table:
             lines = molecules.read_smiles(path, self.values, self.max_nodes, connected)
@@ -115,7 +115,7 @@ class Molecules(GraphData):
         return drawn
 
     def _named(self, path: Path, lines: list[Line]) -> list[int]:
-        """The split of each line by its name: 0 train, 1 validation, 2 test."""
+        """Return the split of each line by its name: 0 train, 1 validation, 2 test."""
         assert self.split is not None
         table = None if self.splits is None else _split_table(_file(self.splits), self.split)
         numbers, problems = [], []
@@ -145,7 +145,7 @@ class Molecules(GraphData):
 
 
 def _split_table(path: Path, column: str) -> dict[str, str]:
-    """The name of the split of each SMILES. Raises UserError for another table, and for a SMILES of two splits."""
+    """Return the split of each SMILES by name. Raises UserError for another table, and for a SMILES of two splits."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

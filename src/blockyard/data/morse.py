@@ -66,24 +66,24 @@ class Morse(GeneratedRecordings):
         return RATE
 
     def draw(self, generator: torch.Generator) -> str:
-        """Returns a group of letters."""
+        """Return a group of letters."""
         count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
         letters = tuple(CODE)
         return "".join(letters[i] for i in torch.randint(len(letters), (count,), generator=generator).tolist())
 
     def sound(self, text: str, generator: torch.Generator) -> Tensor:
-        """Returns the sound of a group, (T,) int16."""
+        """Return the sound of a group, (T,) int16."""
         return key(text, generator)
 
 
 def units(letter: str) -> int:
-    """Returns how long a letter sounds, its own silences included."""
+    """Return how long a letter sounds, its own silences included."""
     code = CODE[letter]
     return code.count(".") + 3 * code.count("-") + len(code) - 1
 
 
 def key(group: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
-    """Returns the sound of a group, (T,) int16. noise: the least and the most decibels that it is below the tone."""
+    """Return the sound of a group, (T,) int16. noise: the least and the most decibels that it is below the tone."""
 
     def between(span: tuple[float, float]) -> float:
         return span[0] + (span[1] - span[0]) * float(torch.rand((), generator=generator))
@@ -101,7 +101,7 @@ def key(group: str, generator: torch.Generator, noise: tuple[float, float] = NOI
 
 
 def elements(group: str) -> list[tuple[bool, int]]:
-    """Returns sounds (True) and silences in order, with their units; three units of silence at either end."""
+    """Return sounds (True) and silences in order, with their units; three units of silence at either end."""
     parts = [(False, 3)]
     for letter in group:
         for sign in CODE[letter]:

@@ -36,7 +36,7 @@ class Parity(SyntheticTask):
         return 2
 
     def token_name(self, token_id: int) -> str:
-        """Returns the bit."""
+        """Return the bit."""
         return str(token_id)
 
     @property
@@ -47,7 +47,7 @@ class Parity(SyntheticTask):
         return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2, resizable=True)
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates bits and their sums modulo two."""
+        """Generate bits and their sums modulo two."""
         bits = random.integers("bits", self.length, 2)  # (n, N)
         odd = bits.cumsum(1) % 2  # (n, N)
         return TaskBatch(bits, odd[:, -1] if self.ask == "row" else odd)

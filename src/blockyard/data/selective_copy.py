@@ -29,5 +29,5 @@ class SelectiveCopy(Copy):
     alphabet: Vocabulary = 16
 
     def positions(self, random: SampleRandom) -> Tensor:
-        """Returns different positions before the first GO, ascending (n, held)."""
+        """Return different positions before the first GO, ascending (n, held)."""
         return random.distinct("places", self.held, self.length - self.held).sort(1).values

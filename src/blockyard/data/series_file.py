@@ -40,7 +40,7 @@ class SeriesFile(SeriesData):
     time: Text | None = None
 
     def missing(self) -> str | None:
-        """Returns that there is no such file and what to do about it, or None."""
+        """Return that there is no such file and what to do about it, or None."""
         path = Path(self.path).expanduser()
         return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
 
@@ -54,7 +54,7 @@ class SeriesFile(SeriesData):
         return [name for name in self._header() if name != self.time]
 
     def read(self) -> Tensor:
-        """Reads all rows. Raises UserError naming rows and columns that cannot be used."""
+        """Read all rows. Raises UserError naming rows and columns that cannot be used."""
         table = self._read()
         absent = [name for name in (*self.channel_names, *([self.time] if self.time else [])) if name not in table]
         if absent:
@@ -66,11 +66,11 @@ class SeriesFile(SeriesData):
         return torch.stack([self._channel(name, table[name]) for name in self.channel_names], dim=1)
 
     def times(self) -> list[str] | None:
-        """The column of times as text."""
+        """Return the column of times as text."""
         return None if self.time is None else as_text(self._read()[self.time])
 
     def times_after(self, steps: int) -> list[str] | None:
-        """The times that continue the column, where its last `history` rows follow a regular calendar."""
+        """Return the times that continue the column, where its last `history` rows follow a regular calendar."""
         return None if self.time is None else following(self._read()[self.time].tail(self.history), steps)
 
     def _channel(self, name: str, column: pandas.Series[Any]) -> Tensor:

@@ -39,7 +39,7 @@ class Series:
     target: Tensor
 
     def select(self, indices: Tensor) -> Series:
-        """Returns the series `indices` (m,)."""
+        """Return the series `indices` (m,)."""
         return Series(self.values[indices], self.lengths[indices], self.target[indices])
 
 
@@ -62,7 +62,7 @@ class LabelledSeriesSplit:
         return self.series.lengths
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the series `order` (B,), as long as the longest of them."""
+        """Return the series `order` (B,), as long as the longest of them."""
         lengths = self.series.lengths[order]
         values = self.series.values[order]
         if not self.variable:
@@ -70,7 +70,7 @@ class LabelledSeriesSplit:
         return Batch(values[:, : int(lengths.max())], self.series.target[order], lengths=lengths)
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the models of the most frequent class and of the nearest training series."""
+        """Yield the models of the most frequent class and of the nearest training series."""
         yield majority_model(self.class_counts)
         count, classes = len(self.train.target), len(self.class_counts)
         yield SimpleModel(
@@ -82,7 +82,7 @@ class LabelledSeriesSplit:
 
 
 def nearest(train: Series, series: Series, classes: int) -> Tensor:
-    """Returns logits (n, V): for each class minus the distance to its nearest training series.
+    """Return logits (n, V): for each class minus the distance to its nearest training series.
 
     Series are resampled linearly to the longest, and missing values are zero, the mean.
     """
@@ -148,7 +148,7 @@ class SeriesTable(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Returns which file is missing and what to do about it, or None."""
+        """Return which file is missing and what to do about it, or None."""
         for option, name in (("path", self.path), ("test_path", self.test_path)):
             if name is not None and not Path(name).expanduser().is_file():
                 return f"no file {Path(name).expanduser().absolute()}; set data.{option}=FILE.ts or FILE.npz"
@@ -194,7 +194,7 @@ class SeriesTable(LoadedData):
         return [len(each) for records in self._records if records is not None for each in records.series]
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Draws the splits that no file names, and standardizes. Raises UserError for a split without series."""
+        """Draw the splits that no file names, and standardize. Raises UserError for a split without series."""
         train, test = self._records
         number = {name: index for index, name in enumerate(self.class_names)}
         target = torch.tensor([number[label] for label in train.labels])

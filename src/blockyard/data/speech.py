@@ -100,13 +100,13 @@ class Speech(RecordingData):
         return self.sample_rate
 
     def missing(self) -> str | None:
-        """Returns that there is no such table or folder and what to do about it, or None."""
+        """Return that there is no such table or folder and what to do about it, or None."""
         if self._path.exists():
             return None
         return f"no file {self._path.absolute()}; set data.path=FILE.tsv, a row per recording with its path and text"
 
     def recordings(self) -> list[list[Recording]]:
-        """Reads every file. Raises UserError naming each that cannot be used, with its line and the reason."""
+        """Read every file. Raises UserError naming each that cannot be used, with its line and the reason."""
         rows = list(self._read_rows())
         files = self._files(rows)
         problems, read, long = [], [], 0
@@ -140,7 +140,7 @@ class Speech(RecordingData):
         return splits
 
     def _read_rows(self) -> Iterator[Row]:
-        """The rows of the table, or the sounds of a folder that have a text."""
+        """Return the rows of the table, or the sounds of a folder that have a text."""
         if kind_of(self._path) is None:
             yield from self._beside()
             return

@@ -153,7 +153,7 @@ class Table(LoadedData):
         return (QuestionRows if labelled else CaptionRows)(self.text, image, self.context)
 
     def _is_read(self, column: str | None, default: str) -> bool:
-        """Whether a column is read: one of the default name is where the file has it."""
+        """Return whether a column is read: one of the default name is where the file has it."""
         return column is not None and (column != default or default in self.names)
 
     @property
@@ -170,7 +170,7 @@ class Table(LoadedData):
         return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
 
     def missing(self) -> str | None:
-        """Returns that there is no such file and what to do about it, or None."""
+        """Return that there is no such file and what to do about it, or None."""
         if self.files:
             return None
         return f"no file {Path(self.path).expanduser().absolute()}; set data.path=FILE.csv, a table, a row per sample"
@@ -238,7 +238,7 @@ class Table(LoadedData):
         }
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
-        """Reads the columns of all files, as `read_rows` does."""
+        """Read the columns of all files, as `read_rows` does."""
         return read_rows(self.files, columns, kinds)
 
     @cached_property
@@ -275,7 +275,7 @@ class Table(LoadedData):
             )
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads and encodes the splits; fits a tokenizer of texts on those of training unless its state was loaded.
+        """Read and encode the splits; fit a tokenizer of texts on those of training unless its state was loaded.
 
         Raises UserError for a class without a training row, and for a group that the file puts in several splits. Warns
         of rows that several splits share.
@@ -295,7 +295,7 @@ class Table(LoadedData):
         return splits
 
     def _assigned(self) -> AssignedRows:
-        """Draws or reads the splits, and checks them."""
+        """Draw or read the splits, and check them."""
         rows, kind, classes = self.rows, self.kind, self.class_names
         keys = kind.keys(rows)
         target = torch.zeros(len(rows), dtype=torch.int64)
@@ -332,7 +332,7 @@ class Table(LoadedData):
         )
 
     def _check_trained(self, rows: TableRows, target: Tensor, train: Tensor) -> None:
-        """Raises UserError naming the rows of classes that no training row has."""
+        """Raise UserError naming the rows of classes that no training row has."""
         trained = np.isin(target.numpy(), target[train].numpy())
         rows.refuse(
             {
@@ -342,7 +342,7 @@ class Table(LoadedData):
         )
 
     def _refuse_crossing(self, rows: TableRows, groups: Sequence[str], named: Sequence[int]) -> None:
-        """Raises UserError naming the rows of groups that the file puts in more than one split."""
+        """Raise UserError naming the rows of groups that the file puts in more than one split."""
         first: dict[str, int] = {}
         crossing = {group for group, part in zip(groups, named, strict=True) if first.setdefault(group, part) != part}
         mask = np.array([group in crossing for group in groups])
@@ -350,18 +350,18 @@ class Table(LoadedData):
         rows.refuse({f"{len(crossing)} of the {self.group} are in several splits, such as {some}": mask})
 
     def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
-        """Returns the text of each sample, both of a pair, cut where its tokens are."""
+        """Return the text of each sample, both of a pair, cut where its tokens are."""
         assert self._test_rows is not None, "test_texts() is valid after load()"
         rows = [int(self._test_rows[sample]) for sample in samples]
         return shown_texts(self.rows, self.texts, rows, tokenizer, self.context)
 
     def read_source(self, path: str) -> Tensor:
-        """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""
+        """Return an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""
         return read_picture(Path(path).expanduser(), channels=self.channels, size=self.size)
 
 
 def _indices(rows: TableRows, column: str, names: Sequence[str]) -> Tensor:
-    """The cells of a column as their index in `names`, (rows,) int64."""
+    """Return the cells of a column as their index in `names`, (rows,) int64."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

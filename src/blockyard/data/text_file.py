@@ -45,7 +45,7 @@ class TextFile(TextData):
     test_fraction: Fraction = 0.05
 
     def missing(self) -> str | None:
-        """Returns why `path` has no text and what to do about it, or None."""
+        """Return why `path` has no text and what to do about it, or None."""
         path = self._path
         if path.is_file() or (path.is_dir() and self._files()):
             return None
@@ -53,7 +53,7 @@ class TextFile(TextData):
         return f"{problem} {path.absolute()}; set data.path=FILE, or a folder and data.pattern"
 
     def documents(self) -> SplitDocuments:
-        """Reads and splits the files. Raises ValueError for a file that is not UTF-8."""
+        """Read and split the files. Raises ValueError for a file that is not UTF-8."""
         texts = [_read(file) for file in self._files()]
         if self.split_by == "document":
             if len(texts) < 3:
@@ -86,7 +86,7 @@ def _read(file: Path) -> str:
 
 
 def _slice(texts: list[str], start: int, stop: int) -> list[str]:
-    """Returns the characters [start, stop) of the concatenated texts, as slices of those texts."""
+    """Return the characters [start, stop) of the concatenated texts, as slices of those texts."""
     slices, offset = [], 0
     for text in texts:
         part = text[max(start - offset, 0) : max(stop - offset, 0)]

@@ -52,7 +52,7 @@ _OF_MODEL = ("scale",)  # options of a tokenizer that its token ids do not depen
 
 
 def describe(tokenizer: TextTokenizer) -> dict[str, Any]:
-    """Returns what a manifest records of a tokenizer: its class, and the options that its token ids depend on."""
+    """Return what a manifest records of a tokenizer: its class, and the options that its token ids depend on."""
     declared: tuple[Field[Any], ...] = fields(tokenizer) if is_dataclass(tokenizer) else ()
     names = [each.name for each in declared if each.init]
     cls = type(tokenizer)
@@ -103,7 +103,7 @@ def _state(source: TokenSource) -> dict[str, Any]:
 
 
 def state_hash(tokenizer: TextTokenizer) -> str:
-    """Returns the SHA-256 of what a tokenizer learned."""
+    """Return the SHA-256 of what a tokenizer learned."""
     return sha256([_text(tokenizer.state())])
 
 
@@ -112,7 +112,7 @@ def _text(state: dict[str, Any]) -> str:
 
 
 def _named(record: dict[str, Any]) -> str:
-    """A tokenizer as overrides."""
+    """Return a tokenizer as overrides."""
     name = str(record.get("target", "?")).split(".")[-2:][0]
     options = record.get("options") or {}
     return " ".join([f"tokenizer={name}", *(f"tokenizer.{key}={value}" for key, value in options.items())])
@@ -175,7 +175,7 @@ class Tokens(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Returns which source is not there and what to do about it, or None."""
+        """Return which source is not there and what to do about it, or None."""
         for path in self._paths:
             if path.is_dir() and (token_files(path) or any(path.rglob("index.json"))):
                 continue
@@ -185,7 +185,7 @@ class Tokens(LoadedData):
         return None
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Opens the shards. Raises UserError for those that do not fit each other, the tokenizer or the options."""
+        """Open the shards. Raises UserError for those that do not fit each other, the tokenizer or the options."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"token ids of texts need a text tokenizer, not {type(tokenizer).__name__}")
         sources = [read_source(path, self.dtype) for path in self._paths]
@@ -224,7 +224,7 @@ class Tokens(LoadedData):
         )
 
     def _stream(self, name: str, source: TokenSource, vocabulary: int) -> TokenStream:
-        """The ids of a split of one source: those of its files, or a range of the training ids."""
+        """Return the ids of a split of one source: those of its files, or a range of the training ids."""
         shards = source.shards.get(name, source.shards["train"])
         count = total(shards)
         validation = 0.0 if "validation" in source.shards else self.validation_fraction

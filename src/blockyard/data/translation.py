@@ -54,7 +54,7 @@ FORMATS = ("full", "long", "medium")  # the short format leaves the century out
 
 
 def date_pairs(source: str, target: str, seed: int) -> list[Pair]:
-    """Returns 10,000 different days, drawn by `seed`, each written in two languages.
+    """Return 10,000 different days, drawn by `seed`, each written in two languages.
 
     The source is in full, long or medium format, the target always in long format. The language "iso"
     writes 2026-11-21. Raises ValueError for a language that CLDR does not have.
@@ -75,7 +75,7 @@ def date_pairs(source: str, target: str, seed: int) -> list[Pair]:
 
 
 def unavailable(*languages: str) -> str | None:
-    """Returns why dates cannot be written in these languages, or None."""
+    """Return why dates cannot be written in these languages, or None."""
     if importlib.util.find_spec("babel") is None:
         return "data=translation without a file needs the package Babel: pip install babel, or set data.path=FILE"
     for language in languages:
@@ -85,12 +85,12 @@ def unavailable(*languages: str) -> str | None:
 
 
 def normalize(language: str) -> str:
-    """Returns the canonical spelling of a language: en-GB and EN_gb become en_gb."""
+    """Return the canonical spelling of a language: en-GB and EN_gb become en_gb."""
     return language.strip().replace("-", "_").lower()
 
 
 def _locale(language: str) -> str | None:
-    """Returns CLDR's name of a language, or None if it has none."""
+    """Return CLDR's name of a language, or None if it has none."""
     from babel import localedata
 
     name = normalize(language)
@@ -153,14 +153,14 @@ class Translation(LoadedData):
         return DataSpec("text", (self.context,), variable=True, source=source)
 
     def missing(self) -> str | None:
-        """Returns which file or dates are missing and how to get them, or None."""
+        """Return which file or dates are missing and how to get them, or None."""
         path = self._path
         if path is None:
             return unavailable(*self._sides)
         return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE, or null for dates"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads and encodes the splits; fits the tokenizer on both training sides unless its state was loaded."""
+        """Read and encode the splits; fit the tokenizer on both training sides unless its state was loaded."""
         return self.load_both(tokenizer, tokenizer)
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
@@ -187,7 +187,7 @@ class Translation(LoadedData):
         return Splits(*map(JoinedSplit, parts)) if self.joined else Splits(*parts)
 
     def splits(self) -> list[list[Pair]]:
-        """Returns the pairs of the training, validation and test split. Raises ValueError if one is empty."""
+        """Return the pairs of the training, validation and test split. Raises ValueError if one is empty."""
         path = self._path
         if path is None:
             pairs, assigned = date_pairs(*self._sides, self.split_seed), None

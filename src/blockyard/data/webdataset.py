@@ -61,7 +61,7 @@ class WebDataset(Photographs):
         return None if self.missing() else len(self._index.names)
 
     def missing(self) -> str | None:
-        """Returns that there are no shards, or no library, and what to do about it, or None."""
+        """Return that there are no shards, or no library, and what to do about it, or None."""
         import importlib.util
 
         if importlib.util.find_spec("webdataset") is None:
@@ -71,7 +71,7 @@ class WebDataset(Photographs):
         return f"no shards at {Path(self.path).expanduser().absolute()}; set data.path=FOLDER with train-000.tar, ..."
 
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
-        """Returns the images of each split. Raises UserError naming the shard and the member that cannot be used."""
+        """Return the images of each split. Raises UserError naming the shard and the member that cannot be used."""
         index = self._index
         parts = {name: self.image_files(*index.parts[name]) for name in index.parts}
         rest = parts["train"]
@@ -85,11 +85,11 @@ class WebDataset(Photographs):
         return rest, parts["validation"], parts["test"]
 
     def open(self, file: tuple[Path, Member]) -> tuple[io.BytesIO, object]:
-        """Returns the content of an image file, and its shard and name."""
+        """Return the content of an image file, and its shard and name."""
         return io.BytesIO(read_member(*file)), MemberName(*file)
 
     def contents(self, files: TarImages) -> Sequence[str | Tensor]:
-        """Returns names and sizes of the shards, and the place of each image."""
+        """Return names and sizes of the shards, and the place of each image."""
         return [*(f"{shard.name} {shard.stat().st_size}" for shard in files.shards), files.where]
 
     @cached_property

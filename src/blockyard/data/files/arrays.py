@@ -26,7 +26,7 @@ UNREADABLE = (
 
 
 def read_array(path: Path, name: str, key: str) -> np.ndarray:
-    """Returns an array of a file: the one called `name` of an .npz, or that of an .npy. Raises UserError.
+    """Return an array of a file: the one called `name` of an .npz, or that of an .npy. Raises UserError.
 
     key: of the option that names it, for messages
     """
@@ -59,7 +59,7 @@ def read_array(path: Path, name: str, key: str) -> np.ndarray:
 
 
 def names_of(path: Path) -> list[str]:
-    """Returns the names of the arrays of an .npz; none of another file, or of one that cannot be read."""
+    """Return the names of the arrays of an .npz; none of another file, or of one that cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
@@ -68,7 +68,7 @@ def names_of(path: Path) -> list[str]:
 
 
 def refuse_rows(path: Path, name: str, problem: str, bad: Any) -> None:
-    """Raises UserError naming the rows, from 0, for which a mask (n,) holds."""
+    """Raise UserError naming the rows, from 0, for which a mask (n,) holds."""
     if bad.any():
         some = np.flatnonzero(bad)
         more = f" and {len(some) - 20:,} more" if len(some) > 20 else ""
@@ -89,7 +89,7 @@ Kind = Literal["image", "symbols", "series", "vector"]
 
 
 def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kind:
-    """Returns what the inputs are. kind: the option; where: the file and the array. Raises UserError."""
+    """Return what the inputs are. kind: the option; where: the file and the array. Raises UserError."""
     if kind == "auto":
         if values.ndim == 2:
             kind = "vector" if values.dtype.kind == "f" else "symbols"
@@ -108,7 +108,7 @@ def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kin
 def check_inputs(
     values: np.ndarray, kind: Kind | Literal["auto"], vocabulary: int | None, path: Path, name: str
 ) -> None:
-    """Raises UserError for a shape that is nothing known, infinite values, and ids beyond the vocabulary."""
+    """Raise UserError for a shape that is nothing known, infinite values, and ids beyond the vocabulary."""
     if values.dtype.kind not in "biuf" or not 2 <= values.ndim <= 4:
         raise UserError(f"{path}, {name}: {values.dtype} of shape {values.shape}; inputs are numbers, 2 to 4 axes")
     if values.dtype.kind == "f":
@@ -121,7 +121,7 @@ def check_inputs(
 
 
 def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path, name: str) -> None:
-    """Raises UserError for targets of another number of rows, of NaN, and of a shape that is nothing known."""
+    """Raise UserError for targets of another number of rows, of NaN, and of a shape that is nothing known."""
     if len(target) != len(values):
         raise UserError(f"{path}: {len(values)} rows of inputs and {len(target)} targets")
     if target.dtype.kind == "f":
@@ -131,12 +131,12 @@ def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Returns channels, height and width of an image of the array, (H, W), (C, H, W) or (H, W, C)."""
+    """Return channels, height and width of an image of the array, (H, W), (C, H, W) or (H, W, C)."""
     if len(shape) == 2:
         return (1, shape[0], shape[1])
     return (shape[2], shape[0], shape[1]) if channels_are_last(shape) else (shape[0], shape[1], shape[2])
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
-    """Returns whether the channels of an image of this shape are its last axis."""
+    """Return whether the channels of an image of this shape are its last axis."""
     return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)

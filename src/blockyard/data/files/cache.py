@@ -10,7 +10,7 @@ IDLE = 60.0  # seconds after which the temporary file of another process counts 
 
 
 def cache_dir() -> Path:
-    """Returns BLOCKYARD_CACHE, or the platform's cache folder."""
+    """Return BLOCKYARD_CACHE, or the platform's cache folder."""
     if named := os.environ.get("BLOCKYARD_CACHE"):
         return Path(os.path.expanduser(named))
     if sys.platform == "darwin":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def sha256(contents: Iterable[Tensor | bytes | str]) -> str:
-    """Returns the hex SHA-256 of the contents in order, each preceded by its length or shape."""
+    """Return the hex SHA-256 of the contents in order, each preceded by its length or shape."""
     digest = hashlib.sha256()
     for content in contents:
         if isinstance(content, Tensor):

@@ -22,7 +22,7 @@ class Graph:
 
 
 def check_graph(graph: Graph, max_nodes: int, connected: bool) -> None:
-    """Raises ValueError for a graph whose edges are not edges between its nodes, or that is too large."""
+    """Raise ValueError for a graph whose edges are not edges between its nodes, or that is too large."""
     count = len(graph.nodes)
     if count > max_nodes:
         raise ValueError(f"{count} atoms, more than data.max_nodes={max_nodes}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def read_idx(path: Path) -> Tensor:
-    """Reads the uint8 array of an idx file, plain or gzipped.
+    """Read the uint8 array of an idx file, plain or gzipped.
 
     torchvision's reader takes no gzipped file and asserts where this one raises ValueError: for a file
     that is damaged, truncated or of another type.

@@ -24,7 +24,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff",
 
 
 def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
-    """Reads an image file as uint8 (channels, size, size): resizes the shorter side, then crops the center.
+    """Read an image file as uint8 (channels, size, size): resize the shorter side, then crop the center.
 
     Raises UserError naming the file where it is not an image of one of `FORMATS`, is damaged, or has too many pixels.
     """
@@ -32,7 +32,7 @@ def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
 
 
 def read_picture(file: Path | BinaryIO, name: object = None, *, channels: int, size: int) -> Tensor:
-    """Reads an image as float32 (1, channels, size, size) from -1 (black) to 1; transparent pixels are white.
+    """Read an image as float32 (1, channels, size, size) from -1 (black) to 1; transparent pixels are white.
 
     name: of an open file, for messages. Raises UserError as `decode_image` does.
     """
@@ -42,7 +42,7 @@ def read_picture(file: Path | BinaryIO, name: object = None, *, channels: int, s
 
 
 def levels_to_floats(images: Tensor) -> Tensor:
-    """Returns uint8 images as float32 from -1 (black) to 1."""
+    """Return uint8 images as float32 from -1 (black) to 1."""
     return images.float() / 127.5 - 1
 
 
@@ -52,7 +52,7 @@ def decode_stream(stream: Path | BinaryIO, name: object, *, channels: int, size:
 
 
 def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white: bool = False) -> Image:
-    """Reads an image in its own size, with 3 or 1 channels. Raises UserError as `decode_image` does."""
+    """Read an image in its own size, with 3 or 1 channels. Raises UserError as `decode_image` does."""
     from PIL import Image
 
     try:
@@ -74,7 +74,7 @@ def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white
 
 
 def centred(image: Image, size: int) -> Image:
-    """Returns the image with its shorter side resized to `size` and its center cropped to `size` x `size`."""
+    """Return the image with its shorter side resized to `size` and its center cropped to `size` x `size`."""
     from PIL import Image
 
     if image.size == (size, size):
@@ -92,7 +92,7 @@ def centred(image: Image, size: int) -> Image:
 
 
 def to_tensor(image: Image) -> Tensor:
-    """Returns the pixels of an image with 1 or 3 channels, uint8 (C, height, width)."""
+    """Return the pixels of an image with 1 or 3 channels, uint8 (C, height, width)."""
     import numpy as np
 
     pixels = torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1)

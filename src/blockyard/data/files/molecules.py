@@ -46,7 +46,7 @@ class Widths(NamedTuple):
 
 
 def first_widths(path: Path) -> Widths | None:
-    """The widths of a file; None where its first lines cannot be read, which `read_lines` then tells."""
+    """Return the widths of a file; None where its first lines cannot be read, which `read_lines` then tells."""
     widths = None
     try:
         for _, text in _texts(path):
@@ -60,7 +60,7 @@ def first_widths(path: Path) -> Widths | None:
 
 
 def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
-    """Reads every molecule. Raises UserError with the number of every line that is wrong, and why.
+    """Read every molecule. Raises UserError with the number of every line that is wrong, and why.
 
     max_nodes: the most nodes that a graph may have; connected: whether it must be in one part
     """
@@ -83,14 +83,14 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
 
 
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
-    """Raises UserError that names all lines with problems; returns where there are none."""
+    """Raise UserError that names all lines with problems; return where there are none."""
     if problems:
         listing = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
         raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{listing}")
 
 
 def parse(record: Any, widths: Widths) -> Graph:
-    """The graph of a record. Raises ValueError where it is none, or has other columns than `widths`."""
+    """Return the graph of a record. Raises ValueError where it is none, or has other columns than `widths`."""
     if not isinstance(record, dict):
         raise ValueError(f"{quoted(record)} is not an object with atoms, bonds and y")
     missing = [key for key in ("atoms", "bonds", "y") if key not in record]
@@ -133,7 +133,7 @@ def _targets(values: Any, count: int) -> list[float]:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The number, from 1, and the text of each line that is not blank."""
+    """Return the number, from 1, and the text of each line that is not blank."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
@@ -152,14 +152,14 @@ _AROMATIC = 4
 
 
 def unavailable() -> str | None:
-    """Returns how to get rdkit, or None where it is there."""
+    """Return how to get rdkit, or None where it is there."""
     if importlib.util.find_spec("rdkit") is not None:
         return None
     return "reading SMILES needs rdkit: pip install 'blockyard[molecules]'; or set data.path to a file *.graphs.jsonl"
 
 
 def target_columns(path: Path, values: tuple[str, ...] | None) -> list[str]:
-    """The columns of targets: those that are named, else every column of numbers. Raises UserError for absent ones."""
+    """Return the columns of targets: those that are named, else all of numbers. Raises UserError for absent ones."""
     table = _read(path)
     absent = [name for name in (SMILES, *(values or ())) if name not in table]
     if absent:
@@ -168,7 +168,7 @@ def target_columns(path: Path, values: tuple[str, ...] | None) -> list[str]:
 
 
 def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, connected: bool) -> list[Line]:
-    """Reads every molecule of a table. Raises UserError with every line that is wrong, and why."""
+    """Read every molecule of a table. Raises UserError with every line that is wrong, and why."""
     from rdkit import rdBase
 
     names, table = target_columns(path, values), _read(path)

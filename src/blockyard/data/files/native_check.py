@@ -47,7 +47,7 @@ def _version(path: Path) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _verified(files: tuple[Any, ...], kind: str, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...] | str:
-    """The columns of each file; or what is wrong with one of them, which is kept as well."""
+    """Return the columns of each file; or what is wrong with one of them, which is kept as well."""
     paths = [file[0] for file in files]
     child = subprocess.run(
         [sys.executable, "-P", "-m", __name__],

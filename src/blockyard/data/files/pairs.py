@@ -14,7 +14,7 @@ NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
 
 
 def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[int] | None]:
-    """Reads the pairs of a file and the split of each (0 train, 1 validation, 2 test) from its column `split`.
+    """Read the pairs of a file and the split of each (0 train, 1 validation, 2 test) from its column `split`.
 
     The second result is None for a file without that column.
 

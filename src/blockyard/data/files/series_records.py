@@ -31,7 +31,7 @@ class Records(NamedTuple):
 
 
 def read_ts(path: Path) -> Records:
-    """Reads a .ts file. Raises UserError naming every line that is wrong, and why."""
+    """Read a .ts file. Raises UserError naming every line that is wrong, and why."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -85,7 +85,7 @@ def _number(text: str) -> float:
 
 
 def _checked(values: Tensor) -> Tensor:
-    """The values (steps, C) without padding at their end. Raises ValueError for an infinite one, or none at all."""
+    """Return the values (steps, C) without padding at their end. Raises ValueError for an infinite one, or none."""
     if values.isinf().any():
         raise ValueError("an infinite value")
     there = (~values.isnan()).any(1).nonzero()
@@ -95,7 +95,7 @@ def _checked(values: Tensor) -> Tensor:
 
 
 def read_npz(path: Path) -> tuple[Records, Records | None]:
-    """Reads the training and the test series of an .npz. Raises UserError for other content."""
+    """Read the training and the test series of an .npz. Raises UserError for other content."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = sorted(arrays.files)

@@ -36,17 +36,17 @@ class SoundFiles:
         self.archive = zipfile.ZipFile(root) if root.is_file() else None
 
     def names(self) -> list[str]:
-        """Returns the names of all files, relative to the root, sorted."""
+        """Return the names of all files, relative to the root, sorted."""
         if self.archive is not None:
             return sorted(name for name in self.archive.namelist() if not name.endswith("/"))
         return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return name in self.archive.namelist() if self.archive is not None else (self.root / name).is_file()
 
     def content(self, name: str) -> bytes:
-        """Returns the bytes of a file."""
+        """Return the bytes of a file."""
         try:
             return self.archive.read(name) if self.archive is not None else (self.root / name).read_bytes()
         except (KeyError, FileNotFoundError):
@@ -56,7 +56,7 @@ class SoundFiles:
 
 
 def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:
-    """Returns the samples of a file, (T,) int16, one channel at `rate` samples a second.
+    """Return the samples of a file, (T,) int16, one channel at `rate` samples a second.
 
     suffix: the file's, such as ".wav"; resample: whether another rate is converted
     Raises BadSoundError saying what is wrong.

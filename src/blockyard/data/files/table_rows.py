@@ -39,12 +39,12 @@ class TableRows:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """Returns the file and line of a row."""
+        """Return the file and line of a row."""
         file = int(self.file[row])
         return f"{self.files[file]}, {self.units[file]} {self.lines[row]}"
 
     def blank(self, column: str) -> np.ndarray:
-        """Returns which cells are missing or nothing but white space, (n,) bool."""
+        """Return which cells are missing or nothing but white space, (n,) bool."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -54,17 +54,17 @@ class TableRows:
         return np.asarray(pc.is_null(cells, nan_is_null=pa.types.is_floating(cells.type)))
 
     def texts(self, column: str, rows: Sequence[int] | None = None) -> list[str]:
-        """Returns cells of text, of all rows or of some."""
+        """Return cells of text, of all rows or of some."""
         cells = self.table[column] if rows is None else self.table[column].take(list(rows))
         values: list[str] = cells.to_pylist()
         return values
 
     def numbers(self, columns: Sequence[str]) -> np.ndarray:
-        """Returns cells of numbers (n, columns) float64, NaN where one is missing."""
+        """Return cells of numbers (n, columns) float64, NaN where one is missing."""
         return np.stack([self.table[name].to_numpy() for name in columns], 1).astype(np.float64)
 
     def refuse(self, problems: Mapping[str, np.ndarray]) -> None:
-        """Raises UserError for the rows of every problem, a mask (n,): "FILE, lines 3, 7: no label"."""
+        """Raise UserError for the rows of every problem, a mask (n,): "FILE, lines 3, 7: no label"."""
         messages = [
             f"{path}, {named(self.lines[mask & (self.file == number)].tolist(), self.units[number])}: {what}"
             for what, mask in problems.items()
@@ -76,7 +76,7 @@ class TableRows:
 
 
 def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -> TableRows:
-    """Reads columns of all files. Raises UserError naming every cell that is not of its kind.
+    """Read columns of all files. Raises UserError naming every cell that is not of its kind.
 
     columns: as in `read_file`; kinds: of each column; text where none is given
     """
@@ -86,7 +86,7 @@ def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -
 
 
 def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[pyarrow.Table]) -> TableRows:
-    """Returns the rows of converted tables, one after the other."""
+    """Return the rows of converted tables, one after the other."""
     import pyarrow as pa
 
     return TableRows(
@@ -99,7 +99,7 @@ def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[py
 
 
 def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kinds) -> pyarrow.Table:
-    """Returns the columns of one file, each of its kind. Raises UserError naming every cell that is not of it."""
+    """Return the columns of one file, each of its kind. Raises UserError naming every cell that is not of it."""
     import pyarrow as pa
 
     typed = {}
@@ -113,7 +113,7 @@ def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kin
 
 
 def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """Returns cells as text: numbers and booleans as JSON writes them, NaN as missing. what: for the message.
+    """Return cells as text: numbers and booleans as JSON writes them, NaN as missing. what: for the message.
 
     Raises UserError for cells of another type.
     """
@@ -137,7 +137,7 @@ def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
 
 
 def as_numbers(path: Path, rows: FileRows, name: str) -> pyarrow.ChunkedArray:
-    """Returns a column as float64, null where a cell is empty. Raises UserError naming cells that are no numbers."""
+    """Return a column as float64, null where a cell is empty. Raises UserError naming cells that are no numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

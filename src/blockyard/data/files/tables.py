@@ -41,14 +41,14 @@ class FileRows(NamedTuple):
 
 
 def check_rows(path: Path, problems: Mapping[str, Sequence[int]], unit: str = "line") -> None:
-    """Raises UserError if any problem has a line: "FILE, lines 3, 7: no label"."""
+    """Raise UserError if any problem has a line: "FILE, lines 3, 7: no label"."""
     remaining = {problem: sorted(lines) for problem, lines in problems.items() if len(lines)}
     if remaining:
         raise UserError("; ".join(f"{path}, {named(lines, unit)}: {what}" for what, lines in remaining.items()))
 
 
 def check_columns(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> None:
-    """Raises UserError for a column that a file lacks, or has twice. columns: as in `read_file`."""
+    """Raise UserError for a column that a file lacks, or has twice. columns: as in `read_file`."""
     for key, name in columns.items():
         if header.count(name) > 1:
             raise UserError(f"{key}={name}: {path} has {header.count(name)} columns of this name; rename all but one")
@@ -59,12 +59,12 @@ def check_columns(path: Path, header: Sequence[str], columns: Mapping[str, str])
 
 
 def lines_where(mask: pandas.Series[bool]) -> list[int]:
-    """Returns the lines of the rows for which `mask` holds."""
+    """Return the lines of the rows for which `mask` holds."""
     return [int(line) for line in mask.index[mask]]
 
 
 def named(lines: Sequence[int], unit: str = "line") -> str:
-    """Returns "line 3", or "lines 3, 7 and 12 more"."""
+    """Return "line 3", or "lines 3, 7 and 12 more"."""
     shown = ", ".join(map(str, lines[:SHOWN]))
     more = f" and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
     return f"{unit}{'s' * (len(lines) > 1)} {shown}{more}"
@@ -78,12 +78,12 @@ TYPED = (".parquet", ".arrow", ".feather")
 
 
 def names_of(path: Path, kind: str) -> list[str]:
-    """Returns the names of the columns. Raises UserError for a file that cannot be read."""
+    """Return the names of the columns. Raises UserError for a file that cannot be read."""
     return verify(path, _format(kind))
 
 
 def read_typed(path: Path, kind: str, columns: Mapping[str, str]) -> FileRows:
-    """The columns of a Parquet or Arrow file, with their types; an uncompressed Arrow file is mapped into memory.
+    """Return the columns of a Parquet or Arrow file, with their types; an uncompressed Arrow file is mapped.
 
     The file has been read in a process of its own before, because a damaged one can end the process that reads it.
     """
@@ -115,7 +115,7 @@ LINES = (".jsonl", ".ndjson")
 
 
 def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
-    """The objects of a JSON Lines file; numbers and booleans become the text that JSON writes for them.
+    """Return the objects of a JSON Lines file; numbers and booleans become the text that JSON writes for them.
 
     pyarrow's reader refuses a column with cells of two types without saying where.
     """
@@ -157,7 +157,7 @@ def _numbered(path: Path) -> list[tuple[int, str]]:
 
 
 def keys_of(path: Path) -> list[str]:
-    """The keys of all lines, in the order of their first use."""
+    """Return the keys of all lines, in the order of their first use."""
     keys: dict[str, None] = {}
     for _, line in _numbered(path):
         try:
@@ -177,7 +177,7 @@ _BLOCK = 2**27  # bytes that are parsed at a time; a row is at most as long
 
 
 def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> FileRows:
-    """The rows of a CSV or TSV file that have any text. Quotes are part of a cell in TSV."""
+    """Return the rows of a CSV or TSV file that have any text. Quotes are part of a cell in TSV."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
@@ -229,7 +229,7 @@ def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> Fi
 def _with_short_rows(
     table: pyarrow.Table, short: Mapping[int, str], long: Sequence[int], separator: str
 ) -> tuple[pyarrow.Table, np.ndarray]:
-    """The rows of a table with those that have too few cells, null where one is missing; and the number of each."""
+    """Return the rows of a table, null where cells are missing, and the number of each."""
     import pyarrow as pa
 
     total = len(table) + len(short) + len(long)
@@ -245,7 +245,7 @@ def _with_short_rows(
 
 
 def _split(rows: Iterable[str], separator: str) -> list[list[str]]:
-    """The cells of rows of text, of any length: the csv module refuses a cell above a limit of the process."""
+    """Return the cells of rows of text, of any length: the csv module refuses a cell above a limit of the process."""
     limit = csv.field_size_limit(_BLOCK)
     try:
         return [next(csv.reader([text], **_form(separator)), []) for text in rows]
@@ -272,7 +272,7 @@ def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Tab
 
 
 def header_of(path: Path, separator: str) -> list[str]:
-    """Returns the names in the first row. Raises UserError for an empty file."""
+    """Return the names in the first row. Raises UserError for an empty file."""
     form: dict[str, Any] = {"encoding": "utf-8-sig", "newline": "", "errors": "replace"}  # rows are checked one by one
     check_gzip(path)
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", **form) as file:
@@ -292,7 +292,7 @@ KINDS = (*SEPARATORS, *LINES, *TYPED)
 
 
 def kind_of(path: Path) -> str | None:
-    """Returns the suffix that says how a table is written, without .gz: .csv, .jsonl, .parquet; None for another."""
+    """Return the suffix that says how a table is written, without .gz: .csv, .jsonl, .parquet; None for another."""
     if path.suffix == ".gz":
         inner = path.with_suffix("").suffix
         return inner if inner in (*SEPARATORS, *LINES) else None
@@ -300,7 +300,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def files_of(path: str) -> list[Path]:
-    """Returns the files that a path names: itself, those of a folder, or those that a glob matches; sorted."""
+    """Return the files that a path names: itself, those of a folder, or those that a glob matches; sorted."""
     own = Path(path).expanduser()
     if own.is_file():
         return [own]
@@ -310,7 +310,7 @@ def files_of(path: str) -> list[Path]:
 
 
 def read_file(path: Path, columns: Mapping[str, str]) -> FileRows:
-    """Reads columns of a table. Raises UserError naming every line that is not a row of it.
+    """Read columns of a table. Raises UserError naming every line that is not a row of it.
 
     columns: what asks for a column -> its name, such as {"data.text": "text"}
     """
@@ -343,7 +343,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> pandas.DataFrame:
 
 
 def column_names(path: Path) -> list[str]:
-    """Returns the columns of a table: those of its header or schema, or the keys of its lines."""
+    """Return the columns of a table: those of its header or schema, or the keys of its lines."""
     kind = kind_of(path)
     try:
         if kind is None:

@@ -37,7 +37,7 @@ class TarIndex(NamedTuple):
 
 
 def shards_of(path: str) -> list[Path]:
-    """Returns the shards that a path names: itself, those of a folder, of a glob or of a pattern with braces."""
+    """Return the shards that a path names: itself, those of a folder, of a glob or of a pattern with braces."""
     from webdataset.shardlists import expand_urls
 
     own = Path(path).expanduser()
@@ -120,7 +120,7 @@ def _split_top_level(expression: str) -> list[str]:
 
 
 def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> TarIndex:
-    """Reads the headers of all shards, where they are not in the cache.
+    """Read the headers of all shards, where they are not in the cache.
 
     endings: those of images. Raises UserError for a shard that cannot be used, as `read_shard` does, for a sample
     without one image, shards of which only some say their split, and a class without a training sample. Warns of names
@@ -162,7 +162,7 @@ class _Read(NamedTuple):
     shards: list[Path]
 
     def check_classes(self, numbers: dict[str, int]) -> None:
-        """Raises UserError for a sample of a class that no training sample has."""
+        """Raise UserError for a sample of a class that no training sample has."""
         for row, label in enumerate(self.labels):
             if label not in numbers:
                 shard = self.shards[int(self.where[row, 0])]
@@ -202,5 +202,5 @@ def _warn_of_shared(read: dict[str, _Read]) -> None:
 
 
 def _numbers_first(label: str) -> tuple[bool, int, str]:
-    """Orders numbers by their value, in front of names."""
+    """Order numbers by their value, in front of names."""
     return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)

@@ -57,12 +57,12 @@ class TarImages:
         return self.shards[shard], Member(start, size)
 
     def select(self, indices: Tensor) -> TarImages:
-        """Returns the images of the samples `indices` (m,)."""
+        """Return the images of the samples `indices` (m,)."""
         return TarImages(self.shards, self.where[indices])
 
 
 def read_member(shard: Path, member: Member) -> bytes:
-    """Returns the content of a member. Raises UserError where the shard has become shorter."""
+    """Return the content of a member. Raises UserError where the shard has become shorter."""
     with shard.open("rb") as file:
         file.seek(member.start)
         content = file.read(member.size)
@@ -84,7 +84,7 @@ class MemberName(NamedTuple):
 
 
 def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
-    """Yields the samples of a shard; their images are not read.
+    """Yield the samples of a shard; their images are not read.
 
     label: the ending of the members with the class. Raises UserError naming shard and member for an archive that is
     empty, compressed or damaged, names a file twice, or has a sample without a label.
@@ -111,7 +111,7 @@ def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
 
 
 def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
-    """Yields the files of a shard as webdataset names them: their place, but the text of labels."""
+    """Yield the files of a shard as webdataset names them: their place, but the text of labels."""
     last = "its beginning"
     try:
         with _ShardFile(shard) as stream, tarfile.open(fileobj=stream, mode="r:") as archive, shard.open("rb") as file:
@@ -179,7 +179,7 @@ _SETTLED = 2.0  # seconds since the last change of a shard
 
 
 def samples_of(shard: Path, label: str) -> list[TarSample]:
-    """Returns the samples of a shard, from the cache where it is of this very file. Raises UserError as `read_shard`.
+    """Return the samples of a shard, from the cache where it is of this very file. Raises UserError as `read_shard`.
 
     label: the ending of the members with the class
     """
@@ -212,7 +212,7 @@ def _state(shard: Path, label: str) -> _ShardState:
 
 
 def _cached(path: Path, state: _ShardState) -> list[TarSample] | None:
-    """The samples of an entry. None where there is none, it is damaged, or of another state of the shard."""
+    """Return the samples of an entry. None where there is none, it is damaged, or of another state of the shard."""
     try:
         entry = read_json(path)
         if {key: entry.get(key) for key in state} != state:

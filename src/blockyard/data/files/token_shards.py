@@ -43,7 +43,7 @@ class Shard:
         return _mapped(self)
 
     def place(self, index: int) -> str:
-        """Returns where id number `index` lies, for messages."""
+        """Return where id number `index` lies, for messages."""
         return f"token {index:,} (byte {self.offset + index * np.dtype(self.dtype).itemsize:,})"
 
 
@@ -63,7 +63,7 @@ def release() -> None:
 
 
 def read_shard(path: Path, dtype: str | None) -> Shard:
-    """Returns the shard in a file, which is not read beyond its beginning.
+    """Return the shard in a file, which is not read beyond its beginning.
 
     dtype: of a `.bin` file without a header; None takes uint16, if the ids do not look like another type
     Raises UserError for a file that is empty, truncated or of another format or type.
@@ -121,7 +121,7 @@ def _bin(path: Path, file: BinaryIO, size: int, dtype: str | None) -> Shard:
 
 
 def _check_type(path: Path, start: bytes) -> None:
-    """Raises UserError where ids read as uint16 are ids of uint32: every second one is then zero."""
+    """Raise UserError where ids read as uint16 are ids of uint32: every second one is then zero."""
     ids = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(ids) and not ids[1::2].any() and ids[::2].any():
         raise UserError(
@@ -131,7 +131,7 @@ def _check_type(path: Path, start: bytes) -> None:
 
 
 def litdata_shards(folder: Path, index: dict[str, Any]) -> list[Shard]:
-    """Returns the shards that litdata's index.json lists. Raises UserError for what is not uncompressed token ids."""
+    """Return the shards that litdata's index.json lists. Raises UserError for what is not uncompressed token ids."""
     file = folder / "index.json"
     config, chunks = index.get("config") or {}, index.get("chunks")
     formats = config.get("data_format") or [""]
@@ -154,7 +154,7 @@ def _litdata_shard(path: Path, chunk: dict[str, Any], index: Path) -> Shard:
 
 
 def beyond(shard: Shard, start: int, ids: Any, vocabulary: int) -> UserError | None:
-    """Returns the error of the first id that is none of the vocabulary, or None.
+    """Return the error of the first id that is none of the vocabulary, or None.
 
     ids: the ids of the shard from number `start` on
     """
@@ -169,7 +169,7 @@ def beyond(shard: Shard, start: int, ids: Any, vocabulary: int) -> UserError | N
 
 
 def total(shards: Sequence[Shard]) -> int:
-    """Returns the token ids of all shards."""
+    """Return the token ids of all shards."""
     return sum(shard.count for shard in shards)
 
 
@@ -192,12 +192,12 @@ class TokenSource:
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def bytes_of_text(self, split: str) -> int | None:
-        """Returns the bytes of the text of a split, where the manifest has them."""
+        """Return the bytes of the text of a split, where the manifest has them."""
         part = (self.manifest.get("splits") or {}).get(split)
         return part["bytes"] if part else None
 
     def digest(self) -> str:
-        """Returns the SHA-256 of names, sizes and the manifest, and of some hundred pieces spread over all ids."""
+        """Return the SHA-256 of names, sizes and the manifest, and of some hundred pieces spread over all ids."""
         result = hashlib.sha256(str(sorted(self.manifest.items())).encode())
         shards = [(split, shard) for split in self.shards for shard in self.shards[split]]
         for split, shard in shards:
@@ -211,7 +211,7 @@ class TokenSource:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Returns the manifest of a folder, empty where it has none. Raises UserError for a damaged or unfinished one."""
+    """Return the manifest of a folder, empty where it has none. Raises UserError for a damaged or unfinished one."""
     if not path.is_dir():
         return {}
     file = path / MANIFEST
@@ -229,7 +229,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_source(path: Path, dtype: str | None) -> TokenSource:
-    """Returns the shards of a file or folder by split. Raises UserError for files that are none or do not fit.
+    """Return the shards of a file or folder by split. Raises UserError for files that are none or do not fit.
 
     Files without the name of a split are all of the split "train", from which the data cuts the others.
     """
@@ -260,13 +260,13 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
 
 
 def token_files(path: Path) -> list[Path]:
-    """Returns the `.bin` and `.npy` files under a folder, sorted; those of folders that litdata wrote are left out."""
+    """Return the `.bin` and `.npy` files under a folder, sorted; those of folders that litdata wrote are left out."""
     files: Iterable[Path] = (file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
     return sorted(file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
 
 
 def split_of(name: str) -> str | None:
-    """Returns the split that a name begins with, as a word of its own: train.bin, val_000.bin."""
+    """Return the split that a name begins with, as a word of its own: train.bin, val_000.bin."""
     first = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
     return next((split for split, prefixes in PREFIXES.items() if first in prefixes), None)
 
@@ -290,7 +290,7 @@ def _manifest_shards(path: Path, manifest: dict[str, Any]) -> Iterable[tuple[str
 
 
 def _listed(file: Path, tokens: int, dtype: Any) -> Shard:
-    """A shard as the manifest lists it. Raises UserError where the file has another size."""
+    """Return a shard as the manifest lists it. Raises UserError where the file has another size."""
     if not file.is_file():
         raise UserError(f"{file} is in the manifest and not there; write the shards again with `blockyard tokenize`")
     size, expected = file.stat().st_size, tokens * dtype.itemsize

@@ -28,19 +28,19 @@ class ImageTextRows(RowKind):
         return (self.text,)
 
     def columns(self) -> dict[str, str]:
-        """Returns the columns of the texts and the images."""
+        """Return the columns of the texts and the images."""
         return {"data.text": self.text, "data.image": self.image.name}
 
     def cell_types(self) -> dict[str, str]:
-        """Returns that images are read as they are stored."""
+        """Return that images are read as they are stored."""
         return {self.image.name: "stored"}
 
     def spec(self) -> DataSpec:
-        """Returns what a text is, with the image as its source."""
+        """Return what a text is, with the image as its source."""
         return DataSpec("text", (self.context,), variable=True, source=DataSpec("image", self.image.shape))
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the text and the image of each row."""
+        """Return the text and the image of each row."""
         return list(zip(rows.texts(self.text), self.image.keys(rows), strict=True))
 
 
@@ -56,7 +56,7 @@ class CaptionRows(ImageTextRows):
         return "caption"
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits; fits the tokenizer on the texts of training unless it has a state."""
+        """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         rows = assigned.rows
         images = self.image.of(rows).decode_all(range(len(rows)), on_white=True)
         texts = [text.strip() for text in rows.texts(self.text)]

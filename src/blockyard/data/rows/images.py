@@ -46,12 +46,12 @@ class ImageColumn:
         return (self.channels, self.size, self.size)
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the path of each row's image, or a hash of its bytes."""
+        """Return the path of each row's image, or a hash of its bytes."""
         cells = rows.table[self.name].to_pylist()
         return [str(cell) if isinstance(cell, str) else sha256([str(cell)]) for cell in cells]
 
     def of(self, rows: TableRows) -> RowImages:
-        """Returns the images of all rows. Raises UserError naming the rows whose image is no file."""
+        """Return the images of all rows. Raises UserError naming the rows whose image is no file."""
         root = rows.files[0].parent if self.root is None else Path(self.root).expanduser()
         images = RowImages(rows, self, root)
         images.check()
@@ -67,7 +67,7 @@ class RowImages:
     root: Path
 
     def file(self, row: int) -> Path | bytes:
-        """Returns the path of a row's image, or its content."""
+        """Return the path of a row's image, or its content."""
         cell: Any = self.rows.table[self.column.name][row].as_py()
         if isinstance(cell, dict):  # as Hugging Face datasets store images
             cell = cell.get("bytes") or cell.get("path")
@@ -76,7 +76,7 @@ class RowImages:
         return self.root.joinpath(cell)
 
     def check(self) -> None:
-        """Raises UserError naming the rows whose image is no file."""
+        """Raise UserError naming the rows whose image is no file."""
         absent = np.zeros(len(self.rows), dtype=bool)
         for row in range(len(self.rows)):
             content = self.file(row)
@@ -85,7 +85,7 @@ class RowImages:
         self.rows.refuse({f"{self.column.name} names a missing file, such as {first!s}": absent})
 
     def decode(self, row: int, *, on_white: bool = False) -> Tensor:
-        """Returns an image uint8 (channels, size, size). Raises UserError naming its row and column."""
+        """Return an image uint8 (channels, size, size). Raises UserError naming its row and column."""
         content = self.file(row)
         stream = io.BytesIO(content) if isinstance(content, bytes) else content
         name = "the image" if isinstance(content, bytes) else content
@@ -96,7 +96,7 @@ class RowImages:
             raise UserError(f"{self.rows.where(row)}, {self.column.name}: {error}") from error
 
     def decode_all(self, rows: Sequence[int], *, on_white: bool = False) -> Tensor:
-        """Returns the images of some rows, uint8 (n, channels, size, size). Raises UserError naming unreadable ones."""
+        """Return the images of some rows, uint8 (n, channels, size, size). Raises UserError naming unreadable ones."""
 
         def attempt(row: int) -> Tensor | str:
             try:
@@ -132,23 +132,23 @@ class ImageRows(RowKind):
         return "images"
 
     def columns(self) -> dict[str, str]:
-        """Returns the column of the images."""
+        """Return the column of the images."""
         return {"data.image": self.image.name}
 
     def cell_types(self) -> dict[str, str]:
-        """Returns that images are read as they are stored."""
+        """Return that images are read as they are stored."""
         return {self.image.name: "stored"}
 
     def spec(self) -> DataSpec:
-        """Returns the shape of an image."""
+        """Return the shape of an image."""
         return DataSpec("image", self.image.shape, levels=256)
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the path or the content of each image."""
+        """Return the path or the content of each image."""
         return self.image.keys(rows)
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits: in memory where all pixels fit there, else decoded batch by batch."""
+        """Return the splits: in memory where all pixels fit there, else decoded batch by batch."""
         images, targets = self.image.of(assigned.rows), assigned.targets
         spec = replace(self.spec(), target="class", classes=assigned.classes)
         rows = [part.tolist() for part in assigned.parts]

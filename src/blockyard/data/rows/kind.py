@@ -69,24 +69,24 @@ class RowKind(ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
-        """Returns the columns, by the option that names them. Raises UserError where there are none."""
+        """Return the columns, by the option that names them. Raises UserError where there are none."""
 
     def cell_types(self) -> dict[str, str]:
-        """Returns the type of the cells of each column, "number" or "stored"; others are text."""
+        """Return the type of the cells of each column, "number" or "stored"; others are text."""
         return {}
 
     def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
-        """Returns which rows cannot be used, a mask (n,) for each reason."""
+        """Return which rows cannot be used, a mask (n,) for each reason."""
         return {}
 
     @abstractmethod
     def spec(self) -> DataSpec:
-        """Returns what the inputs are, without targets."""
+        """Return what the inputs are, without targets."""
 
     @abstractmethod
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the inputs of each row, to tell repeated ones."""
+        """Return the inputs of each row, to tell repeated ones."""
 
     @abstractmethod
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits, without real-valued targets, and a hash of their content."""
+        """Return the splits, without real-valued targets, and a hash of their content."""

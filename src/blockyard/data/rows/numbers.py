@@ -31,27 +31,27 @@ class NumberRows(RowKind):
         return "numbers"
 
     def columns(self) -> dict[str, str]:
-        """Returns the columns of the numbers."""
+        """Return the columns of the numbers."""
         return {f"data.columns[{number}]": name for number, name in enumerate(self.names)}
 
     def cell_types(self) -> dict[str, str]:
-        """Returns that all are numbers."""
+        """Return that all are numbers."""
         return dict.fromkeys(self.names, "number")
 
     def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
-        """Returns which rows have no number at all."""
+        """Return which rows have no number at all."""
         return {"no value in any of data.columns": np.isnan(rows.numbers(self.names)).all(1)}
 
     def spec(self) -> DataSpec:
-        """Returns the length of a vector."""
+        """Return the length of a vector."""
         return DataSpec("vector", (len(self.names),))
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the numbers of each row."""
+        """Return the numbers of each row."""
         return [row.tobytes() for row in rows.numbers(self.names)]
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits, standardized by the training rows; warns of missing values."""
+        """Return the splits, standardized by the training rows; warn of missing values."""
         numbers = torch.from_numpy(assigned.rows.numbers(self.names))
         self._warn_of_missing(numbers, assigned.path)
         values = [numbers[part] for part in assigned.parts]

@@ -25,7 +25,7 @@ class QuestionRows(ImageTextRows):
         return "question"
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits; fits the tokenizer on the texts of training unless it has a state."""
+        """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         splits = labelled_splits(assigned, tokenizer, self.texts, self.context)
         images = self.image.of(assigned.rows)
         decoded = [images.decode_all(part.tolist(), on_white=True) for part in assigned.parts]
@@ -51,5 +51,5 @@ class WithImages:
         return lengths
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, longest), target (B,), lengths (B,) and source float32 (B, C, size, size)."""
+        """Return inputs (B, longest), target (B,), lengths (B,) and source float32 (B, C, size, size)."""
         return replace(self.split.batch(order, key), source=levels_to_floats(self.images[order]))

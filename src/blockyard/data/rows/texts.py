@@ -50,26 +50,26 @@ class TextRows(RowKind):
         return (self.text,) if self.pair is None else (self.text, self.pair)
 
     def columns(self) -> dict[str, str]:
-        """Returns the columns of the texts."""
+        """Return the columns of the texts."""
         return dict(zip(("data.text", "data.pair"), self.texts, strict=False))
 
     def spec(self) -> DataSpec:
-        """Returns what a text or a pair is."""
+        """Return what a text or a pair is."""
         return DataSpec("text", (self.context,), variable=True, joined=self.pair is not None)
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Returns the text of each row, or both."""
+        """Return the text of each row, or both."""
         columns = [rows.texts(name) for name in self.texts]
         return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
-        """Returns the splits; fits the tokenizer on the texts of training unless it has a state."""
+        """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         splits = labelled_splits(assigned, tokenizer, self.texts, self.context)
         return splits, sha256(_cells(assigned, [assigned.label, *self.texts]))
 
 
 def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Sequence[str], context: int) -> Splits:
-    """Returns the splits of texts in one or two columns; fits the tokenizer on those of training if it has no state."""
+    """Return the splits of texts in one or two columns; fit the tokenizer on those of training if it has no state."""
     if not isinstance(tokenizer, TextTokenizer):
         raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
     if not tokenizer.state():
@@ -80,7 +80,7 @@ def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Seque
 
 
 def texts_of(rows: TableRows, columns: Sequence[str], part: Tensor) -> Iterator[str]:
-    """Yields the texts of the rows `part` (n,), both of a pair after one another."""
+    """Yield the texts of the rows `part` (n,), both of a pair after one another."""
     for chunk in part.split(_CHUNK):
         cells = [rows.texts(name, chunk.tolist()) for name in columns]
         for row in zip(*cells, strict=True):
@@ -90,7 +90,7 @@ def texts_of(rows: TableRows, columns: Sequence[str], part: Tensor) -> Iterator[
 def _encoded(
     assigned: AssignedRows, part: Tensor, tokenizer: TextTokenizer, columns: Sequence[str], context: int
 ) -> LabelledTexts:
-    """The texts of some rows as token ids, `context` of each at most: those of a pair with the start token between."""
+    """Return some rows as token ids, at most `context` of each; the texts of a pair with the start token between."""
     encoded, lengths = [], []
     start = tokenizer.spec(assigned.spec).start if len(columns) > 1 else None
     texts = texts_of(assigned.rows, columns, part)
@@ -105,7 +105,7 @@ def _encoded(
 
 
 def join_ids(ids: Sequence[list[int]], start: int | None, context: int) -> list[int]:
-    """Returns one text cut to `context` token ids; or two with the start token between, the longer one cut first."""
+    """Return one text cut to `context` token ids; or two with the start token between, the longer one cut first."""
     if start is None:
         return ids[0][:context]
     first, second = ids
@@ -120,7 +120,7 @@ def join_ids(ids: Sequence[list[int]], start: int | None, context: int) -> list[
 def shown_texts(
     rows: TableRows, columns: Sequence[str], indices: Sequence[int], tokenizer: TextTokenizer, context: int
 ) -> list[str]:
-    """Returns the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
+    """Return the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
     cells = [rows.texts(name, indices) for name in columns]
     if len(cells) > 1:
         return [" ".join(row) for row in zip(*cells, strict=True)]
@@ -128,7 +128,7 @@ def shown_texts(
 
 
 def _beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
-    """The part of a text that its first `count` tokens stand for."""
+    """Return the part of a text that its first `count` tokens stand for."""
     low, high = 0, len(text)
     if len(tokenizer.encode(text)) <= count:
         return text
@@ -139,7 +139,7 @@ def _beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
 
 
 def _cells(assigned: AssignedRows, columns: Sequence[str]) -> Iterator[str]:
-    """The cells of each split, row by row: the label, then the texts."""
+    """Return the cells of each split, row by row: the label, then the texts."""
     rows = assigned.rows
     present = [name for name in columns if name in rows.table.column_names]
     for part in assigned.parts:

@@ -29,11 +29,11 @@ class ArrayRows:
     index: Tensor
 
     def take(self, order: Tensor) -> Tensor:
-        """Returns the rows `order` (B,) of this part, (B, ...)."""
+        """Return the rows `order` (B,) of this part, (B, ...)."""
         return torch.from_numpy(np.ascontiguousarray(self.values[self.index[order].numpy()]))
 
     def chunks(self) -> Iterator[Tensor]:
-        """Yields all rows in order, a few thousand at a time."""
+        """Yield all rows in order, a few thousand at a time."""
         yield from (self.take(order) for order in torch.arange(len(self.index)).split(CHUNK))
 
 
@@ -56,7 +56,7 @@ class ArraySplit:
         return len(self.rows.index)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the rows `order` (B,): float32, standardized, or int64 without a scale. Nothing is augmented."""
+        """Return the rows `order` (B,): float32, standardized, or int64 without a scale. Nothing is augmented."""
         values = self.rows.take(order)
         inputs = values.long() if self.scale is None else ((values.double() - self.scale[0]) / self.scale[1]).float()
         return Batch(inputs, None if self.target is None else self.target[order])
@@ -66,7 +66,7 @@ class LabelledArraySplit(ArraySplit):
     """A split of rows with a class each, and the most frequent class beside it."""
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the model of the most frequent class."""
+        """Yield the model of the most frequent class."""
         yield majority_model(self.class_counts)
 
 
@@ -80,20 +80,20 @@ class ImageArraySplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        """Return inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
         images = channels_first(self.rows.take(order), last=self.last)
         return Batch(self.preprocess(images, order, key), self.target[order])
 
 
 def channels_first(images: Tensor, *, last: bool) -> Tensor:
-    """Returns images (B, height, width), (B, C, height, width), or with C last, as (B, C, height, width)."""
+    """Return images (B, height, width), (B, C, height, width), or with C last, as (B, C, height, width)."""
     if images.ndim == 3:
         return images[:, None]
     return images.permute(0, 3, 1, 2).contiguous() if last else images
 
 
 def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Returns mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...)."""
+    """Return mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...)."""
     total, squares, count = (torch.zeros(()) for _ in range(3))
     for chunk in rows.chunks():
         values, there = chunk.double().nan_to_num(), (~chunk.double().isnan()).double()
@@ -105,7 +105,7 @@ def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def scale_of(rows: ArrayRows, where: str) -> tuple[Tensor, Tensor]:
-    """Returns the `moments` by which values are standardized. Raises UserError where a column has one value only."""
+    """Return the `moments` by which values are standardized. Raises UserError where a column has one value only."""
     mean, std = moments(rows, tuple(range(rows.values.ndim - 1)))
     if not bool((std > 0).all()):
         column = int((~(std.flatten() > 0)).nonzero()[0])
@@ -119,7 +119,7 @@ def array_splits(
     scale: tuple[Tensor, Tensor] | None,
     counts: Tensor | None,
 ) -> Splits:
-    """Returns the splits of an array, with `targets` of each. scale, counts: as in `ArraySplit`."""
+    """Return the splits of an array, with `targets` of each. scale, counts: as in `ArraySplit`."""
     kind: type[ArraySplit] = ArraySplit if counts is None else LabelledArraySplit
     splits: list[Split] = [kind(each, target, scale, counts) for each, target in zip(rows, targets, strict=True)]
     return Splits(*splits)
@@ -128,7 +128,7 @@ def array_splits(
 def image_array_splits(
     rows: Sequence[ArrayRows], targets: Sequence[Tensor], augment: Augment, tokenizer: Tokenizer, spec: DataSpec
 ) -> Splits:
-    """Returns the splits of an array of images, of token ids where the tokenizer makes them.
+    """Return the splits of an array of images, of token ids where the tokenizer makes them.
 
     Others are normalized by the training images. Only those are augmented.
     """

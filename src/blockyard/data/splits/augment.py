@@ -27,15 +27,15 @@ class Augment:
     flip: bool = False
 
     def change_bytes(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Changes images (B, C, H, W) before they are normalized; `order` (B,) holds their sample indices."""
+        """Change images (B, C, H, W) before they are normalized; `order` (B,) holds their sample indices."""
         return self.shift_and_flip(images, order, key)
 
     def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Changes float images (B, C, H, W) after they were normalized."""
+        """Change float images (B, C, H, W) after they were normalized."""
         return self.random_crop(images, order, key)
 
     def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Shifts and flips images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
+        """Shift and flip images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
         if key is None or not (self.shift or self.flip):
             return images
         draws = uniform(key, order, 3)  # (3, B)
@@ -49,7 +49,7 @@ class Augment:
         return images
 
     def random_crop(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Crops float images (B, C, H, W) and resizes the crops to that shape."""
+        """Crop float images (B, C, H, W) and resize the crops to that shape."""
         if key is None or not self.crop:
             return images
         draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `shift_and_flip`
@@ -63,7 +63,7 @@ class Augment:
 
 
 def _flipped(images: Tensor, which: Tensor) -> Tensor:
-    """Returns images (B, C, H, W), those of the mask `which` (B,) mirrored left to right."""
+    """Return images (B, C, H, W), those of the mask `which` (B,) mirrored left to right."""
     if not len(images) or images[0].numel() < LARGE:
         return torch.where(which[:, None, None, None], images.flip(-1), images)
     result = images.clone()

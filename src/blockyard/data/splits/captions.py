@@ -34,7 +34,7 @@ class CaptionedSplit:
         return len(self.images)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, C, size, size)."""
+        """Return inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, C, size, size)."""
         inputs, lengths = self.targets.padded(order)
         source = levels_to_floats(self.images[order])
         return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
@@ -50,7 +50,7 @@ def caption_parts(
     *,
     blank: bool,
 ) -> Splits:
-    """Returns the splits; fits the tokenizer on the captions of training if it has no state. Long ones are left out.
+    """Return the splits; fit the tokenizer on the captions of training if it has no state. Long ones are left out.
 
     parts: the images of each split; images: uint8 (n, C, size, size) of all; names, captions: n, of each
     """
@@ -74,7 +74,7 @@ def caption_parts(
 def _encode(
     name: str, texts: list[str], tokenizer: TextTokenizer, ends: tuple[int, int], context: int
 ) -> tuple[list[int], RaggedSequences]:
-    """The captions that are short enough, by index, and their token ids with start and end token."""
+    """Return the captions that are short enough, by index, and their token ids with start and end token."""
     encoded = [[ends[0], *tokenizer.encode(text), ends[1]] for text in texts]
     kept = [number for number, each in enumerate(encoded) if len(each) <= context + 1]
     unknown = sum(tokenizer.decode(encoded[i][1:-1]) != texts[i] for i in kept)

@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def pair_facts(nodes: int, ends: Ints, codes: Ints, steps: int) -> npt.NDArray[np.uint8]:
-    """Returns the facts (N, N, 1 + steps): the distance, then the codes of the first `steps` edges of the path.
+    """Return the facts (N, N, 1 + steps): the distance, then the codes of the first `steps` edges of the path.
 
     ends: (m, 2), the nodes that each edge joins, both ways; codes: (m,), from 1 to 255
     A path of fewer edges has codes 0 behind its end.
@@ -56,7 +56,7 @@ def pair_facts(nodes: int, ends: Ints, codes: Ints, steps: int) -> npt.NDArray[n
 
 
 def _distances(nodes: int, source: Ints, target: Ints) -> npt.NDArray[np.float64]:
-    """The number of edges between each pair of nodes (N, N); infinite without a path."""
+    """Return the number of edges between each pair of nodes (N, N); infinite without a path."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
@@ -67,7 +67,7 @@ def _distances(nodes: int, source: Ints, target: Ints) -> npt.NDArray[np.float64
 
 
 def _first_codes(distance: npt.NDArray[np.float64], source: Ints, target: Ints, codes: Ints, steps: int) -> Ints:
-    """The codes of the first edges on the smallest of all shortest paths, (N, N, steps).
+    """Return the codes of the first edges on the smallest of all shortest paths, (N, N, steps).
 
     source, target, codes: directed edges (2 m,), in order of their source
     """
@@ -115,7 +115,7 @@ class GraphSplit:
         return len(self.lengths)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, longest, C + 1) int64, pairs (B, longest, longest, 1 + steps) uint8, lengths, targets."""
+        """Return inputs (B, longest, C + 1) int64, pairs (B, longest, longest, 1 + steps) uint8, lengths, targets."""
         lengths = self.lengths[order]
         longest = int(lengths.max())
         nodes, pairs = self.nodes[order, :longest], self.pairs[order, :longest, :longest]
@@ -136,11 +136,11 @@ class GraphData(LoadedData):
 
     @abstractmethod
     def size(self) -> tuple[int, int]:
-        """The largest number of nodes, and the columns of a node without its degree."""
+        """Return the largest number of nodes, and the columns of a node without its degree."""
 
     @abstractmethod
     def targets(self) -> int | None:
-        """The number of real values per graph; None where its target is one of two classes."""
+        """Return the number of real values per graph; None where its target is one of two classes."""
 
     @property
     def spec(self) -> DataSpec:
@@ -158,10 +158,10 @@ class GraphData(LoadedData):
 
     @abstractmethod
     def read(self) -> GraphParts:
-        """Reads the graphs of each split."""
+        """Read the graphs of each split."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the graphs, fits the tokenizer on the training split unless its state was loaded, and encodes them.
+        """Read the graphs, fit the tokenizer on the training split unless its state was loaded, and encode them.
 
         Raises ValueError for a target that does not vary in the training split.
         """

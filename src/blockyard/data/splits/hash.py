@@ -14,7 +14,7 @@ def _signed(value: int) -> int:
 
 
 def _scramble(z: Tensor) -> Tensor:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014) in wrapping int64 arithmetic."""
+    """Return the finalizer of SplitMix64 (Steele, Lea and Flood 2014) in wrapping int64 arithmetic."""
     # torch's right shifts are arithmetic; the masks make them logical.
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
@@ -22,7 +22,7 @@ def _scramble(z: Tensor) -> Tensor:
 
 
 def uniform(key: int, order: Tensor, count: int) -> Tensor:
-    """Returns `count` numbers in [0, 1) per sample, float64 (count, B), that depend on (key, sample) alone.
+    """Return `count` numbers in [0, 1) per sample, float64 (count, B), that depend on (key, sample) alone.
 
     order: (B,) int64 sample indices
     """
@@ -32,13 +32,13 @@ def uniform(key: int, order: Tensor, count: int) -> Tensor:
 
 
 def normal(draws: Tensor) -> Tensor:
-    """Returns standard normal numbers of pairs of uniform ones (..., 2), by Box and Muller 1958."""
+    """Return standard normal numbers of pairs of uniform ones (..., 2), by Box and Muller 1958."""
     radius = (-2 * torch.log1p(-draws[..., 0])).sqrt()
     return radius * torch.cos(2 * torch.pi * draws[..., 1])
 
 
 def hash_sequences(token_ids: Tensor) -> Tensor:
-    """Returns one number in [0, 1) per sequence, float64 (n,), that depends on its token ids (n, N) alone."""
+    """Return one number in [0, 1) per sequence, float64 (n,), that depends on its token ids (n, N) alone."""
     positions = _scramble(torch.arange(token_ids.shape[1]) * _signed(_GOLDEN))  # (N,)
     z = _scramble(_scramble(token_ids.long() + positions).sum(1))  # (n,)
     return ((z >> 11) & _LOW_53).double() * 2.0**-53

@@ -29,7 +29,7 @@ class ImageTokenSplit:
         return len(self.images)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs int64 (B, N + 1, *item), the start token first; `key` None disables augmentation."""
+        """Return inputs int64 (B, N + 1, *item), the start token first; `key` None disables augmentation."""
         batch = self.images.batch(order, key)
         assert isinstance(batch.target, Tensor)
         start = self.tokenizer.start(batch.target)[:, None]
@@ -47,7 +47,7 @@ class ImageTokenSplit:
 
 
 def token_splits(splits: Sequence[Split], tokenizer: ImageTokenizer, images: Tensor, spec: DataSpec) -> Splits:
-    """Returns splits of token ids: of training, validation and test images.
+    """Return splits of token ids: of training, validation and test images.
 
     The tokenizer learns from `images` of the training split, uint8 (n, C, height, width), unless its state was loaded.
     """

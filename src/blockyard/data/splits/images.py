@@ -41,7 +41,7 @@ class Selectable(Protocol):
         """The class of each image, (n,) int64."""
 
     def select(self, indices: Tensor) -> Self:
-        """Returns the samples `indices` (m,)."""
+        """Return the samples `indices` (m,)."""
 
 
 Part = TypeVar("Part", bound=Selectable)
@@ -54,7 +54,7 @@ class LabelledImages(NamedTuple):
     target: Tensor
 
     def select(self, indices: Tensor) -> LabelledImages:
-        """Returns the samples `indices` (m,)."""
+        """Return the samples `indices` (m,)."""
         return LabelledImages(self.images[indices], self.target[indices])
 
 
@@ -66,7 +66,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, images: Tensor) -> Moments:
-        """Computes the moments of uint8 images (n, C, height, width), exact up to rounding."""
+        """Compute the moments of uint8 images (n, C, height, width), exact up to rounding."""
         counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in images.unbind(1)])
         levels, total = torch.arange(256, dtype=torch.float64), counts.sum(1).double()  # (256,), (C,)
         mean = (counts * levels).sum(1) / total
@@ -83,7 +83,7 @@ class Preprocess:
     augment: Augment
 
     def __call__(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Maps images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 or uint8."""
+        """Map images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 or uint8."""
         shifted = self.augment.change_bytes(images, order, key)
         if self.moments is None:
             return self.augment.change_floats(shifted.float(), order, key).round_().to(torch.uint8)
@@ -91,7 +91,7 @@ class Preprocess:
 
 
 def _normalized(images: Tensor, moments: Moments) -> Tensor:
-    """Returns uint8 images (B, C, height, width) as float32 with the moments taken out."""
+    """Return uint8 images (B, C, height, width) as float32 with the moments taken out."""
     if not len(images) or images[0].numel() < LARGE:
         return images.float().sub_(moments.mean).div_(moments.std)
     from torch.utils.data import default_collate
@@ -113,7 +113,7 @@ class ImageSplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        """Return inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
         return Batch(self.preprocess(self.images.index_select(0, order), order, key), self.target[order])
 
 
@@ -163,10 +163,10 @@ class ImageData(LoadedData):
 
     @abstractmethod
     def read(self) -> tuple[LabelledImages, LabelledImages]:
-        """Reads all training images and all test images; called after `prepare`."""
+        """Read all training images and all test images; called after `prepare`."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the images and holds out the validation split."""
+        """Read the images and hold out the validation split."""
         rest, test = self.read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         train, validation, test = self.sized(rest.select(kept), rest.select(held_out), test)
@@ -176,11 +176,11 @@ class ImageData(LoadedData):
     def splits(
         self, kind: Callable[[Images, Preprocess], Split], parts: Sequence[Images], images: Tensor, tokenizer: Tokenizer
     ) -> Splits:
-        """Returns a split of each part, as `image_splits` does."""
+        """Return a split of each part, as `image_splits` does."""
         return image_splits(kind, parts, images, self.augment, tokenizer, self.spec)
 
     def sized(self, *parts: Part) -> Iterator[Part]:
-        """Yields as many images of each part as the options keep. Raises UserError if there are fewer."""
+        """Yield as many images of each part as the options keep. Raises UserError if there are fewer."""
         for number, part in enumerate(parts):
             yield part.select(self.kept(number, len(part.target), part.target))
 
@@ -193,7 +193,7 @@ def image_splits(
     tokenizer: Tokenizer,
     spec: DataSpec,
 ) -> Splits:
-    """Returns a split of each part, of token ids where the tokenizer makes them. Only training images are augmented.
+    """Return a split of each part, of token ids where the tokenizer makes them. Only training images are augmented.
 
     images: uint8 (n, C, height, width) of the training part, whose statistics normalize all parts
     """
@@ -214,7 +214,7 @@ class Selection(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
     def select(self, indices: Tensor) -> Self:
-        """Returns those of the samples `indices` (m,)."""
+        """Return those of the samples `indices` (m,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,13 +232,13 @@ class ImageFiles:
     decode_random: Callable[[Any, int], Tensor] | None = None
 
     def select(self, indices: Tensor) -> ImageFiles:
-        """Returns the samples `indices` (m,)."""
+        """Return the samples `indices` (m,)."""
         files = self.files
         chosen = [files[i] for i in indices.tolist()] if isinstance(files, list) else files.select(indices)  # type: ignore[union-attr]
         return replace(self, files=chosen, target=self.target[indices])
 
     def images(self, indices: Tensor, key: int | None = None) -> Tensor:
-        """Decodes the samples `indices` (m,) to uint8 (m, C, size, size), with a key as `decode_random` does."""
+        """Decode the samples `indices` (m,) to uint8 (m, C, size, size), with a key as `decode_random` does."""
         files = [self.files[i] for i in indices.tolist()]
         if key is None or self.decode_random is None:
             return self._stack(self.decode, files)
@@ -252,7 +252,7 @@ class ImageFiles:
             return torch.stack(list(pool.map(decode, *arguments)))
 
     def decode_all(self) -> LabelledImages:
-        """Decodes every image."""
+        """Decode every image."""
         return LabelledImages(self.images(torch.arange(len(self.files))), self.target)
 
 
@@ -266,5 +266,5 @@ class LazyImageSplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs float32 (B, C, size, size) and target (B,); `key` None disables augmentation."""
+        """Return inputs float32 (B, C, size, size) and target (B,); `key` None disables augmentation."""
         return Batch(self.preprocess(self.source.images(order, key), order, key), self.target[order])

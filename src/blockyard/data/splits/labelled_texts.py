@@ -31,7 +31,7 @@ class LabelledTexts:
     separator: int | None = None
 
     def select(self, indices: Tensor) -> LabelledTexts:
-        """Returns the texts `indices` (m,); the stream stays as it is."""
+        """Return the texts `indices` (m,); the stream stays as it is."""
         return LabelledTexts(
             self.stream,
             self.start[indices],
@@ -65,7 +65,7 @@ class LabelledSplit:
         return self.texts.lengths
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
+        """Return inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
         texts = self.texts
         start, lengths = texts.start[order], texts.lengths[order]
         position = torch.arange(int(lengths.max()))
@@ -81,7 +81,7 @@ class LabelledSplit:
         )
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the model of the most frequent class, and a linear model of the words."""
+        """Yield the model of the most frequent class, and a linear model of the words."""
         yield majority_model(self.class_counts)
         tokens = max(int(self.train.lengths.double().mean()), 1)  # of a text
         yield tf_idf(
@@ -94,7 +94,7 @@ class LabelledSplit:
 
 
 def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
-    """Returns each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
+    """Return each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
     bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
     return [_decode(texts.stream[start:stop].tolist(), tokenizer, texts.separator) for start, stop in bounds]
 
@@ -107,7 +107,7 @@ def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> 
 
 
 def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:
-    """Returns the token ids of all texts in one stream (T,) int32, and how many each has (n,) int64."""
+    """Return the token ids of all texts in one stream (T,) int32, and how many each has (n,) int64."""
     token_ids = [tokenizer.encode(text) for text in texts]
     lengths = torch.tensor([len(each) for each in token_ids], dtype=torch.int64)
     return torch.tensor([token_id for each in token_ids for token_id in each], dtype=torch.int32), lengths

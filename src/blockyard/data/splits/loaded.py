@@ -42,12 +42,12 @@ class LoadedData(DataModule):
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of the loaded content, split by split."""
+        """Return the SHA-256 of the loaded content, split by split."""
         assert self._fingerprint is not None, "fingerprint() is valid after load()"
         return self._fingerprint
 
     def size_of(self, part: int, count: int) -> int:
-        """Returns how many of the `count` samples of split 0, 1 or 2 are kept. Raises UserError if there are fewer."""
+        """Return how many of the `count` samples of split 0, 1 or 2 are kept. Raises UserError if there are fewer."""
         name = Splits._fields[part]
         size = (self.train_size, self.validation_size, self.test_size)[part]
         if size is not None and size > count:
@@ -55,7 +55,7 @@ class LoadedData(DataModule):
         return count if size is None else size
 
     def kept(self, part: int, count: int, target: Tensor | None = None) -> Tensor:
-        """Returns the samples that are kept of split 0, 1 or 2 with `count` samples: their numbers, ascending.
+        """Return the samples that are kept of split 0, 1 or 2 with `count` samples: their numbers, ascending.
 
         target: (count,) int64 classes, of which each keeps its share. The draw depends on `split_seed`, where the data
             has one. Raises UserError as `size_of` does.
@@ -67,7 +67,7 @@ class LoadedData(DataModule):
         return nested(alike, size, getattr(self, "split_seed", 0))
 
     def kept_of(self, parts: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-        """Returns the samples that are kept of the training, validation and test split, in their order."""
+        """Return the samples that are kept of the training, validation and test split, in their order."""
         return [[samples[i] for i in self.kept(n, len(samples)).tolist()] for n, samples in enumerate(parts)]
 
 
@@ -103,7 +103,7 @@ _keeping = False
 
 
 def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable[[], Value]) -> Value:
-    """Returns what `read` returns, or returned for the last module with these options while no file was written.
+    """Return what `read` returns, or returned for the last module with these options while no file was written.
 
     name: of what is read, which nobody may change; files: all that `read` depends on besides the options
     """
@@ -124,7 +124,7 @@ def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable
 
 
 def forget() -> None:
-    """Drops the entry, unless inside `kept`."""
+    """Drop the entry, unless inside `kept`."""
     global _entry
     if not _keeping:
         _entry = None
@@ -132,7 +132,7 @@ def forget() -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Keeps the entry inside although data is loaded, because the data module is built once more afterwards."""
+    """Keep the entry inside although data is loaded, because the data module is built once more afterwards."""
     global _keeping
     before, _keeping = _keeping, True
     try:

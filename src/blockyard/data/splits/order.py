@@ -49,7 +49,7 @@ LARGEST = 2**62  # indices
 
 
 def permuted(indices: Tensor, size: int, key: int) -> Tensor:
-    """Returns where a permutation of 0 ... size - 1 sends `indices` (n,) int64; `key` selects the permutation."""
+    """Return where a permutation of 0 ... size - 1 sends `indices` (n,) int64; `key` selects the permutation."""
     assert 0 < size <= LARGEST, size
     a = isqrt(size - 1) + 1
     sides = np.uint64(a), np.uint64(-(-size // a))
@@ -63,7 +63,7 @@ def permuted(indices: Tensor, size: int, key: int) -> Tensor:
 
 
 def _rounds(index: Any, sides: tuple[Any, Any], keys: Any) -> Any:
-    """The network of rounds on indices (n,) uint64 below the product of the sides (a, b)."""
+    """Apply the rounds of the network to indices (n,) uint64 below the product of the sides (a, b)."""
     left, right = index % sides[0], index // sides[0]
     for number, key in enumerate(keys):
         side = sides[number % 2]
@@ -84,21 +84,21 @@ BLOCK = 8192  # indices of a keyed order that are computed together
 
 
 def mix(*parts: int | str) -> int:
-    """Hashes numbers and names into one 63-bit key, so that streams of different names are independent."""
+    """Hash numbers and name into one 63-bit key, so that streams of different names are independent."""
     text = "/".join(f"{type(part).__name__[0]}{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @lru_cache(maxsize=4)
 def epoch_order(seed: int, epoch: int, num_samples: int) -> Tensor:
-    """Returns the permutation (num_samples,) int64 of this epoch. It is cached: do not modify it."""
+    """Return the permutation (num_samples,) int64 of this epoch. It is cached: do not modify it."""
     generator = torch.Generator().manual_seed(mix("order", seed, epoch))
     return torch.randperm(num_samples, generator=generator)
 
 
 @lru_cache(maxsize=8)
 def keyed_order(seed: int, epoch: int, num_samples: int, block: int) -> Tensor:
-    """Returns block number `block` of an epoch's permutation without a table of it, (BLOCK,) int64. Do not modify it.
+    """Return block number `block` of an epoch's permutation without a table of it, (BLOCK,) int64. Do not modify it.
 
     The last block is shorter. A block costs little more than a few of its indices.
     """
@@ -108,7 +108,7 @@ def keyed_order(seed: int, epoch: int, num_samples: int, block: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def grouped_order(seed: int, epoch: int, lengths: Tensor, batch_size: int, group: int) -> Tensor:
-    """Returns the samples of this epoch (steps * batch_size,) int64 in batches of similar lengths. Do not modify it.
+    """Return the samples of this epoch (steps * batch_size,) int64 in batches of similar lengths. Do not modify it.
 
     lengths: (n,) of the samples, the same tensor in every call, because the cache compares identities
     group: batches that are sorted together; samples of one length keep their random order
@@ -126,7 +126,7 @@ def grouped_order(seed: int, epoch: int, lengths: Tensor, batch_size: int, group
 
 @lru_cache(maxsize=4)
 def balanced_order(seed: int, epoch: int, classes: Tensor) -> Tensor:
-    """Returns the samples (n,) int64 of an epoch in which every class has the same number of samples, give or take one.
+    """Return the samples (n,) int64 of an epoch in which every class has the same number of samples, give or take one.
 
     The samples of a rare class come several times, each as often as the others of it, give or take once; of a frequent
     class every epoch takes others. classes: (n,), the same tensor in every call, because the cache compares identities
@@ -146,7 +146,7 @@ def balanced_order(seed: int, epoch: int, classes: Tensor) -> Tensor:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """Returns the key for `Split.batch` in this epoch, the same at every step and on every rank.
+    """Return the key for `Split.batch` in this epoch, the same at every step and on every rank.
 
     Augmentation hashes it with the sample's index. One key per epoch is therefore enough, and a sample
     is augmented the same way on whichever rank or batch slot it lands.
@@ -155,7 +155,7 @@ def epoch_key(seed: int, epoch: int) -> int:
 
 
 def draw_key(seed: int, epoch: int, step: int) -> int:
-    """Returns the key for `Objective.prepare` at this step, the same on every rank and for every micro-batch.
+    """Return the key for `Objective.prepare` at this step, the same on every rank and for every micro-batch.
 
     Objectives hash it with the sample's index, as augmentation does.
     """
@@ -163,7 +163,7 @@ def draw_key(seed: int, epoch: int, step: int) -> int:
 
 
 def steps_per_epoch(num_samples: int, batch_size: int) -> int:
-    """Returns the number of training steps in an epoch; `batch_size` is the global one."""
+    """Return the number of training steps in an epoch; `batch_size` is the global one."""
     return max(1, num_samples // batch_size)
 
 
@@ -181,7 +181,7 @@ def step_indices(
     keyed: bool = False,
     classes: Tensor | None = None,
 ) -> Tensor:
-    """Returns the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
+    """Return the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
 
     lengths, group: as in `grouped_order`; with lengths of None, batches are those of the permutation
     keyed: whether the permutation is that of `keyed_order`
@@ -211,12 +211,12 @@ def step_indices(
 
 
 def eval_steps(num_samples: int, batch_size: int) -> int:
-    """Returns the number of evaluation steps that cover every sample, the same on every rank."""
+    """Return the number of evaluation steps that cover every sample, the same on every rank."""
     return -(-num_samples // batch_size)
 
 
 def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0, world: int = 1) -> Tensor:
-    """Returns the sample indices int64 of evaluation step `step`; -1 fills slots for which no sample is left.
+    """Return the sample indices int64 of evaluation step `step`; -1 fills slots for which no sample is left.
 
     With one process no index is -1 and the last batch may be short. With several, every rank gets the
     same number of slots, because sharded models must run in lockstep.
@@ -231,7 +231,7 @@ def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0,
 
 
 def take(split: Split, order: Tensor, key: int | None) -> Batch:
-    """Returns `split.batch(order, key)` with its sample indices set; index -1 gives a dummy sample.
+    """Return `split.batch(order, key)` with its sample indices set; index -1 gives a dummy sample.
 
     A dummy holds sample 0; `Objective.ready` ignores its targets, so that no metric counts it.
     """

@@ -45,7 +45,7 @@ class Reader:
     collate: Callable[[list[Any]], Any] | None = None
 
     def pair(self, item: Any, where: str) -> Pair:
-        """Returns inputs and target of an item, or of a collated batch. Raises UserError for anything else."""
+        """Return inputs and target of an item, or of a collated batch. Raises UserError for anything else."""
         if isinstance(item, Mapping):
             if self.inputs not in item:
                 raise UserError(f"{where} has the keys {', '.join(map(str, item))}; set data.inputs to one of them")
@@ -58,7 +58,7 @@ class Reader:
         return values, None if target is None else _tensor(target, f"{where}, its target")
 
     def batch(self, items: Sequence[Any], numbers: Sequence[int]) -> Batch:
-        """Returns items as a batch. Raises UserError naming the sample that does not fit."""
+        """Return items as a batch. Raises UserError naming the sample that does not fit."""
         if self.collate is not None:
             inputs, target = self.pair(self.collate(list(items)), f"{self.name}: a batch of its collate_fn")
         else:
@@ -98,7 +98,7 @@ class Reader:
 
 
 def _tensor(value: Any, where: str) -> Tensor:
-    """Returns a number, an array, a tensor or an image as float32 or int64; images of bytes from 0 to 1."""
+    """Return a number, an array, a tensor or an image as float32 or int64; images of bytes from 0 to 1."""
     if isinstance(value, Tensor):
         tensor = value
     elif isinstance(value, np.ndarray | np.generic | int | float) and np.asarray(value).dtype.kind in "biuf":
@@ -136,7 +136,7 @@ class Own(NamedTuple):
 
 @contextmanager
 def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seeds the generators of torch, NumPy and Python inside, and puts them back as they were."""
+    """Seed the generators of torch, NumPy and Python inside, and put them back as they were."""
     python, numpy = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -161,7 +161,7 @@ class MapSplit:
         return len(self.index)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the samples `order` (B,). `key` None draws the same random numbers every time."""
+        """Return the samples `order` (B,). `key` None draws the same random numbers every time."""
         numbers = self.index[order].tolist()
         return self.reader.batch([self._item(number, key) for number in numbers], numbers)
 
@@ -188,7 +188,7 @@ class StreamSplit:
         return self.size
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the next B samples."""
+        """Return the next B samples."""
         if key is None:
             items = first_items(self.dataset, len(order), self.reader.name)
             return self.reader.batch(items, range(len(items)))
@@ -204,7 +204,7 @@ class StreamSplit:
 
 
 def first_items(dataset: Any, count: int, name: str) -> list[Any]:
-    """Returns the first items of an iterable dataset, fewer where it ends. Raises UserError if it has none."""
+    """Return the first items of an iterable dataset, fewer where it ends. Raises UserError if it has none."""
     items = []
     for item in dataset:
         items.append(item)
@@ -254,7 +254,7 @@ class OwnData(LoadedData):
 
     @abstractmethod
     def datasets(self) -> dict[str, Own]:
-        """Makes the user's datasets, by split: `train`, and others where there are some."""
+        """Make the user's datasets, by split: `train`, and others where there are some."""
 
     @cached_property
     def own(self) -> dict[str, Own]:
@@ -275,7 +275,7 @@ class OwnData(LoadedData):
         return datasets
 
     def missing(self) -> str | None:
-        """Returns why the datasets cannot be built, or None."""
+        """Return why the datasets cannot be built, or None."""
         try:
             assert self.own
         except UserError as error:
@@ -283,7 +283,7 @@ class OwnData(LoadedData):
         return None
 
     def limits(self) -> tuple[str, ...]:
-        """Returns what is not promised of the user's class."""
+        """Return what is not promised of the user's class."""
         streams = [f"{each.name} {STREAM_LIMIT}" for each in self.own.values() if each.streams]
         return (*streams[:1], CONTENT_LIMIT)
 
@@ -337,7 +337,7 @@ class OwnData(LoadedData):
         return replace(data_spec, target="class", classes=count, class_names=called)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Draws the splits that are not given, and reads some samples for the fingerprint."""
+        """Draw the splits that are not given, and read some samples for the fingerprint."""
         own, parts = self.own, dict[str, Split]()
         index = torch.arange(0 if own["train"].streams else len(own["train"]))
         for name, share in (("test", self.test_fraction), ("validation", self.validation_fraction)):
@@ -375,7 +375,7 @@ class OwnData(LoadedData):
 
 
 def _contents(split: Split) -> list[Tensor | str]:
-    """The length of a split, and some of its samples."""
+    """Return the length of a split, and some of its samples."""
     order = torch.linspace(0, len(split) - 1, min(SAMPLED, len(split))).long()
     batch = split.batch(order, None)
     return [str(len(split)), batch.inputs, *([batch.target] if isinstance(batch.target, Tensor) else [])]

@@ -24,18 +24,18 @@ class RaggedSequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> RaggedSequences:
-        """Concatenates lists of token ids."""
+        """Concatenate lists of token ids."""
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
         stream = torch.tensor([token_id for sequence in sequences for token_id in sequence], dtype=torch.int32)
         return cls(stream, lengths.cumsum(0) - lengths, lengths)
 
     def sequences(self) -> list[list[int]]:
-        """Returns the sequences as lists of token ids."""
+        """Return the sequences as lists of token ids."""
         stream, bounds = self.stream.tolist(), zip(self.start.tolist(), self.lengths.tolist(), strict=True)
         return [stream[start : start + length] for start, length in bounds]
 
     def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sequences `order` (B,) as int64 (B, longest), padded with 0, and their lengths (B,)."""
+        """Return the sequences `order` (B,) as int64 (B, longest), padded with 0, and their lengths (B,)."""
         lengths = self.lengths[order]
         position = torch.arange(int(lengths.max()))
         index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
@@ -62,7 +62,7 @@ class PairSplit:
         return self.source.lengths + self.target.lengths
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1): start, target, end; and source (B, M); both padded to the batch's longest."""
+        """Return inputs (B, N + 1): start, target, end; and source (B, M); both padded to the batch's longest."""
         inputs, lengths = self.target.padded(order)
         source, source_lengths = self.source.padded(order)
         return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
@@ -84,7 +84,7 @@ class JoinedSplit:
         return len(self.read)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
+        """Return inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
         inputs, lengths = self.sequences.padded(order)
         prompt = torch.arange(inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
         return Batch(inputs, inputs.masked_fill(prompt, Batch.ignore), lengths=lengths)
@@ -97,7 +97,7 @@ def encode(
     ends: tuple[int, int],
     contexts: tuple[int, int],
 ) -> PairSplit:
-    """Encodes the split `name`; pairs with an empty or an overlong side are dropped with a warning.
+    """Encode the split `name`; pairs with an empty or an overlong side are dropped with a warning.
 
     tokenizers: of the source and of the target
     ends: ids of the start and the end token; contexts: maximum tokens of a source, and of a target with its end
@@ -129,7 +129,7 @@ def encode(
 
 
 def disjoint(splits: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
-    """Removes duplicates, and from each split every pair that shares a side with a later split.
+    """Remove duplicates, and from each split every pair that shares a side with a later split.
 
     In the order train, validation, test, the test split keeps all of its pairs.
     """

@@ -43,7 +43,7 @@ _LOCK = Lock()  # threads that decode share torch's generator
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator inside, in one thread at a time, and puts it back as it was."""
+    """Seed torch's CPU generator inside, in one thread at a time, and put it back as it was."""
     generator = torch.default_generator
     with _LOCK:
         state = generator.get_state()
@@ -71,7 +71,7 @@ class ResizedCrop:
         return v2.RandomResizedCrop(self.size, scale=(self.area, 1.0))
 
     def __call__(self, image: Image, seed: int) -> Tensor:
-        """Returns a random crop of an image as uint8 (C, size, size)."""
+        """Return a random crop of an image as uint8 (C, size, size)."""
         with seeded(seed):
             where = self._transform.make_params([image])
         return to_tensor(self._transform.transform(image, where))
@@ -102,12 +102,12 @@ class PhotoAugment(Augment):
         return v2.RandomErasing(self.erasing)
 
     def change_bytes(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Shifts and flips images uint8 (B, C, H, W), then applies RandAugment to each."""
+        """Shift and flip images uint8 (B, C, H, W), then apply RandAugment to each."""
         images = super().change_bytes(images, order, key)
         return images if key is None or not self.operations else self._each(self._changed, "rand", images, order, key)
 
     def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Crops float images (B, C, H, W), then erases a rectangle of some."""
+        """Crop float images (B, C, H, W), then erase a rectangle of some."""
         images = super().change_floats(images, order, key)
         if key is None or not self.erasing:
             return images
@@ -184,26 +184,26 @@ class Photographs(ImageData):
 
     @abstractmethod
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
-        """Lists the images of the training, validation and test split. Raises UserError or ValueError for bad files."""
+        """List the images of the training, validation and test split. Raises UserError or ValueError for bad files."""
 
     @abstractmethod
     def open(self, file: Any) -> tuple[Path | io.BytesIO, object]:
-        """Returns an image file, and its name for messages. file: an element of `ImageFiles.files`."""
+        """Return an image file, and its name for messages. file: an element of `ImageFiles.files`."""
 
     @abstractmethod
     def contents(self, files: Any) -> Sequence[str | Tensor]:
-        """Returns what tells the files of a part from others, without reading them."""
+        """Return what tells the files of a part from others, without reading them."""
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
         """Is not called: `parts` lists the images."""
         raise AssertionError("the parts are listed")
 
     def image_files(self, files: Any, target: Tensor) -> ImageFiles:
-        """Returns images with classes (n,) that are decoded as the options say."""
+        """Return images with classes (n,) that are decoded as the options say."""
         return ImageFiles(files, target, self._decode, self.workers)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Decodes the images into memory if they fit `memory_limit`; else a batch decodes its own."""
+        """Decode the images into memory if they fit `memory_limit`; else a batch decodes its own."""
         listed = self.parts()
         pixels = torch.Size(self.shape).numel() * sum(len(part.target) for part in listed)
         train, validation, test = self.sized(*listed)

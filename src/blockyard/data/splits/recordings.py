@@ -45,12 +45,12 @@ class RaggedSounds(NamedTuple):
 
     @classmethod
     def of(cls, sounds: Sequence[Tensor]) -> RaggedSounds:
-        """Joins sounds (T,) int16."""
+        """Join sounds (T,) int16."""
         lengths = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
         return cls(torch.cat(list(sounds)), lengths.cumsum(0) - lengths, lengths)
 
     def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sounds `order` (B,) as (B, longest) int16, silent behind their ends, and their lengths (B,)."""
+        """Return the sounds `order` (B,) as (B, longest) int16, silent behind their ends, and their lengths (B,)."""
         lengths = self.lengths[order]
         position = torch.arange(int(lengths.max()))
         index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
@@ -77,13 +77,13 @@ class RecordingSplit:
         return len(self.lengths)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1): start, text, end; and source (B, T) int16; both padded to the batch's longest."""
+        """Return inputs (B, N + 1): start, text, end; and source (B, T) int16; both padded to the batch's longest."""
         inputs, lengths = self.target.padded(order)
         source, source_lengths = self.sounds.padded(order)
         return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of token ids."""
+        """Return the text of token ids."""
         return self.tokenizer.decode(token_ids)
 
 
@@ -110,10 +110,10 @@ class RecordingData(LoadedData):
 
     @abstractmethod
     def recordings(self) -> list[list[Recording]]:
-        """Returns those of the training, the validation and the test split, and sets the fingerprint."""
+        """Return those of the training, the validation and the test split, and set the fingerprint."""
 
     def read_source(self, path: str) -> Tensor:
-        """Returns the samples of a sound file, (1, T) int16. Raises UserError for one that cannot be used."""
+        """Return the samples of a sound file, (1, T) int16. Raises UserError for one that cannot be used."""
         file, rate = Path(path).expanduser(), self.samples_a_second
         try:
             return decode(SoundFiles(file.parent).content(file.name), file.suffix, rate, resample=True)[None]
@@ -121,7 +121,7 @@ class RecordingData(LoadedData):
             raise UserError(f"{path} {error}") from None
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the recordings; fits the tokenizer on the training texts unless its state was loaded."""
+        """Read the recordings; fit the tokenizer on the training texts unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"the texts of recordings need a text tokenizer, not {type(tokenizer).__name__}")
         splits = self.kept_of(self.recordings())
@@ -184,18 +184,18 @@ class GeneratedRecordings(RecordingData):
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> str:
-        """Returns a text."""
+        """Return a text."""
 
     @abstractmethod
     def sound(self, text: str, generator: torch.Generator) -> Tensor:
-        """Returns the sound of a text, (T,) int16."""
+        """Return the sound of a text, (T,) int16."""
 
     def bytes_in_memory(self) -> int:
-        """Returns the size of all recordings of average length."""
+        """Return the size of all recordings of average length."""
         return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
 
     def recordings(self) -> list[list[Recording]]:
-        """Draws texts until each split has enough; the text itself says which split it belongs to."""
+        """Draw texts until each split has enough; the text itself says which split it belongs to."""
         counts = (self.samples, self.eval_samples, self.eval_samples)
         splits: list[list[Recording]] = [[], [], []]
         candidate = 0

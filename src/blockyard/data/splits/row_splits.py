@@ -26,7 +26,7 @@ def split_rows(
     seed: int,
     units: Tensor | None = None,
 ) -> list[Tensor]:
-    """Returns the rows of the training, validation and test split, each ascending. Raises UserError for an empty one.
+    """Return the rows of the training, validation and test split, each ascending. Raises UserError for an empty one.
 
     target: (rows,) int64 classes; assigned: 0 train, 1 validation, 2 test for each row, or None
     fractions: of all rows that go to validation and test, where the file assigns none to them; every class gives the
@@ -50,7 +50,7 @@ def split_rows(
 
 
 def _held_out(target: Tensor, rest: Tensor, share: float, seed: int, units: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The rows of `rest` that stay, and those that are held out: a share of the units, by their first row's class."""
+    """Return the rows of `rest` that stay, and those held out: a share of the units, by their first row's class."""
     if units is None:
         kept, held = stratified(target[rest], share, seed)
         return rest[kept], rest[held]
@@ -65,7 +65,7 @@ def _held_out(target: Tensor, rest: Tensor, share: float, seed: int, units: Tens
 
 
 def together(keys: Sequence[Hashable], groups: Sequence[Hashable] | None = None) -> tuple[Tensor | None, int]:
-    """Returns which rows stay together, as in `split_rows`, and how many repeat the key of an earlier row.
+    """Return which rows stay together, as in `split_rows`, and how many repeat the key of an earlier row.
 
     keys: what a model reads of each row; groups: the group of each row. Rows that share one of the two, directly or
     over others, are of one unit; None where each row is alone.
@@ -90,7 +90,7 @@ def together(keys: Sequence[Hashable], groups: Sequence[Hashable] | None = None)
 
 
 def warn_of_duplicates(path: Path | str, parts: Sequence[Sequence[Hashable]], things: str = "texts") -> None:
-    """Warns of the inputs that a model is tested on and that occur in an earlier split too, with their number."""
+    """Warn of the inputs that a model is tested on and that occur in an earlier split too, with their number."""
     train, validation, test = (Counter(part) for part in parts)
     for name, own, earlier, inputs in (
         ("validation", validation, "training", train),

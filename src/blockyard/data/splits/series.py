@@ -48,7 +48,7 @@ class SeriesSplit:
         return len(self.starts) * (self.values.shape[1] if self.apart else 1)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the windows `order` (B,); with channels apart, all channels of a window follow each other."""
+        """Return the windows `order` (B,); with channels apart, all channels of a window follow each other."""
         channels = self.values.shape[1]
         window, channel = (order // channels, order % channels) if self.apart else (order, None)
         steps = torch.arange(self.history + self.horizon)
@@ -97,18 +97,18 @@ class SeriesData(LoadedData):
 
     @abstractmethod
     def read(self) -> Tensor:
-        """Reads the values (T, C) float64 in order of time; NaN where one is missing."""
+        """Read the values (T, C) float64 in order of time; NaN where one is missing."""
 
     def times(self) -> list[str] | None:
-        """Reads the time of each step, as text; None where the data has none."""
+        """Read the time of each step, as text; None where the data has none."""
         return None
 
     def times_after(self, steps: int) -> list[str] | None:
-        """Returns the times of the steps after the last; None where they are not known."""
+        """Return the times of the steps after the last; None where they are not known."""
         return None
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads the series, cuts it by time, and standardizes each channel by its training steps.
+        """Read the series, cut it by time, and standardize each channel by its training steps.
 
         Raises UserError for a split that is shorter than a window, and for a channel that does not vary.
         """
@@ -139,7 +139,7 @@ class SeriesData(LoadedData):
         return SeriesSplit(values, starts, (self.history, self.horizon), self.channels == "apart", moments)
 
     def _bounds(self, steps: int) -> tuple[int, int, int]:
-        """The steps at which the training, the validation and the test split end."""
+        """Return the steps at which the training, the validation and the test split end."""
         train, _, test = self.split
         if sum(self.split) <= 1 + 1e-9:
             if not math.isclose(sum(self.split), 1):
@@ -153,7 +153,7 @@ class SeriesData(LoadedData):
         return first, first + second, first + second + third
 
     def _moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (C,) of each channel over the values that are there."""
+        """Return mean and standard deviation (C,) of each channel over the values that are there."""
         mean = values.nanmean(0)
         std = (values - mean).square().nanmean(0).sqrt()
         for name, size in zip(self.channel_names, std.tolist(), strict=True):
@@ -166,7 +166,7 @@ class SeriesData(LoadedData):
 
 
 def as_text(column: pandas.Series[Any]) -> list[str]:
-    """Returns the times of a column of numbers or dates, dates without a time of day where all are at midnight."""
+    """Return the times of a column of numbers or dates, dates without a time of day where all are at midnight."""
     import pandas
 
     if pandas.api.types.is_numeric_dtype(column):
@@ -175,7 +175,7 @@ def as_text(column: pandas.Series[Any]) -> list[str]:
 
 
 def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
-    """Returns the times of the steps after a column's last; None where its own do not follow a regular calendar.
+    """Return the times of the steps after a column's last; None where its own do not follow a regular calendar.
 
     Regular are numbers with one distance, and dates whose frequency pandas can tell, such as hours or ends of months.
     """

@@ -27,33 +27,33 @@ Predict = Callable[[Tensor], Tensor]
 
 
 def equally_spaced(count: int, most: int) -> Tensor:
-    """Returns the indices of at most `most` of `count` samples, at equal distances, (m,) int64."""
+    """Return the indices of at most `most` of `count` samples, at equal distances, (m,) int64."""
     return torch.linspace(0, count - 1, min(count, most)).long()
 
 
 def sampled(verb: str, used: int, count: int) -> str | None:
-    """Returns "fitted on 5,000 of 60,000 samples", or None where all are used."""
+    """Return "fitted on 5,000 of 60,000 samples", or None where all are used."""
     return None if used == count else f"{verb} on {used:,} of {count:,} samples"
 
 
 def majority_model(counts: Tensor) -> SimpleModel:
-    """Returns the model that always predicts the most frequent class. counts: (V,) of the training split."""
+    """Return the model that always predicts the most frequent class. counts: (V,) of the training split."""
     return SimpleModel("majority", lambda: lambda order: majority(counts, len(order)))
 
 
 def majority(counts: Tensor, samples: int) -> Tensor:
-    """Returns logits (samples, V): the logarithm of each class's share of the training split, counts (V,)."""
+    """Return logits (samples, V): the logarithm of each class's share of the training split, counts (V,)."""
     share = counts.double() / counts.sum()
     return share.log().float().expand(samples, -1)
 
 
 def most_of_classes(classes: int, most: int = MOST_SAMPLES) -> int:
-    """Returns how many samples a logistic regression of so many classes is fitted on."""
+    """Return how many samples a logistic regression of so many classes is fitted on."""
     return min(most, _SAMPLES_BY_CLASSES // max(classes, 1))
 
 
 def check_classes(classes: int) -> None:
-    """Raises ValueError for more classes than a logistic regression is fitted for."""
+    """Raise ValueError for more classes than a logistic regression is fitted for."""
     if classes > MOST_CLASSES:
         raise ValueError(f"{classes:,} classes; a linear model is fitted for at most {MOST_CLASSES}")
 
@@ -61,7 +61,7 @@ def check_classes(classes: int) -> None:
 def tf_idf(
     texts: Callable[[Tensor], list[str]], target: Tensor, tested: Callable[[Tensor], list[str]], classes: int, most: int
 ) -> SimpleModel:
-    """Returns a logistic regression on the weighted words of a text, of more than MOST_CLASSES the nearest centroid.
+    """Return a logistic regression on the weighted words of a text, of more than MOST_CLASSES the nearest centroid.
 
     Words are those of scikit-learn's TfidfVectorizer, with the logarithm of their count. A class without a sample has
     a logit of minus infinity.
@@ -91,7 +91,7 @@ def tf_idf(
 
 
 def linear(fit: Tensor, target: Tensor, classes: int, iterations: int = 200) -> Callable[[Tensor], Tensor]:
-    """Fits a logistic regression on values (m, F), in which a missing one is the mean; from values to logits (n, V).
+    """Fit a logistic regression on values (m, F), in which a missing one is the mean; from values to logits (n, V).
 
     Raises ValueError for more than MOST_CLASSES classes.
     """
@@ -140,7 +140,7 @@ def _centroids_of_words(features: object, target: Tensor, classes: int) -> Calla
 
 
 def nearest_centroid(fit: Tensor, target: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Fits the mean of each class of values (m, F); from values to minus the distance to each (n, V)."""
+    """Fit the mean of each class of values (m, F); from values to minus the distance to each (n, V)."""
     fit = fit.nan_to_num()
     counts = target.bincount(minlength=classes)
     means = torch.zeros(classes, fit.shape[1]).index_add_(0, target, fit) / counts.clamp_min(1)[:, None]
@@ -149,7 +149,7 @@ def nearest_centroid(fit: Tensor, target: Tensor, classes: int) -> Callable[[Ten
 
 
 def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
-    """Fits least squares with a small penalty on values (m, F) and targets (m, V) with NaN; from values to (n, V)."""
+    """Fit least squares with a small penalty on values (m, F) and targets (m, V) with NaN; from values to (n, V)."""
     fit = fit.nan_to_num().double()
     mean, std = fit.mean(0), fit.std(0, correction=0)
     std = torch.where(std > 1e-9, std, torch.inf)  # a feature that does not vary counts for nothing
@@ -166,7 +166,7 @@ def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def nearest_sources(fit: Sequence[str]) -> Callable[[Sequence[str]], list[int]]:
-    """Fits the weighted words of texts; from other texts to the index of the most similar one of `fit`."""
+    """Fit the weighted words of texts; from other texts to the index of the most similar one of `fit`."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectors = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=r"(?u)\b\w+\b")

@@ -18,7 +18,7 @@ Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one spli
 
 
 def check_fractions(validation: float, test: float) -> None:
-    """Raises ValueError if the validation and test fractions leave nothing for training."""
+    """Raise ValueError if the validation and test fractions leave nothing for training."""
     if validation + test >= 1:
         raise ValueError(
             f"data.validation_fraction={validation} and data.test_fraction={test} "
@@ -27,7 +27,7 @@ def check_fractions(validation: float, test: float) -> None:
 
 
 def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Splits samples into two disjoint sets of indices, (kept, held_out), each ascending.
+    """Split samples into two disjoint sets of indices, (kept, held_out), each ascending.
 
     target: (n,) int64 classes. `held_out` holds `fraction` of all samples, drawn by `seed`, and of
     each class that share as nearly as whole numbers allow.
@@ -42,7 +42,7 @@ def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tens
 
 
 def nested(target: Tensor, size: int, seed: int) -> Tensor:
-    """Selects `size` sample indices of target (n,) int64, ascending; a smaller size selects a subset of a larger one.
+    """Select `size` sample indices of target (n,) int64, ascending; a smaller size selects a subset of a larger one.
 
     `seed` draws an order of the samples in which each class is spread evenly, so that its share of the
     first few is its share of all as nearly as whole numbers allow.
@@ -58,7 +58,7 @@ def nested(target: Tensor, size: int, seed: int) -> Tensor:
 
 
 def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list[list[int]]:
-    """Assigns whole documents to splits; returns a list of document indices per fraction, then the rest.
+    """Assign whole documents to splits; return a list of document indices per fraction, then the rest.
 
     Documents come in an order drawn by `seed`. A split takes its first document, and further ones as long
     as each brings it nearer to its fraction of the total size. The largest document stays in the rest. With
@@ -89,7 +89,7 @@ _CHUNK = 1024
 
 
 def known_classes(split: Any) -> Tensor | None:
-    """Returns the class of each sample (n,) int64 where a split keeps them in memory, else None."""
+    """Return the class of each sample (n,) int64 where a split keeps them in memory, else None."""
     target = getattr(split, "target", None)
     if isinstance(target, Tensor) and target.ndim == 1 and not target.is_floating_point():
         return target.long()
@@ -103,7 +103,7 @@ def known_classes(split: Any) -> Tensor | None:
 
 
 def classes_of(split: Split) -> Tensor:
-    """Returns the class of each sample (n,) int64; reads the samples where the split does not keep them."""
+    """Return the class of each sample (n,) int64; read the samples where the split does not keep them."""
     classes = known_classes(split)
     if classes is not None:
         return classes
@@ -147,7 +147,7 @@ class WithTargets:
         return getattr(self.split, "scale", None)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the inputs `order` (B,) with their targets (B, T)."""
+        """Return the inputs `order` (B,) with their targets (B, T)."""
         return replace(self.split.batch(order, key), target=self.target[order])
 
 
@@ -167,12 +167,12 @@ class Sliced:
         return getattr(self.split, name)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the samples `order` (B,) with their slices (B,)."""
+        """Return the samples `order` (B,) with their slices (B,)."""
         return replace(self.split.batch(order, key), slice=self.slice[order])
 
 
 def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) -> Splits:
-    """Returns the splits with real-valued targets, standardized. Raises UserError for one that does not vary.
+    """Return the splits with real-valued targets, standardized. Raises UserError for one that does not vary.
 
     values: of each split (n, T) float64, NaN where one is missing; names: T, of the targets
     """

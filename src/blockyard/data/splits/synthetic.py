@@ -36,13 +36,13 @@ class TaskBatch(NamedTuple):
     lengths: Tensor | None = None
 
     def select(self, indices: Tensor) -> TaskBatch:
-        """Returns the sequences `indices` (m,), or those where a mask (n,) is True."""
+        """Return the sequences `indices` (m,), or those where a mask (n,) is True."""
         lengths = None if self.lengths is None else self.lengths[indices]
         return TaskBatch(self.inputs[indices], self.target[indices], lengths)
 
     @classmethod
     def concatenate(cls, batches: list[TaskBatch], count: int) -> TaskBatch:
-        """Joins batches and keeps the first `count` sequences."""
+        """Join batches and keep the first `count` sequences."""
         inputs = torch.cat([batch.inputs for batch in batches])[:count]
         target = torch.cat([batch.target for batch in batches])[:count]
         lengths = [batch.lengths for batch in batches if batch.lengths is not None]
@@ -62,7 +62,7 @@ class TaskSplit:
         self.regenerate = regenerate
 
     def at_length(self, count: int, factor: int) -> TaskSplit:
-        """Returns `count` sequences of the task, `factor` times as long."""
+        """Return `count` sequences of the task, `factor` times as long."""
         return TaskSplit(self.regenerate(count, factor), self.regenerate)
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class TaskSplit:
         return self.sequences.lengths
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
+        """Return inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
         inputs, target, lengths = self.sequences.select(order)
         longest = inputs.shape[1] if lengths is None else int(lengths.max())
         target = target[:, :longest] if target.ndim == 2 else target
@@ -112,34 +112,34 @@ class SyntheticTask(LoadedData):
         return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, resizable=True)
 
     def bytes_in_memory(self) -> int:
-        """Returns the size of all sequences as int64."""
+        """Return the size of all sequences as int64."""
         return (self.samples + 2 * self.eval_samples) * self.length * 8
 
     @abstractmethod
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generates a sequence for each sample number of `random`; those that break a constraint may be left out."""
+        """Generate a sequence for each sample number of `random`; those that break a constraint may be left out."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Generates the splits. Raises ValueError if the task has too few different sequences to hold some out."""
+        """Generate the splits. Raises ValueError if the task has too few different sequences to hold some out."""
         counts = (self.samples, self.eval_samples, self.eval_samples)
         splits = self._generate_splits(tuple(self.size_of(n, count) for n, count in enumerate(counts)))
         self._fingerprint = sha256(tensor for split in splits for tensor in split if tensor is not None)
         return Splits(*(TaskSplit(split, partial(self._regenerate, n)) for n, split in enumerate(splits)))
 
     def lengthened(self, factor: int) -> Self:
-        """Returns the task with sequences `factor` times as long and the same number of targets in each."""
+        """Return the task with sequences `factor` times as long and the same number of targets in each."""
         task = copy(self)
         task.length = self.length * factor
         return task
 
     def _regenerate(self, split: int, count: int, factor: int) -> TaskBatch:
-        """Generates sequences of a split at another length; at factor 1 they are its first ones."""
+        """Generate sequences of a split at another length; at factor 1 they are its first ones."""
         counts = tuple(count if number == split else 0 for number in range(3))
         (sequences,) = self.lengthened(factor)._generate_splits(counts)
         return sequences
 
     def _generate_splits(self, counts: tuple[int, ...]) -> list[TaskBatch]:
-        """Generates `counts[i]` sequences of split i, leaving out splits of none.
+        """Generate `counts[i]` sequences of split i, leaving out splits of none.
 
         Raises ValueError if the task has too few different ones.
         """
@@ -171,13 +171,13 @@ class SampleRandom(NamedTuple):
     order: Tensor
 
     def uniform(self, stream: str, count: int) -> Tensor:
-        """Returns (n, count) float64 in [0, 1); streams of different names are independent."""
+        """Return (n, count) float64 in [0, 1); streams of different names are independent."""
         return uniform(mix(stream, self.key), self.order, count).T
 
     def integers(self, stream: str, count: int, high: int) -> Tensor:
-        """Returns (n, count) int64 from 0 to `high` - 1."""
+        """Return (n, count) int64 from 0 to `high` - 1."""
         return (self.uniform(stream, count) * high).long()
 
     def distinct(self, stream: str, count: int, high: int) -> Tensor:
-        """Returns (n, count) different numbers from 0 to `high` - 1 in random order."""
+        """Return (n, count) different numbers from 0 to `high` - 1 in random order."""
         return self.uniform(stream, high).topk(count, 1, largest=False).indices

@@ -49,17 +49,17 @@ class Windows:
         return (len(self.stream) - 1) // self.context
 
     def first(self, count: int) -> Windows:
-        """Returns the text of the first `count` sequences."""
+        """Return the text of the first `count` sequences."""
         return self if count == len(self) else self.at_length(count, 1)
 
     def at_length(self, count: int, factor: int) -> Windows:
-        """Returns the text of the first `count` sequences in sequences `factor` times as long."""
+        """Return the text of the first `count` sequences in sequences `factor` times as long."""
         stop = count * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
         return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
+        """Return inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
         offset = 0 if key is None else key % self.context
         start = (order * self.context + offset).clamp_max(len(self.stream) - 1 - self.context)
         index = start[:, None] + torch.arange(self.context + 1)  # (B, context + 1)
@@ -87,13 +87,13 @@ class Lines:
         return len(self.lengths)
 
     def first(self, count: int) -> Lines:
-        """Returns the first `count` lines."""
+        """Return the first `count` lines."""
         lines = copy(self)
         lines.start, lines.lengths = self.start[:count], self.lengths[:count]
         return lines
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, longest) and lengths (B,)."""
+        """Return inputs (B, longest) and lengths (B,)."""
         lengths = self.lengths[order]
         position = torch.arange(max(2, int(lengths.max())))
         index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
@@ -140,10 +140,10 @@ class TextData(LoadedData):
 
     @abstractmethod
     def documents(self) -> SplitDocuments:
-        """Reads and splits the texts."""
+        """Read and split the texts."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Reads and encodes the splits; fits the tokenizer on the training split unless its state was loaded."""
+        """Read and encode the splits; fit the tokenizer on the training split unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         documents = self.documents()
@@ -154,7 +154,7 @@ class TextData(LoadedData):
         return Splits(*(part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)))
 
     def split_by_size(self, texts: Sequence[str]) -> SplitDocuments:
-        """Assigns whole texts to the splits by `split_seed`."""
+        """Assign whole texts to the splits by `split_seed`."""
         fractions = (self.validation_fraction, self.test_fraction)
         validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
         return SplitDocuments(*([texts[i] for i in split] for split in (train, validation, test)))
@@ -183,5 +183,5 @@ class TextData(LoadedData):
 
 
 def nonblank_lines(texts: Sequence[str]) -> list[str]:
-    """Returns every line that is not blank, with its line feed."""
+    """Return every line that is not blank, with its line feed."""
     return [line + "\n" for text in texts for line in text.split("\n") if line.strip()]

@@ -29,11 +29,11 @@ class TokenStream:
         return self.stop - self.start
 
     def until(self, count: int) -> TokenStream:
-        """Returns the stream of the first `count` ids."""
+        """Return the stream of the first `count` ids."""
         return TokenStream(self.shards, self.start, self.start + count, self.vocabulary)
 
     def read(self, start: Any, length: int) -> Any:
-        """Returns `length` ids from each `start` (n,) on, int64 (n, length).
+        """Return `length` ids from each `start` (n,) on, int64 (n, length).
 
         Raises UserError naming the file and the place of an id beyond the vocabulary.
         """
@@ -56,7 +56,7 @@ class TokenStream:
         return ids
 
     def _parts(self, start: int, length: int) -> list[tuple[Shard, int, Any]]:
-        """The shards that hold ids from `start` on, the number of the first in each, and the ids."""
+        """Return the shards that hold ids from `start` on, the number of the first in each, and the ids."""
         parts, number = [], int(np.searchsorted(self.first, start, side="right")) - 1
         while length:
             shard, inside = self.shards[number], start - int(self.first[number])
@@ -105,7 +105,7 @@ class TokenWindows:
         return int(self.stops[-1])
 
     def at_length(self, count: int, factor: int) -> TokenWindows:
-        """Returns the ids of the first `count` sequences in sequences `factor` times as long."""
+        """Return the ids of the first `count` sequences in sequences `factor` times as long."""
         streams, context = [], self.context * factor
         for stream, available in zip(self.streams, self.counts, strict=True):
             taken = min(count, available) // factor * factor
@@ -115,7 +115,7 @@ class TokenWindows:
         return TokenWindows(streams, context, bytes_per_token=self.bytes_per_token, separator=self.separator)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, context + 1), and with a separator a segment of that shape, from 0 in each sequence."""
+        """Return inputs (B, context + 1), and with a separator a segment of that shape, from 0 in each sequence."""
         indices = order.numpy()
         source = np.searchsorted(self.stops, indices, side="right")
         ids = np.empty((len(indices), self.context + 1), dtype=np.int64)
@@ -130,7 +130,7 @@ class TokenWindows:
         return batch
 
     def _read(self, source: int, indices: Any, key: int | None) -> Any:
-        """The ids of sequences of one source, by their number among those of the epoch."""
+        """Return the ids of sequences of one source, by their number among those of the epoch."""
         stream, count = self.streams[source], self.counts[source]
         if self.weighted:
             passes, indices = np.divmod(indices, count)

@@ -24,7 +24,7 @@ class VectorSplit:
         return len(self.values)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, F) and classes (B,). Nothing is augmented."""
+        """Return inputs (B, F) and classes (B,). Nothing is augmented."""
         return Batch(self.values[order], self.target[order])
 
 
@@ -44,7 +44,7 @@ class LabelledVectors(VectorSplit):
         self.class_counts = train[1].bincount(minlength=classes)
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the model of the most frequent class, and a linear model of the numbers."""
+        """Yield the model of the most frequent class, and a linear model of the numbers."""
         yield majority_model(self.class_counts)
         (values, target), classes = self.train, len(self.class_counts)
         some = equally_spaced(len(values), most_of_classes(classes))
@@ -59,7 +59,7 @@ class LabelledVectors(VectorSplit):
 def vector_splits(
     parts: Sequence[Tensor], targets: Sequence[Tensor], names: Sequence[str], classes: int | None
 ) -> list[Split]:
-    """Returns a split of each part, standardized by the first. Raises UserError for a column that does not vary.
+    """Return a split of each part, standardized by the first. Raises UserError for a column that does not vary.
 
     parts: (n, F) float64, NaN where a value is missing; targets: (n,) int64 classes; names: F, of the columns
     classes: V, None where the targets are not classes

@@ -28,7 +28,7 @@ MOVES = 5  # draws of a view besides its noise
 
 
 def draws_of_view(channels: int, side: int) -> int:
-    """Returns the uniform numbers that a view takes: one to flip, its moves, two for the noise of each value."""
+    """Return the uniform numbers that a view takes: one to flip, its moves, two for the noise of each value."""
     return 1 + MOVES + 2 * channels * side * side
 
 
@@ -96,7 +96,7 @@ class ViewSplit:
         return len(self.images)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, W, C, side, side) and target (B,).
+        """Return inputs (B, W, C, side, side) and target (B,).
 
         If images have different numbers of views, also lengths (B,); W is then that of the largest set, and
         padded views are zero.
@@ -198,7 +198,7 @@ class Views(Base):
         return DataSpec("views", shape, variable=variable, target="class", classes=self.classes)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Loads the images' splits and wraps each in a `ViewSplit`."""
+        """Load the images' splits and wrap each in a `ViewSplit`."""
         train, *others = super().load(tokenizer)
         eval_splits = (ViewSplit(split, self.eval_sampling) for split in others)
         return Splits(ViewSplit(train, self.train_sampling), *eval_splits)
