@@ -48,7 +48,7 @@ from blockyard.data.files.arrays import (
     refuse_rows,
 )
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
 from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
@@ -57,8 +57,6 @@ from blockyard.data.splits.split import Fraction, check_fractions, with_values
 from blockyard.errors import UserError
 
 # Which rows of an array each split has: those that the file names, or drawn ones, equal rows together.
-
-SPLIT = "split"
 
 
 def split_array(
@@ -71,8 +69,8 @@ def split_array(
     assigned = None
     if path.suffix == ".npz" and SPLIT in names_of(path):
         splits = read_array(path, SPLIT, "split").astype(str)
-        refuse_rows(path, SPLIT, f"none of {', '.join(NAMES)}", ~np.isin(splits, list(NAMES)))
-        assigned = [NAMES[split] for split in splits]
+        refuse_rows(path, SPLIT, f"none of {', '.join(SPLIT_NUMBERS)}", ~np.isin(splits, list(SPLIT_NUMBERS)))
+        assigned = [SPLIT_NUMBERS[split] for split in splits]
     keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
     units, repeated = together(keys)
     if repeated:

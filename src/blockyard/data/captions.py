@@ -28,7 +28,7 @@ from torch import Tensor
 from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side, Splits, Text, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import decode_stream, read_picture
-from blockyard.data.files.pairs import NAMES, SPLIT
+from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
 from blockyard.data.splits.captions import caption_parts
 from blockyard.data.splits.loaded import LoadedData
@@ -69,9 +69,11 @@ def read_captions(folder: Path, text: str) -> Captioned:
         ),
     }
     if has_split:
-        problems[f"its {SPLIT} is none of {', '.join(NAMES)}"] = lines_where(~table[SPLIT].isin(list(NAMES)))
+        problems[f"its {SPLIT} is none of {', '.join(SPLIT_NUMBERS)}"] = lines_where(
+            ~table[SPLIT].isin(list(SPLIT_NUMBERS))
+        )
     check_rows(path, problems)
-    assigned = [NAMES[name] for name in table[SPLIT]] if has_split else None
+    assigned = [SPLIT_NUMBERS[name] for name in table[SPLIT]] if has_split else None
     return Captioned(folder, names.tolist(), texts.str.strip().tolist(), assigned)
 
 

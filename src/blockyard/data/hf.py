@@ -23,10 +23,10 @@ import numpy as np
 
 from blockyard.contracts import Text
 from blockyard.data.files.native_check import STREAM, verify_all
-from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.files.table_rows import Kinds, TableRows, converted, joined
 from blockyard.data.files.tables import FileRows, check_columns
-from blockyard.data.table import SPLIT, Table
+from blockyard.data.table import Table
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class HuggingFace(Table):
                 f"{self.path} cannot be read as a data set: {' '.join(str(error).split())[:300]}"
             ) from error
         parts = dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
-        unknown = sorted(parts.keys() - NAMES.keys() - {""})
+        unknown = sorted(parts.keys() - SPLIT_NUMBERS.keys() - {""})
         if unknown:
-            allowed = ", ".join(NAMES)
+            allowed = ", ".join(SPLIT_NUMBERS)
             raise UserError(
                 f"{self.path}: the split {', '.join(unknown)} is none of {allowed}; leave it out, or rename it"
             )

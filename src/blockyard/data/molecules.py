@@ -26,7 +26,7 @@ from blockyard.contracts import Length, Seed, Splits, Text
 from blockyard.data.files import molecules
 from blockyard.data.files.graph import Graph
 from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_lines
-from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.graphs import GraphData, GraphParts
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.split import Fraction, check_fractions
@@ -122,7 +122,7 @@ class Molecules(GraphData):
         for line in lines:
             smiles = line.record.get(molecules.SMILES)
             name = line.record.get(self.split) if table is None else table.get(str(smiles))
-            number = NAMES.get(name) if isinstance(name, str) else None
+            number = SPLIT_NUMBERS.get(name) if isinstance(name, str) else None
             if number is not None:
                 numbers.append(number)
             elif name is None and table is None:
@@ -130,7 +130,7 @@ class Molecules(GraphData):
             elif name is None:
                 problems.append((line.number, f"smiles {quoted(smiles)} is not in {self.splits}"))
             else:
-                problems.append((line.number, f"{self.split}: {quoted(name)}; allowed: {', '.join(NAMES)}"))
+                problems.append((line.number, f"{self.split}: {quoted(name)}; allowed: {', '.join(SPLIT_NUMBERS)}"))
         if len(problems) == len(lines):
             raise UserError(
                 f"{path}: no line names a split ({problems[0][1]}); use data.split=NAME, data.splits=TABLE.csv with "

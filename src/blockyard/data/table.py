@@ -49,7 +49,7 @@ from blockyard.contracts import (
 )
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import read_picture
-from blockyard.data.files.pairs import NAMES
+from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.files.table_rows import Kinds, TableRows, read_rows
 from blockyard.data.files.tables import column_names, files_of
 from blockyard.data.rows.captions import CaptionRows
@@ -68,7 +68,7 @@ log = logging.getLogger("blockyard")
 
 MOST_CLASSES = 1000
 MOST_SLICES = 100
-TEXT, LABEL, SPLIT = "text", "label", "split"  # names of columns that are not read where the file lacks them
+TEXT, LABEL = "text", "label"  # like SPLIT, columns that are not read where the file lacks them
 
 
 @dataclass(kw_only=True, eq=False)
@@ -256,8 +256,8 @@ class Table(LoadedData):
             problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
         problems |= kind.problems(rows)
         if "data.split" in named_columns:
-            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
-            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(self.split)
+            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(SPLIT_NUMBERS))
+            problems[f"{self.split} is none of {', '.join(SPLIT_NUMBERS)}"] = ~valid & ~rows.blank(self.split)
         rows.refuse(problems)
         if "data.label" in named_columns:
             self._check_labels(rows)
@@ -301,7 +301,7 @@ class Table(LoadedData):
         target = torch.zeros(len(rows), dtype=torch.int64)
         if classes:
             target = _indices(rows, self.label_column, classes)
-        named = [NAMES[name] for name in rows.texts(self.split)] if "data.split" in self.named_columns else None
+        named = [SPLIT_NUMBERS[name] for name in rows.texts(self.split)] if "data.split" in self.named_columns else None
         groups = None if self.group is None else rows.texts(self.group)
         units, repeated = together(keys, groups)
         if named is not None and groups is not None:

@@ -40,7 +40,16 @@ from blockyard.contracts import (
     Vocabulary,
 )
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.token_shards import TOKENIZER, TokenSource, read_manifest, read_source, token_files, total
+from blockyard.data.files.token_shards import (
+    TOKENIZER,
+    Manifest,
+    TokenizerRecord,
+    TokenSource,
+    read_manifest,
+    read_source,
+    token_files,
+    total,
+)
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.data.splits.token_stream import TokenStream, TokenWindows
@@ -51,7 +60,7 @@ from blockyard.errors import UserError
 _OF_MODEL = ("scale",)  # options of a tokenizer that its token ids do not depend on
 
 
-def describe(tokenizer: TextTokenizer) -> dict[str, Any]:
+def describe(tokenizer: TextTokenizer) -> TokenizerRecord:
     """Return what a manifest records of a tokenizer: its class, and the options that its token ids depend on."""
     declared: tuple[Field[Any], ...] = fields(tokenizer) if is_dataclass(tokenizer) else ()
     names = [each.name for each in declared if each.init]
@@ -76,12 +85,11 @@ def check_tokenizer(tokenizer: TextTokenizer, sources: Sequence[TokenSource]) ->
                 )
             continue
         written, own = source.manifest["tokenizer"], describe(tokenizer)
-        for key in ("target", "options"):
-            if written.get(key) != own[key]:
-                raise UserError(
-                    f"{source.path} was written with {_named(written)}, this config has {_named(own)}; use the same "
-                    "tokenizer, or tokenizer=ids to read the ids alone"
-                )
+        if written.get("target") != own["target"] or written.get("options") != own["options"]:
+            raise UserError(
+                f"{source.path} was written with {_named(written)}, this config has {_named(own)}; use the same "
+                "tokenizer, or tokenizer=ids to read the ids alone"
+            )
         state = _state(source)
         if tokenizer.state() and tokenizer.state() != state:
             raise UserError(
@@ -111,7 +119,7 @@ def _text(state: dict[str, Any]) -> str:
     return json.dumps(state, sort_keys=True)
 
 
-def _named(record: dict[str, Any]) -> str:
+def _named(record: TokenizerRecord) -> str:
     """Return a tokenizer as overrides."""
     name = str(record.get("target", "?")).split(".")[-2:][0]
     options = record.get("options") or {}
@@ -240,7 +248,7 @@ class Tokens(LoadedData):
         return stream
 
     @cached_property
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self) -> Manifest:
         """The manifest of the first source, in which all agree."""
         return read_manifest(self._paths[0])
 

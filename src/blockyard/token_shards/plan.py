@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from blockyard.data.files.token_shards import TokenizerRecord
 from blockyard.data.splits.split import by_size
 from blockyard.errors import UserError
 from blockyard.token_shards.text_files import Span, TextSource, byte_of, cut
@@ -73,7 +74,7 @@ def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPl
 
 
 def plan_record(
-    sources: Sequence[TextSource], cutting: Cutting, tokenizer: dict[str, Any], shards: Sequence[ShardPlan]
+    sources: Sequence[TextSource], cutting: Cutting, tokenizer: TokenizerRecord, shards: Sequence[ShardPlan]
 ) -> dict[str, Any]:
     """Returns what makes a second start the continuation of the first: texts, options, tokenizer, shards."""
     listed = json.dumps([asdict(shard) for shard in shards], sort_keys=True)

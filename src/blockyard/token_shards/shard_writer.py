@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from blockyard.atomic_files import read_json, replacing, write_json
 from blockyard.contracts import TextTokenizer
+from blockyard.data.files.token_shards import ShardRecord
 from blockyard.errors import UserError
 from blockyard.token_shards.plan import ShardPlan
 
@@ -41,17 +42,17 @@ def record_path(folder: Path, shard: ShardPlan) -> Path:
     return folder / f"{shard.file}.json"
 
 
-def finished(folder: Path, shard: ShardPlan, dtype: str) -> dict[str, Any] | None:
+def finished(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord | None:
     """Returns the record of a shard that was written before, or None."""
     try:
         record = read_json(record_path(folder, shard))
         size = (folder / shard.file).stat().st_size
     except (OSError, ValueError):
         return None
-    return record if size == record["tokens"] * np.dtype(dtype).itemsize else None
+    return cast(ShardRecord, record) if size == record["tokens"] * np.dtype(dtype).itemsize else None
 
 
-def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> dict[str, Any]:
+def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord:
     """Writes the ids of a shard's texts; returns file, tokens, bytes of text, SHA-256 and the largest id.
 
     Raises UserError for an id that the type does not hold.
@@ -69,7 +70,7 @@ def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> dict[str, Any]:
             digest.update(content)
             file.write(content)
             tokens += len(ids)
-    record = {
+    record: ShardRecord = {
         "file": shard.file,
         "tokens": tokens,
         "bytes": shard.size,

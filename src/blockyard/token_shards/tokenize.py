@@ -19,7 +19,18 @@ from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, remove_temporary, write_json
 from blockyard.contracts import TextTokenizer
-from blockyard.data.files.token_shards import FORMAT, MANIFEST, PLAN, TOKENIZER, TokenSource, read_manifest
+from blockyard.data.files.token_shards import (
+    FORMAT,
+    MANIFEST,
+    PLAN,
+    TOKENIZER,
+    Manifest,
+    ShardRecord,
+    SplitRecord,
+    TokenizerRecord,
+    TokenSource,
+    read_manifest,
+)
 from blockyard.data.tokens import check_tokenizer, describe, state_hash
 from blockyard.errors import UserError, fold
 from blockyard.token_shards.plan import SPLITS, Cutting, ShardPlan, plan_record, plan_shards
@@ -45,7 +56,7 @@ def tokenize(
     workers: int,
     like: Path | None = None,
     progress: Progress = lambda *_: None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Writes the shards that are missing in `folder`, then the manifest; returns the manifest.
 
     vocabulary: the number of token ids, asked for when the tokenizer is fitted
@@ -59,14 +70,14 @@ def tokenize(
         check_tokenizer(tokenizer, [TokenSource(like, {}, _manifest_of(like))])
     elif not tokenizer.state():
         tokenizer.fit(span.read() for shard in shards if shard.split == "train" for span in shard.spans)
-    named = describe(tokenizer) | {"sha256": state_hash(tokenizer)}
+    named: TokenizerRecord = {**describe(tokenizer), "sha256": state_hash(tokenizer)}
     plan = plan_record(sources, cutting, named, shards)
     if (done := _started(folder, plan)) is not None:
         return done
     write_json(folder / TOKENIZER, tokenizer.state())
     dtype = "uint16" if vocabulary() <= _UINT16 else "uint32"
     records = _write_all(folder, shards, tokenizer, dtype, workers, progress)
-    manifest = {
+    manifest: Manifest = {
         "format": FORMAT,
         "version": 1,
         "dtype": dtype,
@@ -108,18 +119,18 @@ def _is_own_manifest(folder: Path) -> bool:
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
-def _manifest_of(folder: Path) -> dict[str, Any]:
+def _manifest_of(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if not manifest:
         raise UserError(f"like={folder} is not a folder of `blockyard tokenize`: it has no {MANIFEST}")
     return manifest
 
 
-def _started(folder: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+def _started(folder: Path, plan: dict[str, Any]) -> Manifest | None:
     """The manifest of a folder that this plan has written; None where shards are missing, with the plan saved."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_temporary(folder)
-    manifest = {} if (folder / PLAN).is_file() else read_manifest(folder)
+    manifest = Manifest() if (folder / PLAN).is_file() else read_manifest(folder)
     if manifest or (folder / PLAN).is_file():
         try:
             other = manifest.get("plan") if manifest else read_json(folder / PLAN)
@@ -140,14 +151,14 @@ def _started(folder: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
 
 def _write_all(
     folder: Path, shards: Sequence[ShardPlan], tokenizer: TextTokenizer, dtype: str, workers: int, progress: Progress
-) -> list[tuple[ShardPlan, dict[str, Any]]]:
+) -> list[tuple[ShardPlan, ShardRecord]]:
     """The records of all shards, in order; those that are missing are written in parallel."""
     records = {shard.file: record for shard in shards if (record := finished(folder, shard, dtype))}
     total, written = sum(shard.size for shard in shards), sum(s.size for s in shards if s.file in records)
     progress(len(records), len(shards), written, total)
     with _pool(workers, tokenizer) as pool:
         missing = [shard for shard in shards if shard.file not in records]
-        futures: dict[Future[dict[str, Any]], ShardPlan] = {
+        futures: dict[Future[ShardRecord], ShardPlan] = {
             pool.submit(write_shard, folder, shard, dtype): shard for shard in missing
         }
         try:
@@ -161,9 +172,9 @@ def _write_all(
     return [(shard, records[shard.file]) for shard in shards]
 
 
-def _split_record(records: list[dict[str, Any]]) -> dict[str, Any]:
-    sums = {name: sum(record[name] for record in records) for name in ("tokens", "bytes")}
-    return {**sums, "shards": records}
+def _split_record(records: list[ShardRecord]) -> SplitRecord:
+    tokens, size = sum(record["tokens"] for record in records), sum(record["bytes"] for record in records)
+    return SplitRecord(tokens=tokens, bytes=size, shards=records)
 
 
 def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:

@@ -13,6 +13,7 @@ sounds.py          sound files as samples
 series_records.py  series with a class each: .ts and .npz
 molecules.py       molecules as graphs: JSON lines and SMILES
 graph.py           an undirected graph
+split_names.py     names of splits, in columns and names of files
 unpacked.py        refuses archives that unpack to more than memory holds
 native_check.py    reads a file once in a process of its own, which may crash
 digest.py          the hash of contents

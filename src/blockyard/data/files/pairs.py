@@ -7,10 +7,9 @@ import gzip
 import zlib
 from pathlib import Path
 
-Pair = tuple[str, str]  # source, target
+from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 
-SPLIT = "split"  # the column that assigns pairs to splits
-NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
+Pair = tuple[str, str]  # source, target
 
 
 def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[int] | None]:
@@ -60,9 +59,10 @@ def _column(path: Path, header: list[str], key: str, name: str) -> int:
 
 
 def _splits(path: Path, values: list[str]) -> list[int]:
-    unknown = sorted(set(values) - NAMES.keys())
+    unknown = sorted(set(values) - SPLIT_NUMBERS.keys())
     if unknown:
         raise ValueError(
-            f"unknown values in column {SPLIT} of {path}: {', '.join(unknown)[:200]}; allowed: {', '.join(NAMES)}"
+            f"unknown values in column {SPLIT} of {path}: {', '.join(unknown)[:200]}; "
+            f"allowed: {', '.join(SPLIT_NUMBERS)}"
         )
-    return [NAMES[value] for value in values]
+    return [SPLIT_NUMBERS[value] for value in values]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockyard.data.files.split_names import split_of_file
 from blockyard.data.files.tar_shard import TarImages, TarSample, samples_of
-from blockyard.data.files.token_shards import split_of
 from blockyard.errors import UserError, first_line, fold, shortened
 
 log = logging.getLogger("blockyard")
@@ -128,7 +128,7 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
     """
     by_split: dict[str, list[Path]] = {}
     for shard in shards:
-        by_split.setdefault(split_of(shard.name) or "", []).append(shard)
+        by_split.setdefault(split_of_file(shard.name) or "", []).append(shard)
     if "" in by_split and len(by_split) > 1:
         raise UserError(
             f"{by_split[''][0]} does not say its split, and other shards do; begin its name with train, val or test"

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict, cast
 
 import numpy as np
 
 from blockyard.atomic_files import read_json
+from blockyard.data.files.split_names import split_of_file
 from blockyard.errors import UserError
 
 SUFFIXES = (".bin", ".npy")
@@ -178,9 +179,46 @@ def total(shards: Sequence[Shard]) -> int:
 MANIFEST, PLAN, TOKENIZER = "manifest.json", "unfinished.json", "tokenizer.json"
 FORMAT = "blockyard token shards"
 # How the names of files and folders begin, by split; of nanoGPT and litgpt, and `blockyard tokenize`.
-PREFIXES = {"train": ("train",), "validation": ("val", "valid", "validation", "dev"), "test": ("test",)}
 _SAMPLED = 256  # pieces of a source that its fingerprint reads
 _PIECE = 4096  # bytes
+
+
+class TokenizerRecord(TypedDict, total=False):
+    """A tokenizer in a manifest. options: those that its token ids depend on; sha256: of what it learned."""
+
+    target: str
+    options: dict[str, Any]
+    sha256: str
+
+
+class ShardRecord(TypedDict):
+    """A shard in a manifest. bytes: of its text; sha256: of its ids; largest: of its ids."""
+
+    file: str
+    tokens: int
+    bytes: int
+    sha256: str
+    largest: int
+
+
+class SplitRecord(TypedDict):
+    """A split in a manifest, with the sums over its shards."""
+
+    tokens: int
+    bytes: int
+    shards: list[ShardRecord]
+
+
+class Manifest(TypedDict, total=False):
+    """What `blockyard tokenize` records of a folder; nothing where there is no manifest."""
+
+    format: str
+    version: int
+    dtype: str
+    vocabulary: int
+    plan: dict[str, Any]
+    tokenizer: TokenizerRecord
+    splits: dict[str, SplitRecord]
 
 
 @dataclass(frozen=True)
@@ -189,7 +227,7 @@ class TokenSource:
 
     path: Path
     shards: dict[str, list[Shard]]
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
 
     def bytes_of_text(self, split: str) -> int | None:
         """Return the bytes of the text of a split, where the manifest has them."""
@@ -210,7 +248,7 @@ class TokenSource:
         return result.hexdigest()
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a folder, empty where it has none. Raises UserError for a damaged or unfinished one."""
     if not path.is_dir():
         return {}
@@ -225,7 +263,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{file} cannot be read ({error}); write the shards again with `blockyard tokenize`") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{file} is not a manifest of `blockyard tokenize`; remove it to read the shards without it")
-    return manifest
+    return cast(Manifest, manifest)
 
 
 def read_source(path: Path, dtype: str | None) -> TokenSource:
@@ -242,12 +280,12 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
     by_split: dict[str, list[Shard]] = {}
     unnamed = []
     for file in token_files(path):
-        split = split_of(file.relative_to(path).parts[0])
+        split = split_of_file(file.relative_to(path).parts[0])
         shard = read_shard(file, dtype)
         by_split.setdefault(split or "train", []).append(shard)
         unnamed += [file] if split is None else []
     for folder in sorted(each.parent for each in path.glob("*/index.json")):
-        split = split_of(folder.name)
+        split = split_of_file(folder.name)
         by_split.setdefault(split or "train", []).extend(_litdata(folder))
         unnamed += [folder] if split is None else []
     if unnamed and set(by_split) - {"train"}:
@@ -265,12 +303,6 @@ def token_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
 
 
-def split_of(name: str) -> str | None:
-    """Return the split that a name begins with, as a word of its own: train.bin, val_000.bin."""
-    first = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
-    return next((split for split, prefixes in PREFIXES.items() if first in prefixes), None)
-
-
 def _litdata(folder: Path) -> list[Shard]:
     try:
         index = read_json(folder / "index.json")
@@ -279,9 +311,9 @@ def _litdata(folder: Path) -> list[Shard]:
     return litdata_shards(folder, index if isinstance(index, dict) else {})
 
 
-def _manifest_shards(path: Path, manifest: dict[str, Any]) -> Iterable[tuple[str, list[Shard]]]:
+def _manifest_shards(path: Path, manifest: Manifest) -> Iterable[tuple[str, list[Shard]]]:
     try:
-        listed: dict[str, Sequence[dict[str, Any]]] = {k: v["shards"] for k, v in manifest["splits"].items()}
+        listed = {split: record["shards"] for split, record in manifest["splits"].items()}
         dtype = np.dtype(manifest["dtype"])
         for split, shards in listed.items():
             yield split, [_listed(path / Path(each["file"]).name, int(each["tokens"]), dtype) for each in shards]

@@ -1,0 +1,12 @@
+"""The names of splits: in a column that assigns rows, and at the beginning of the name of a file."""
+
+from __future__ import annotations
+
+SPLIT = "split"  # the usual name of the column
+SPLIT_NUMBERS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
+
+
+def split_of_file(name: str) -> str | None:
+    """Return train, validation or test where a name begins with a name of it: train.bin, val_000.bin; else None."""
+    first = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
+    return ("train", "validation", "test")[SPLIT_NUMBERS[first]] if first in SPLIT_NUMBERS else None
