@@ -81,7 +81,7 @@ def test_litdata_that_is_not_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"chunk-0-0\.bin is truncated: 1,000 token ids follow byte 12"):
         read_source(tmp_path, None)
     (folder / "chunk-0-0.bin").unlink()
-    with pytest.raises(UserError, match=r"index\.json lists chunk-0-0\.bin, which is not there"):
+    with pytest.raises(UserError, match=r"index\.json lists chunk-0-0\.bin, which is missing"):
         read_source(tmp_path, None)
     (folder / "index.json").write_text('{"config": {"data_format": ["jpeg"]}, "chunks": []}')
     with pytest.raises(UserError, match=r"does not describe uncompressed chunks of token ids"):

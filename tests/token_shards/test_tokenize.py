@@ -244,7 +244,7 @@ def test_a_damaged_folder_is_refused(texts: Path, tmp_path: Path, capsys: pytest
     (out / "test-00000.bin").write_bytes(content[:-3])
     assert f"test-00000.bin is truncated: {len(content) // 2:,} token ids of uint16" in refused()
     (out / "test-00000.bin").unlink()
-    assert "test-00000.bin is in the manifest and not there" in refused()
+    assert "test-00000.bin is listed in the manifest but missing" in refused()
     (out / "test-00000.bin").write_bytes(content)
     (out / "tokenizer.json").write_text('{"symbols": "abc"}')
     assert "tokenizer.json is not the one that the shards were written with" in refused()

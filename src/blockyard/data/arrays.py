@@ -119,7 +119,7 @@ class Arrays(LoadedData):
         check_fractions(self.validation_fraction, self.test_fraction)
 
     def missing(self) -> str | None:
-        """Return that there is no such file and what to do about it, or None."""
+        """Return a message that names the missing file and the remedy, or None."""
         if self._path.is_file():
             return None
         return f"no file {self._path.absolute()}; set data.path=FILE.npz with arrays {self.inputs} and {self.target}"
@@ -202,7 +202,7 @@ class Arrays(LoadedData):
         targets = [target[part] for part in parts]
         forget()  # what was kept is in this module
         self._fingerprint = sha256(
-            [*(chunk for each in rows for chunk in each.chunks()), *self._own_targets(parts, target)]
+            [*(chunk for part in rows for chunk in part.chunks()), *self._own_targets(parts, target)]
         )
         splits = self._splits(rows, targets, tokenizer)
         # Images that are written have no other target than their own tokens.
@@ -226,7 +226,7 @@ class Arrays(LoadedData):
         if self.targets is None:
             own = [None] * 3
         elif self.targets.ndim > 1 and self.targets.dtype.kind != "f":
-            own = [each.long() for each in self._own_targets([part.index for part in rows], targets[0])]
+            own = [ids.long() for ids in self._own_targets([part.index for part in rows], targets[0])]
         counts = targets[0].bincount(minlength=len(self.class_names)) if self.class_names else None
         return array_splits(rows, own, scale, counts)
 

@@ -86,7 +86,7 @@ def captions(scenes: Scenes) -> list[str]:
     """Return the caption of each scene, digits by column and then by row."""
     column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
     order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
-    table = torch.stack([each.gather(1, order) for each in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
+    table = torch.stack([facts.gather(1, order) for facts in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
     return [_caption(digits[:count]) for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True)]
 
 

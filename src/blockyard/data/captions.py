@@ -174,7 +174,7 @@ class Captions(LoadedData):
         return DataSpec("text", (self.context,), variable=True, source=source)
 
     def missing(self) -> str | None:
-        """Return why there are no captions and what to do about it, or None."""
+        """Return a message that says why there are no captions and the remedy, or None."""
         if (self._folder / METADATA).is_file():
             return None
         return f"no {METADATA} in {self._folder.absolute()}; set data.path=FOLDER that holds one, and the images"

@@ -41,7 +41,7 @@ class CIFAR10(ImageData):
     flip: bool = True
 
     def missing(self) -> str | None:
-        """Return which file is not there and what to do about it, or None."""
+        """Return a message that names the missing file and the remedy, or None."""
         absent = self._absent()
         if not absent or self.download:
             return None

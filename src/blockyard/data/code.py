@@ -31,7 +31,7 @@ class Code(TextData):
     """The standard library as text; needs no file beyond Python's own and no network."""
 
     def missing(self) -> str | None:
-        """Return which sources this Python lacks and what to do about it, or None."""
+        """Return a message that names the sources that this Python lacks and the remedy, or None."""
         absent = [str(file) for file in self._files() if not file.is_file()]
         if not absent:
             return None

@@ -66,7 +66,7 @@ class CodeTopics(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Return which packages this Python lacks and what to do about it, or None."""
+        """Return a message that names the packages that this Python lacks and the remedy, or None."""
         absent = [name for name in PACKAGES if len(_files(name)) < len(Splits._fields)]
         if not absent:
             return None
@@ -85,7 +85,7 @@ class CodeTopics(LoadedData):
         named = zip(Splits._fields, splits, strict=True)
         windows = [self._windows(name, files, tokenizer) for name, files in named]
         train, *rest = (
-            each.select(self.kept(number, len(each.target), each.target)) for number, each in enumerate(windows)
+            texts.select(self.kept(number, len(texts.target), texts.target)) for number, texts in enumerate(windows)
         )
         self._test_starts = rest[1].start
         return Splits(

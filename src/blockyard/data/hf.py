@@ -46,7 +46,7 @@ class HuggingFace(Table):
     path: Text = "data/hf"
 
     def missing(self) -> str | None:
-        """Return that there is no such folder, or no library, and what to do about it, or None."""
+        """Return a message that names the missing folder or library and the remedy, or None."""
         if self._saved:
             import importlib.util
 
@@ -111,7 +111,7 @@ class HuggingFace(Table):
             return super().read(columns, kinds)
         files = [Path(self.path).expanduser() / name for name in self._parts]
         parts = [self._file_rows(name, columns, file) for name, file in zip(self._parts, files, strict=True)]
-        return joined(files, parts, [converted(*each, columns, kinds) for each in zip(files, parts, strict=True)])
+        return joined(files, parts, [converted(*part, columns, kinds) for part in zip(files, parts, strict=True)])
 
     def _file_rows(self, name: str, columns: dict[str, str], file: Path) -> FileRows:
         import pyarrow as pa

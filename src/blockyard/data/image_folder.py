@@ -68,7 +68,7 @@ class ImageFolder(Photographs):
         return replace(super().spec, class_names=tuple(self.names))
 
     def missing(self) -> str | None:
-        """Return why no classes were found and what to do about it, or None."""
+        """Return a message that says why there are no classes and the remedy, or None."""
         if self.names:
             return None
         archives = sorted(self._root.glob("*.zip")) if self._root.is_dir() else []

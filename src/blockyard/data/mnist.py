@@ -48,7 +48,7 @@ class IdxData(ImageData):
         """Download the files into `root` through torchvision."""
 
     def missing(self) -> str | None:
-        """Return which files are not there and what to do about it, or None."""
+        """Return a message that names the missing files and the remedy, or None."""
         absent = [name for name in FILES if self._file(name) is None]
         if not absent or self.download:
             return None

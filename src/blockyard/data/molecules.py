@@ -67,7 +67,7 @@ class Molecules(GraphData):
             raise ValueError("data.splits is a table of splits and data.split=null draws them; leave one out")
 
     def missing(self) -> str | None:
-        """Return which file or package is missing and what to do about it, or None."""
+        """Return a message that names the missing file or package and the remedy, or None."""
         for option, name in (("path", self.path), ("splits", self.splits)):
             if name is not None and not _file(name).is_file():
                 return f"no file {_file(name).absolute()}; set data.{option}=FILE"

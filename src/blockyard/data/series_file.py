@@ -1,4 +1,4 @@
-"""A table of your own: one row per time step, one column per channel.
+"""A time series of your own in a table: one row per time step, one column per channel.
 
 Source: the tables of Zhou et al. 2021, Informer (arXiv 2012.07436), such as ETTh1.csv
 Reference: pandas.read_csv, pandas.read_parquet
@@ -40,7 +40,7 @@ class SeriesFile(SeriesData):
     time: Text | None = None
 
     def missing(self) -> str | None:
-        """Return that there is no such file and what to do about it, or None."""
+        """Return a message that names the missing file and the remedy, or None."""
         path = Path(self.path).expanduser()
         return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
 

@@ -148,7 +148,7 @@ class SeriesTable(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Return which file is missing and what to do about it, or None."""
+        """Return a message that names the missing file and the remedy, or None."""
         for option, name in (("path", self.path), ("test_path", self.test_path)):
             if name is not None and not Path(name).expanduser().is_file():
                 return f"no file {Path(name).expanduser().absolute()}; set data.{option}=FILE.ts or FILE.npz"
@@ -178,7 +178,7 @@ class SeriesTable(LoadedData):
             test = None if self.test_path is None else read_ts(Path(self.test_path).expanduser())
         else:
             raise UserError(f"data.path={self.path}: expected .ts or .npz")
-        channels = {each.shape[1] for records in (train, test) if records is not None for each in records.series}
+        channels = {series.shape[1] for records in (train, test) if records is not None for series in records.series}
         if not train.series or (test is not None and not test.series):
             raise UserError(f"{path} has no series" if not train.series else f"the test split of {path} has no series")
         if len(channels) > 1:
@@ -191,7 +191,7 @@ class SeriesTable(LoadedData):
 
     @property
     def _lengths(self) -> list[int]:
-        return [len(each) for records in self._records if records is not None for each in records.series]
+        return [len(series) for records in self._records if records is not None for series in records.series]
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draw the splits that no file names, and standardize. Raises UserError for a split without series."""
@@ -233,7 +233,7 @@ class SeriesTable(LoadedData):
 
     def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
         series = [((records.series[i] - mean) / std).float() for i in index.tolist()]
-        lengths = torch.tensor([len(each) for each in series])
+        lengths = torch.tensor([len(values) for values in series])
         longest = max(self._lengths)
-        padded = torch.stack([F.pad(each, (0, 0, 0, longest - len(each)), value=float("nan")) for each in series])
+        padded = torch.stack([F.pad(values, (0, 0, 0, longest - len(values)), value=float("nan")) for values in series])
         return Series(padded, lengths, target[index])

@@ -100,7 +100,7 @@ class Speech(RecordingData):
         return self.sample_rate
 
     def missing(self) -> str | None:
-        """Return that there is no such table or folder and what to do about it, or None."""
+        """Return a message that names the missing table or folder and the remedy, or None."""
         if self._path.exists():
             return None
         return f"no file {self._path.absolute()}; set data.path=FILE.tsv, a row per recording with its path and text"
@@ -135,7 +135,7 @@ class Speech(RecordingData):
         parts = split_rows(self._path, torch.zeros(len(read)).long(), assigned, fractions, self.split_seed)
         splits = [[Recording(read[i][0].path, read[i][1], read[i][0].text) for i in part.tolist()] for part in parts]
         self._fingerprint = sha256(
-            part for split in splits for each in split for part in (each.name, each.text, each.samples)
+            part for split in splits for name, samples, text in split for part in (name, text, samples)
         )
         return splits
 

@@ -170,7 +170,7 @@ class Table(LoadedData):
         return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
 
     def missing(self) -> str | None:
-        """Return that there is no such file and what to do about it, or None."""
+        """Return a message that names the missing file and the remedy, or None."""
         if self.files:
             return None
         return f"no file {Path(self.path).expanduser().absolute()}; set data.path=FILE.csv, a table, a row per sample"

@@ -45,7 +45,7 @@ class TextFile(TextData):
     test_fraction: Fraction = 0.05
 
     def missing(self) -> str | None:
-        """Return why `path` has no text and what to do about it, or None."""
+        """Return a message that says why `path` has no text and the remedy, or None."""
         path = self._path
         if path.is_file() or (path.is_dir() and self._files()):
             return None

@@ -63,7 +63,7 @@ _OF_MODEL = ("scale",)  # options of a tokenizer that its token ids do not depen
 def describe(tokenizer: TextTokenizer) -> TokenizerRecord:
     """Return what a manifest records of a tokenizer: its class, and the options that its token ids depend on."""
     declared: tuple[Field[Any], ...] = fields(tokenizer) if is_dataclass(tokenizer) else ()
-    names = [each.name for each in declared if each.init]
+    names = [field.name for field in declared if field.init]
     cls = type(tokenizer)
     options = {name: getattr(tokenizer, name) for name in names if name not in _OF_MODEL}
     return {"target": f"{cls.__module__}.{cls.__qualname__}", "options": options}
@@ -183,7 +183,7 @@ class Tokens(LoadedData):
         )
 
     def missing(self) -> str | None:
-        """Return which source is not there and what to do about it, or None."""
+        """Return a message that names the missing source and the remedy, or None."""
         for path in self._paths:
             if path.is_dir() and (token_files(path) or any(path.rglob("index.json"))):
                 continue

@@ -165,9 +165,9 @@ class Translation(LoadedData):
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
         """As `load`, with a tokenizer for each side, fitted on that side alone."""
-        for each in (tokenizer, source):
-            if not isinstance(each, TextTokenizer):
-                raise ValueError(f"text data needs a text tokenizer, not {type(each).__name__}")
+        for side in (tokenizer, source):
+            if not isinstance(side, TextTokenizer):
+                raise ValueError(f"text data needs a text tokenizer, not {type(side).__name__}")
         assert isinstance(tokenizer, TextTokenizer)
         assert isinstance(source, TextTokenizer)
         splits = self.kept_of(self.splits())

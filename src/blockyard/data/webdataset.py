@@ -61,7 +61,7 @@ class WebDataset(Photographs):
         return None if self.missing() else len(self._index.names)
 
     def missing(self) -> str | None:
-        """Return that there are no shards, or no library, and what to do about it, or None."""
+        """Return a message that says that shards or the library are missing and the remedy, or None."""
         import importlib.util
 
         if importlib.util.find_spec("webdataset") is None:

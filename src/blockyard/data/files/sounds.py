@@ -95,7 +95,7 @@ def _wav(content: bytes) -> tuple[int, Any]:
             rate, samples = wavfile.read(io.BytesIO(content))
     except Exception as error:  # scipy raises whatever a broken header leads to
         raise BadSoundError(f"cannot be read as WAV: {' '.join(str(error).split()) or type(error).__name__}") from error
-    early = [str(each.message) for each in caught if "EOF" in str(each.message)]
+    early = [str(warning.message) for warning in caught if "EOF" in str(warning.message)]
     if early:
         raise BadSoundError("is cut short: it ends before the length that its header says")
     return int(rate), samples

@@ -75,7 +75,7 @@ def _count(pattern: str, depth: int = 0) -> int:
     for expression in _top_level(pattern):
         numbers, letters = _NUMBERS.fullmatch(expression), _LETTERS.fullmatch(expression)
         if bounds := numbers or letters:
-            start, stop = (int(each) if numbers else _LETTER_ORDER.index(each) for each in bounds.groups()[:2])
+            start, stop = (int(bound) if numbers else _LETTER_ORDER.index(bound) for bound in bounds.groups()[:2])
             count *= abs(stop - start) // (int(bounds[3] or 1) or 1) + 1
             continue
         parts = _split_top_level(expression)
@@ -147,7 +147,7 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
         part.check_classes(numbers)
     _warn_of_shared(read)
     parts = {
-        name: (TarImages(by_split[name], part.where), torch.tensor([numbers[each] for each in part.labels]))
+        name: (TarImages(by_split[name], part.where), torch.tensor([numbers[class_name] for class_name in part.labels]))
         for name, part in read.items()
     }
     return TarIndex(tuple(names), parts)
@@ -188,7 +188,7 @@ def _image_of(shard: Path, sample: TarSample, endings: frozenset[str]) -> str:
         has = ", ".join(f".{name}" for name in sample.files) or "nothing else"
         raise UserError(
             f"{shard}: {sample.key} has {len(images)} images beside its class ({has}); one of "
-            f"{', '.join(f'.{each}' for each in sorted(endings))} is needed"
+            f"{', '.join(f'.{ending}' for ending in sorted(endings))} is needed"
         )
     return images[0]
 

@@ -95,7 +95,7 @@ def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
     try:
         for sample in group_by_keys(_members(shard, label)):
             key = sample["__key__"]
-            files = {name: each for name, each in sample.items() if isinstance(each, Member)}
+            files = {name: member for name, member in sample.items() if isinstance(member, Member)}
             text = sample.get(label)
             if not isinstance(text, str):
                 has = ", ".join(f".{name}" for name in files)

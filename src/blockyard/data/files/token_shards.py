@@ -146,7 +146,7 @@ def _litdata_shard(path: Path, chunk: dict[str, Any], index: Path) -> Shard:
     if not isinstance(items, int) or not isinstance(count, int) or not count:
         raise UserError(f"{index}: {path.name} has no chunk_size or no dim; only chunks of token ids have both")
     if not path.is_file():
-        raise UserError(f"{index} lists {path.name}, which is not there")
+        raise UserError(f"{index} lists {path.name}, which is missing")
     offset, size = 4 * (items + 2), path.stat().st_size  # the number of items, then where each starts and the last ends
     itemsize, rest = divmod(size - offset, count)
     if rest or itemsize not in (2, 4, 8):
@@ -284,7 +284,7 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
         shard = read_shard(file, dtype)
         by_split.setdefault(split or "train", []).append(shard)
         unnamed += [file] if split is None else []
-    for folder in sorted(each.parent for each in path.glob("*/index.json")):
+    for folder in sorted(file.parent for file in path.glob("*/index.json")):
         split = split_of_file(folder.name)
         by_split.setdefault(split or "train", []).extend(_litdata(folder))
         unnamed += [folder] if split is None else []
@@ -316,7 +316,7 @@ def _manifest_shards(path: Path, manifest: Manifest) -> Iterable[tuple[str, list
         listed = {split: record["shards"] for split, record in manifest["splits"].items()}
         dtype = np.dtype(manifest["dtype"])
         for split, shards in listed.items():
-            yield split, [_listed(path / Path(each["file"]).name, int(each["tokens"]), dtype) for each in shards]
+            yield split, [_listed(path / Path(record["file"]).name, int(record["tokens"]), dtype) for record in shards]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path / MANIFEST} is damaged: {type(error).__name__} {error}") from error
 
@@ -324,7 +324,9 @@ def _manifest_shards(path: Path, manifest: Manifest) -> Iterable[tuple[str, list
 def _listed(file: Path, tokens: int, dtype: Any) -> Shard:
     """Return a shard as the manifest lists it. Raises UserError where the file has another size."""
     if not file.is_file():
-        raise UserError(f"{file} is in the manifest and not there; write the shards again with `blockyard tokenize`")
+        raise UserError(
+            f"{file} is listed in the manifest but missing; write the shards again with `blockyard tokenize`"
+        )
     size, expected = file.stat().st_size, tokens * dtype.itemsize
     if size != expected:
         state = "is truncated" if size < expected else "has bytes after its last token id"

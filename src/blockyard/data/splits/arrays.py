@@ -121,7 +121,7 @@ def array_splits(
 ) -> Splits:
     """Return the splits of an array, with `targets` of each. scale, counts: as in `ArraySplit`."""
     kind: type[ArraySplit] = ArraySplit if counts is None else LabelledArraySplit
-    splits: list[Split] = [kind(each, target, scale, counts) for each, target in zip(rows, targets, strict=True)]
+    splits: list[Split] = [kind(part, target, scale, counts) for part, target in zip(rows, targets, strict=True)]
     return Splits(*splits)
 
 
@@ -137,6 +137,6 @@ def image_array_splits(
     sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
     images = channels_first(rows[0].take(sample), last=last)
     scale = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
-    preprocess = (Preprocess(scale, each) for each in (augment, Augment(), Augment()))
-    splits = [ImageArraySplit(*each, last=last) for each in zip(rows, targets, preprocess, strict=True)]
+    preprocess = (Preprocess(scale, part_augment) for part_augment in (augment, Augment(), Augment()))
+    splits = [ImageArraySplit(*part, last=last) for part in zip(rows, targets, preprocess, strict=True)]
     return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)

@@ -76,7 +76,7 @@ def _encode(
 ) -> tuple[list[int], RaggedSequences]:
     """Return the captions that are short enough, by index, and their token ids with start and end token."""
     encoded = [[ends[0], *tokenizer.encode(text), ends[1]] for text in texts]
-    kept = [number for number, each in enumerate(encoded) if len(each) <= context + 1]
+    kept = [number for number, ids in enumerate(encoded) if len(ids) <= context + 1]
     unknown = sum(tokenizer.decode(encoded[i][1:-1]) != texts[i] for i in kept)
     if not kept:
         raise UserError(f"data.context={context}: no {name} caption has so few tokens; raise it")

@@ -109,5 +109,5 @@ def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> 
 def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:
     """Return the token ids of all texts in one stream (T,) int32, and how many each has (n,) int64."""
     token_ids = [tokenizer.encode(text) for text in texts]
-    lengths = torch.tensor([len(each) for each in token_ids], dtype=torch.int64)
-    return torch.tensor([token_id for each in token_ids for token_id in each], dtype=torch.int32), lengths
+    lengths = torch.tensor([len(ids) for ids in token_ids], dtype=torch.int64)
+    return torch.tensor([token_id for ids in token_ids for token_id in ids], dtype=torch.int32), lengths

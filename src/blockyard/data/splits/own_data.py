@@ -76,7 +76,7 @@ class Reader:
         for value, number in zip(values, numbers, strict=True):
             if (value.shape, value.dtype) != (values[0].shape, values[0].dtype):
                 first, own = (
-                    (tuple(each.shape), str(each.dtype).removeprefix("torch.")) for each in (values[0], value)
+                    (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in (values[0], value)
                 )
                 raise UserError(
                     f"{self.name}[{number}]: its {what} is {own[1]} of shape {own[0]}, that of [{numbers[0]}] is "
@@ -266,9 +266,9 @@ class OwnData(LoadedData):
             raise
         except Exception as error:  # a user's own class may fail in any way
             raise UserError(f"the data cannot be built: {type(error).__name__}: {first_line(error)}") from error
-        for each in datasets.values():
-            if not each.streams and not len(each):
-                raise UserError(f"{each.name} has no samples")
+        for dataset in datasets.values():
+            if not dataset.streams and not len(dataset):
+                raise UserError(f"{dataset.name} has no samples")
         if datasets["train"].streams and len(datasets) < 3:
             absent = " and ".join(name for name in ("validation", "test") if name not in datasets)
             raise UserError(f"{datasets['train'].name} is iterable and cannot be split; give it a {absent} dataset too")
@@ -284,7 +284,7 @@ class OwnData(LoadedData):
 
     def limits(self) -> tuple[str, ...]:
         """Return what is not promised of the user's class."""
-        streams = [f"{each.name} {STREAM_LIMIT}" for each in self.own.values() if each.streams]
+        streams = [f"{dataset.name} {STREAM_LIMIT}" for dataset in self.own.values() if dataset.streams]
         return (*streams[:1], CONTENT_LIMIT)
 
     @cached_property
@@ -348,7 +348,7 @@ class OwnData(LoadedData):
                 parts[name] = self._split(own["train"], name, held_out)
         parts["train"] = self._split(own["train"], "train", index)
         splits = Splits(**parts)
-        self._fingerprint = sha256(each for split in splits for each in _contents(split))
+        self._fingerprint = sha256(content for split in splits for content in _contents(split))
         return splits
 
     def _held_out(self, index: Tensor, count: int, name: str) -> tuple[Tensor, Tensor]:

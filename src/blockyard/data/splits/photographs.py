@@ -213,7 +213,7 @@ class Photographs(ImageData):
             return self.splits(ImageSplit, decoded, decoded[0].images, tokenizer)
         # Hashing the bytes of all files would take as long as training on them.
         contents = [self.contents(part.files) for part in (train, validation, test)]
-        self._fingerprint = sha256(each for part in contents for each in (str(len(part)), *part))
+        self._fingerprint = sha256(content for part in contents for content in (str(len(part)), *part))
         sample = torch.linspace(0, len(train.files) - 1, min(SAMPLE, len(train.files))).long()
         images = train.images(sample)
         if self.resized_crop is not None:

@@ -66,12 +66,12 @@ class RecordingSplit:
 
     def __init__(self, recordings: Sequence[Recording], tokenizer: TextTokenizer, ends: tuple[int, int]) -> None:
         self.tokenizer = tokenizer
-        self.pairs = [(each.name, each.text) for each in recordings]
-        self.sounds = RaggedSounds.of([each.samples for each in recordings])
+        self.pairs = [(recording.name, recording.text) for recording in recordings]
+        self.sounds = RaggedSounds.of([recording.samples for recording in recordings])
         self.lengths = self.sounds.lengths
-        token_ids = [tokenizer.encode(each.text) for each in recordings]
-        self.least_tokens = torch.tensor([ctc.least_tokens(each) for each in token_ids])
-        self.target = RaggedSequences.of([[ends[0], *each, ends[1]] for each in token_ids])
+        token_ids = [tokenizer.encode(recording.text) for recording in recordings]
+        self.least_tokens = torch.tensor([ctc.least_tokens(ids) for ids in token_ids])
+        self.target = RaggedSequences.of([[ends[0], *ids, ends[1]] for ids in token_ids])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -126,13 +126,13 @@ class RecordingData(LoadedData):
             raise ValueError(f"the texts of recordings need a text tokenizer, not {type(tokenizer).__name__}")
         splits = self.kept_of(self.recordings())
         if not tokenizer.state():
-            tokenizer.fit(each.text for each in splits[0])
+            tokenizer.fit(recording.text for recording in splits[0])
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         parts = []
         for name, split in zip(Splits._fields, splits, strict=True):
-            kept = [each for each in split if 0 < len(tokenizer.encode(each.text)) < self.sizes[1]]
+            kept = [recording for recording in split if 0 < len(tokenizer.encode(recording.text)) < self.sizes[1]]
             if len(kept) < len(split):
                 log.warning("%d of %d %s texts are left out: too long", len(split) - len(kept), len(split), name)
             if not kept:
@@ -145,7 +145,7 @@ class RecordingData(LoadedData):
 
     def _warn_of_unknown(self, splits: Sequence[Sequence[Recording]], tokenizer: TextTokenizer) -> None:
         for name, split in zip(Splits._fields, splits, strict=True):
-            texts = [each.text for each in split if tokenizer.decode(tokenizer.encode(each.text)) != each.text]
+            texts = [text for _, _, text in split if tokenizer.decode(tokenizer.encode(text)) != text]
             if texts:
                 log.warning(
                     "%d of %d %s texts hold symbols that no training text has, such as %r; no model can write them",
@@ -208,5 +208,5 @@ class GeneratedRecordings(RecordingData):
                 splits[part].append(Recording(f"{self.thing} {candidate}", self.sound(text, generator), text))
             candidate += 1
         # Not of the samples: the last bit of a sine depends on the machine.
-        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
+        self._fingerprint = sha256(f"{text} {len(samples)}" for split in splits for _, samples, text in split)
         return splits

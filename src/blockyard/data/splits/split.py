@@ -181,5 +181,5 @@ def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) 
     for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True):
         if not size > 1e-12 * max(1.0, abs(level)):
             raise UserError(f"the target {name} has one value or none in the training split; leave it out")
-    standardized = [((each - mean) / std).float() for each in values]
+    standardized = [((part - mean) / std).float() for part in values]
     return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))

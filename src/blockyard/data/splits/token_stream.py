@@ -66,7 +66,7 @@ class TokenStream:
         return parts
 
     def _refuse(self, start: Any, length: int) -> None:
-        for shard, inside, ids in (part for each in start for part in self._parts(int(each), length)):
+        for shard, inside, ids in (part for first in start for part in self._parts(int(first), length)):
             if error := beyond(shard, inside, ids, self.vocabulary):
                 raise error
 
@@ -134,9 +134,11 @@ class TokenWindows:
         stream, count = self.streams[source], self.counts[source]
         if self.weighted:
             passes, indices = np.divmod(indices, count)
-            for each in np.unique(passes) if key is not None else ():
-                samples = np.flatnonzero(passes == each)
-                drawn = permuted(torch.from_numpy(indices[samples]), count, mix("source", key or 0, source, int(each)))
+            for passed in np.unique(passes) if key is not None else ():
+                samples = np.flatnonzero(passes == passed)
+                drawn = permuted(
+                    torch.from_numpy(indices[samples]), count, mix("source", key or 0, source, int(passed))
+                )
                 indices[samples] = drawn.numpy()
         offset = 0 if key is None else key % self.context
         start = np.minimum(indices * self.context + offset, len(stream) - 1 - self.context)
