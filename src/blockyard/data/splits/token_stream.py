@@ -134,11 +134,10 @@ class TokenWindows:
         stream, count = self.streams[source], self.counts[source]
         if self.weighted:
             passes, indices = np.divmod(indices, count)
-            for passed in np.unique(passes) if key is not None else ():
-                samples = np.flatnonzero(passes == passed)
-                drawn = permuted(
-                    torch.from_numpy(indices[samples]), count, mix("source", key or 0, source, int(passed))
-                )
+            for epoch in np.unique(passes) if key is not None else ():
+                samples = np.flatnonzero(passes == epoch)
+                source_key = mix("source", key or 0, source, int(epoch))
+                drawn = permuted(torch.from_numpy(indices[samples]), count, source_key)
                 indices[samples] = drawn.numpy()
         offset = 0 if key is None else key % self.context
         start = np.minimum(indices * self.context + offset, len(stream) - 1 - self.context)
