@@ -21,7 +21,7 @@ from typing import Any
 from blockyard.config import catalog
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.runs.not_started import AlreadyDone, FailedBefore
+from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.start import create_run
 
 FAMILIES = (
@@ -106,9 +106,9 @@ def train_once(overrides: tuple[str, ...], outputs: Path) -> dict[str, Any] | No
     try:
         with create_run(composed.config, command=["train", *command], choices=composed.choices) as folder:
             return folder.summary() if train(folder) == 0 else None
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         return done.folder.summary()
-    except FailedBefore as error:
+    except FailedBeforeError as error:
         sys.stderr.write(f"{error}\n")
         return None
 

@@ -20,7 +20,7 @@ from typing import Any
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.run import fit
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
 from tests.battery.data_files import accept_small_cifar
 from tests.battery.kill_timer import Moment, kill_this_process
@@ -73,7 +73,7 @@ def attempt(run: Configured, kill: Moment | None = None, before: Callable[[], No
                 kill_this_process(kill)
             try:
                 folder = create_run(config, command=["test"], choices=choices)
-            except AlreadyDone:
+            except AlreadyDoneError:
                 return 0
             code = fit(folder, folder.resumes)
             times = {"cpu": time.process_time(), "wall": time.monotonic() - began}

@@ -16,7 +16,7 @@ from blockyard.atomic_files import TEMPORARY, read_json
 from blockyard.runs.checkpoint import verify
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from tests.battery.file_operations import FileOperations, Kill
 from tests.engine_runs import config, state
 from tests.fork import forked
@@ -117,7 +117,7 @@ def _train(
     try:
         with create_run(plain, command=["test"], choices=choices) as folder:
             code = train_run(folder, resume=folder.resumes)
-    except AlreadyDone:
+    except AlreadyDoneError:
         code = 0
     if log is not None and operations is not None:
         log.write_text(json.dumps({"done": operations.done, "missed": operations.missed()}))

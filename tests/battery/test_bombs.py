@@ -12,7 +12,7 @@ from blockyard.data.files import unpacked
 from blockyard.data.table import Table
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
-from blockyard.sweep.spec.question import BadQuestion, read
+from blockyard.sweep.spec.question import BadQuestionError, read
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.patch import Patch
 from tests.battery import bombs
@@ -68,7 +68,7 @@ def test_space(name: str, tmp_path: Path) -> None:
     """Each problem of a sweep file is one line that names the key, or the line where it cannot be read."""
     path = tmp_path / "x.yaml"
     path.write_text(f"claim: One is better\narms: {{a: [block=pre_norm], b: [block=post_norm]}}\n{SPACES[name]}\n")
-    with pytest.raises((BadQuestion, UserError)) as refusal:
+    with pytest.raises((BadQuestionError, UserError)) as refusal:
         read(path)
     text = str(refusal.value)
     assert any(key in text for key in ("search", "tune", "seeds", "line 3"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.errors import UserError
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.plan.planner import make_plan
@@ -35,18 +35,18 @@ def write(file: Path, text: str) -> None:
 
 def test_a_file_with_other_content_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     run(tmp_path / "out", *words)
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         folder(tmp_path / "out", *words)
     write(tmp_path / "input.txt", LINES)  # written again, and the same
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         folder(tmp_path / "out", *words)
     write(tmp_path / "input.txt", LINES.upper())
     with pytest.raises(UserError, match="its data changed since it began") as refused:
         folder(tmp_path / "out", *words)
-    assert not isinstance(refused.value, AlreadyDone)
+    assert not isinstance(refused.value, AlreadyDoneError)
     run(tmp_path / "out", *words, "force=true")
     write(tmp_path / "input.txt", LINES.upper())
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         folder(tmp_path / "out", *words)
 
 

@@ -20,7 +20,7 @@ from blockyard.runs.checkpoint import (
     LAST,
     PREVIOUS,
     STAMP,
-    BadCheckpoint,
+    BadCheckpointError,
     newest_good,
     read,
     verify,
@@ -50,14 +50,14 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     content = torch.load(tmp_path / LAST, weights_only=True)
     content[STAMP]["format"] += 1
     torch.save(content, tmp_path / LAST)
-    with pytest.raises(BadCheckpoint, match="its format is 2; this version reads 1"):
+    with pytest.raises(BadCheckpointError, match="its format is 2; this version reads 1"):
         verify(tmp_path / LAST)
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     expected = {"w": torch.zeros(2, 3), "n": torch.zeros(1)}
     check_weights(tmp_path, {"w": torch.ones(2, 3), "n": torch.ones(1)}, expected, ["w"])
-    with pytest.raises(BadCheckpoint, match="another shape of w"):
+    with pytest.raises(BadCheckpointError, match="another shape of w"):
         check_weights(tmp_path, {"w": torch.ones(3, 2), "n": torch.ones(1)}, expected, ["w"])
 
 
@@ -75,7 +75,7 @@ def test_a_truncated_last_gives_way_to_the_previous_with_a_word(tmp_path: Path) 
     whole = (tmp_path / LAST).read_bytes()
     for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / LAST).write_bytes(whole[:size])
-        with pytest.raises(BadCheckpoint, match="truncated"):
+        with pytest.raises(BadCheckpointError, match="truncated"):
             verify(tmp_path / LAST)
         found = newest_good(tmp_path, identity="abc", seed=3)
         assert (found.path, found.step) == (tmp_path / PREVIOUS, 1)
@@ -93,7 +93,7 @@ def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
         _flip(path, at, bit)
         try:
             found = read(path, identity="abc", seed=3)
-        except BadCheckpoint:
+        except BadCheckpointError:
             continue
         # Padding and time stamps are no content.
         torch.testing.assert_close(found["state_dict"], tiny_content(7)["state_dict"], rtol=0, atol=0)
@@ -108,33 +108,33 @@ def test_the_planted_bug_of_trusting_torch_alone_is_seen(tmp_path: Path) -> None
     _flip(path, at)
     found = TorchCheckpointIO().load_checkpoint(path)
     assert not torch.equal(found["state_dict"]["model.w"], tiny_content(7)["state_dict"]["model.w"])
-    with pytest.raises(BadCheckpoint, match="checksum"):
+    with pytest.raises(BadCheckpointError, match="checksum"):
         checkpoint_io().load_checkpoint(path)
 
 
 def test_a_foreign_one_is_refused_and_named(tmp_path: Path) -> None:
     path = tmp_path / LAST
     checkpoint_io().save_checkpoint(tiny_content(1), path)
-    with pytest.raises(BadCheckpoint, match=r"another run \(identity abc, expected xyz\)"):
+    with pytest.raises(BadCheckpointError, match=r"another run \(identity abc, expected xyz\)"):
         verify(path, identity="xyz")
-    with pytest.raises(BadCheckpoint, match="belongs to seed 3, expected seed 4"):
+    with pytest.raises(BadCheckpointError, match="belongs to seed 3, expected seed 4"):
         AtomicCheckpointIO(identity="abc", seed=4).load_checkpoint(path)
     torch.save(tiny_content(1), path)
-    with pytest.raises(BadCheckpoint, match="not written by blockyard"):
+    with pytest.raises(BadCheckpointError, match="not written by blockyard"):
         verify(path)
     torch.save([1, 2], path)
-    with pytest.raises(BadCheckpoint, match="not a checkpoint of a training run"):
+    with pytest.raises(BadCheckpointError, match="not a checkpoint of a training run"):
         verify(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "a")
-    with pytest.raises(BadCheckpoint, match="a zip file but not a checkpoint"):
+    with pytest.raises(BadCheckpointError, match="a zip file but not a checkpoint"):
         verify(path)
     path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(BadCheckpoint, match="not a checkpoint"):
+    with pytest.raises(BadCheckpointError, match="not a checkpoint"):
         verify(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(BadCheckpoint, match="folder of shards"):
+    with pytest.raises(BadCheckpointError, match="folder of shards"):
         verify(path)
     assert newest_good(tmp_path).path is None
 
@@ -148,7 +148,7 @@ def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     torch.save({**tiny_content(1), "x": _Hostile(), "blockyard": {"format": 1}}, tmp_path / LAST)
     for load in (verify, read, checkpoint_io().load_checkpoint):
-        with pytest.raises(BadCheckpoint, match="more than tensors"):
+        with pytest.raises(BadCheckpointError, match="more than tensors"):
             load(tmp_path / LAST)
     assert not (tmp_path / "ran").exists()
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from blockyard import atomic_files
-from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, newest_good, read, verify
+from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, newest_good, read, verify
 from blockyard.runs.checkpoint_io import repair
 from blockyard.runs.metrics import MetricsWriter, lost_rows
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
 from tests.runs.checkpoints import checkpoint_io, tiny_content
 
@@ -88,7 +88,7 @@ def test_special_files_are_refused_at_once(tmp_path: Path, kind: str) -> None:
         path.symlink_to("/dev/zero" if kind == "device" else "nowhere")
     found = newest_good(tmp_path)
     assert (found.path, len(found.refused)) == (tmp_path / PREVIOUS, 1)
-    with pytest.raises((BadCheckpoint, FileNotFoundError)):
+    with pytest.raises((BadCheckpointError, FileNotFoundError)):
         read(path)
 
 
@@ -101,7 +101,7 @@ def test_leftovers_in_a_finished_run_are_removed_unless_somebody_writes(tmp_path
     for path in (old, new):
         path.write_text("x")
     os.utime(old, (1, 1))
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         create_run(config)
     assert not old.exists()
     assert new.exists()

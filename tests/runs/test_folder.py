@@ -12,7 +12,7 @@ import pytest
 from blockyard import atomic_files
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.provenance import git_state
 from blockyard.runs.rank import check_restarts
 from blockyard.runs.start import create_run
@@ -33,7 +33,7 @@ def test_the_same_command_after_the_end_does_nothing_unless_forced(tmp_path: Pat
         run.metrics.append(1, {"a": 1})
         run.write_json("summary.json", {"a": 1})
         run.set_status("done", exit_code=0)
-    with pytest.raises(AlreadyDone, match="force=true") as caught:
+    with pytest.raises(AlreadyDoneError, match="force=true") as caught:
         create_run(run_config(tmp_path))
     assert caught.value.folder.finished
     with create_run(run_config(tmp_path, force=True)) as anew:

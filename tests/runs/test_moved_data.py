@@ -10,7 +10,7 @@ from blockyard.atomic_files import read_json, read_yaml
 from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.resume import reopen
 from tests.engine_runs import assert_same_bits, folder, killed_at, run
 
@@ -44,7 +44,7 @@ def moved(tmp_path: Path) -> tuple[Path, Path]:
 def test_other_data_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     made = run(tmp_path / "out", *words(tmp_path / "old" / "input.txt"))
     new, other = moved(tmp_path)
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         reopen(made.path, [f"data.path={new}"])
     with pytest.raises(UserError, match="was trained on other data"):
         reopen(made.path, [f"data.path={other}"])
@@ -80,7 +80,7 @@ def test_a_moved_file_continues_the_run_to_the_same_bits(tmp_path: Path) -> None
         assert train(again, resume=again.resumes) == 0
     assert read_json(again.path / "run.json")["identity"] == stopped.identity
     new.rename(tmp_path / "old" / "input.txt")
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         folder(tmp_path / "out", *config)
     assert_same_bits(again, run(tmp_path / "whole", *config))
 

@@ -13,9 +13,9 @@ import torch
 import blockyard
 from blockyard import atomic_files
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.resume import reopen
 from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs
@@ -112,13 +112,13 @@ def test_a_checkpoint_of_another_shape_names_what_differs(copied: RunFolder) -> 
         state = dict(content["state_dict"])
         change(state)
         torch.save({**content, "state_dict": state}, path)
-        with pytest.raises(BadCheckpoint, match=f"another architecture.*{words}"):
+        with pytest.raises(BadCheckpointError, match=f"another architecture.*{words}"):
             blockyard.load(copied.path, which="last")
 
 
 def test_missing_or_damaged_weights_name_what_is_there(copied: RunFolder) -> None:
     (copied.checkpoints / BEST).write_bytes(b"x")
-    with pytest.raises(BadCheckpoint, match=r"truncated.*which=last exists"):
+    with pytest.raises(BadCheckpointError, match=r"truncated.*which=last exists"):
         blockyard.load(copied.path)
     (copied.checkpoints / BEST).unlink()
     with pytest.raises(UserError, match=r"has no best.ckpt.*which=last exists"):
@@ -252,7 +252,7 @@ def test_a_foreign_run_s_package_is_not_imported(
 
 
 def test_resume_of_a_finished_run_is_news_and_of_a_failed_one_allowed(done: RunFolder, stopped: RunFolder) -> None:
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         reopen(done.path)
     with stopped.lock():
         stopped.set_status("failed", "the disk was full", exit_code=1)
@@ -271,7 +271,7 @@ def test_resume_says_what_changed_around_the_run(stopped: RunFolder) -> None:
 def test_the_whole_way_round(tmp_path: Path) -> None:
     plain, _ = config(tmp_path, *FOUR_STEPS)
     made: Any = run(tmp_path, *FOUR_STEPS)
-    with pytest.raises(AlreadyDone):
+    with pytest.raises(AlreadyDoneError):
         create_run(plain)
     assert made.summary()["steps"] == 4
 

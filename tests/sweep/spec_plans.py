@@ -8,7 +8,7 @@ import pytest
 
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.spec.question import BadQuestion
+from blockyard.sweep.spec.question import BadQuestionError
 
 
 def plan_from(tmp_path: Path, text: str, *overrides: str, name: str = "x") -> SweepPlan:
@@ -20,6 +20,6 @@ def plan_from(tmp_path: Path, text: str, *overrides: str, name: str = "x") -> Sw
 
 def refusals(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     """Every reason for which the planner refuses a sweep file with this text."""
-    with pytest.raises(BadQuestion) as caught:
+    with pytest.raises(BadQuestionError) as caught:
         plan_from(tmp_path, text, *overrides)
     return caught.value.problems

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.runs.lock import RunLock, lock_path
-from blockyard.sweep.cell.trial_store import StorageFailed, storage_failures
+from blockyard.sweep.cell.trial_store import StorageFailedError, storage_failures
 from blockyard.sweep.cells import OWNER
 from blockyard.sweep.plan.history import store_plan
 from tests.sweep.search_runs import plan
@@ -40,7 +40,7 @@ def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, kind: str) 
     if kind == "wrapped":
         error = optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
         error.__cause__ = full
-    with pytest.raises(StorageFailed) as caught, storage_failures(tmp_path):
+    with pytest.raises(StorageFailedError) as caught, storage_failures(tmp_path):
         raise error
     assert "\n" not in str(caught.value)
     assert "search.db cannot be used: " in str(caught.value)

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from blockyard.sweep.spec import strict_yaml
-from blockyard.sweep.spec.question import BadQuestion, parse, read
+from blockyard.sweep.spec.question import BadQuestionError, parse, read
 
 GOOD = """
 # Does it matter?
@@ -32,7 +32,7 @@ ARMS = "arms: {a: [block=pre_norm], b: [block=post_norm]}"
 
 
 def problems(text: str, name: str = "file") -> list[str]:
-    with pytest.raises(BadQuestion) as caught:
+    with pytest.raises(BadQuestionError) as caught:
         parse(strict_yaml.parse(textwrap.dedent(text)), name=name)
     return caught.value.problems
 

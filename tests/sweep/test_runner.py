@@ -15,8 +15,8 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.lock import InUse, RunLock, held
-from blockyard.runs.not_started import AlreadyDone, FailedBefore
+from blockyard.runs.lock import InUseError, RunLock, held
+from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell.states import read_progress, read_state
 from blockyard.sweep.cells import BUSY, Cell, Outcome
@@ -65,11 +65,11 @@ class Scripted(Executor):
                 folder.write_summary({"metrics": {"test/accuracy": 0.5}})
                 folder.set_status("done", exit_code=0)
                 return Outcome(task.key, 0)
-        except AlreadyDone:
+        except AlreadyDoneError:
             return Outcome(task.key, 0)
-        except FailedBefore as failed:
+        except FailedBeforeError as failed:
             return Outcome(task.key, 1, failed.reason)
-        except InUse as busy:
+        except InUseError as busy:
             return Outcome(task.key, BUSY, str(busy))
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.spec.file_paths import beside
-from blockyard.sweep.spec.question import BadQuestion
+from blockyard.sweep.spec.question import BadQuestionError
 from tests.engine_runs import run
 from tests.tiny import SHORTEST
 
@@ -35,7 +35,7 @@ def test_an_arm_starts_from_a_finished_run(tmp_path: Path) -> None:
 def test_an_arm_whose_run_is_not_there_is_refused_with_the_reason(tmp_path: Path) -> None:
     try:
         plan = make_plan(sweep(tmp_path, "nowhere"), outputs=str(tmp_path), seeds=1)
-    except BadQuestion as bad:
+    except BadQuestionError as bad:
         pytest.fail(str(bad))
     (refused,) = plan.refused
     assert refused.arm == "tuned"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockyard.sweep.spec import strict_yaml
-from blockyard.sweep.spec.question import BadQuestion, read
+from blockyard.sweep.spec.question import BadQuestionError, read
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from blockyard.sweep.spec.question import BadQuestion, read
     ],
 )
 def test_hostile_yaml(text, said):
-    with pytest.raises(strict_yaml.Unreadable, match=None) as caught:
+    with pytest.raises(strict_yaml.UnreadableError, match=None) as caught:
         strict_yaml.parse(text)
     assert said in str(caught.value)
 
@@ -35,7 +35,7 @@ def test_hostile_yaml(text, said):
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: \x00", b"a" * 2_000_000])
 def test_files_that_are_no_text(tmp_path, content):
     (tmp_path / "x.yaml").write_bytes(content)
-    with pytest.raises(BadQuestion, match=r"x\.yaml"):
+    with pytest.raises(BadQuestionError, match=r"x\.yaml"):
         read(tmp_path / "x.yaml")
 
 

@@ -14,7 +14,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BadCheckpoint
+from blockyard.runs.checkpoint import BadCheckpointError
 from blockyard.runs.checkpoint_content import check_weights
 from blockyard.weights.convert.importing import import_weights
 from tests.library_models import CASES
@@ -119,5 +119,5 @@ def test_an_import_refuses_or_converts_them(dtype: torch.dtype, gpt2: Path, tmp_
 
 @pytest.mark.parametrize("dtype", [*REFUSED, *EIGHT_BITS], ids=str)
 def test_a_run_refuses_weights_of_another_type(dtype: torch.dtype, weights: dict[str, torch.Tensor]) -> None:
-    with pytest.raises(BadCheckpoint, match=f"another type of {NAME}"):
+    with pytest.raises(BadCheckpointError, match=f"another type of {NAME}"):
         check_weights(Path("x"), weights | {NAME: weights[NAME].to(dtype)}, weights, [])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Overrides = str | Mapping[str, Any]
 
 
-class RunFailed(RuntimeError):  # noqa: N818 - it says what happened
+class RunFailed(RuntimeError):  # noqa: N818 - a public name
     """A run, or a cell of a sweep, ended as failed; the message says where and why."""
 
 
@@ -49,7 +49,7 @@ def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.engine.run import train as train_in
-    from blockyard.runs.not_started import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.start import create_run, discard
 
     composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
@@ -58,7 +58,7 @@ def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str
         raise UserError("\n  - ".join(problems))
     try:
         folder = create_run(composed.config, command=["blockyard.train", *arguments], choices=composed.choices)
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         return done.folder
     with folder:
         try:

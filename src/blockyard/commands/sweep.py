@@ -103,7 +103,7 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 def run(arguments: Sequence[str]) -> int:
     """Plan, then show, run and compare."""
     from blockyard.errors import refuse
-    from blockyard.sweep.spec.question import BadQuestion
+    from blockyard.sweep.spec.question import BadQuestionError
 
     args = parse(arguments)
     command = ["blockyard", "sweep", *arguments]
@@ -126,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
             seeds=args.seeds,
             data=data,
         )
-    except BadQuestion as bad:
+    except BadQuestionError as bad:
         return refuse(bad.problems)
     if args.to_wandb:
         from blockyard.sweep.plan.wandb_file import write
@@ -150,11 +150,11 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
     """Train the one cell that the overrides name."""
     from blockyard.errors import refuse
     from blockyard.sweep.execution.single_cell import run_cell
-    from blockyard.sweep.spec.question import BadQuestion
+    from blockyard.sweep.spec.question import BadQuestionError
 
     try:
         return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
-    except BadQuestion as bad:
+    except BadQuestionError as bad:
         return refuse(bad.problems)
 
 
@@ -192,7 +192,7 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
-    from blockyard.sweep.cell.trial_store import StorageFailed, storage_failures
+    from blockyard.sweep.cell.trial_store import StorageFailedError, storage_failures
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.search import search_runner
 
@@ -209,7 +209,7 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
                     say=_say,
                     stopped=lambda: signals.signum is not None,
                 )
-        except StorageFailed as error:  # trials may have run, so not exit code 2
+        except StorageFailedError as error:  # trials may have run, so not exit code 2
             sys.stderr.write(f"blockyard: {error}; the same command continues when the cause is gone\n")
             return plan, 1
         if signals.code:

@@ -97,7 +97,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     from blockyard.commands.check import compose_and_check
     from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
-    from blockyard.runs.not_started import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.rank import rank_in
     from blockyard.runs.start import create_run
 
@@ -106,7 +106,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
         return refuse(problems)
     try:
         folder = create_run(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
     if composed.matched and not rank_in(composed.config):
@@ -119,7 +119,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
 
 def resume(name: str, args: Args) -> int:
     """Continue a run exactly where it stopped."""
-    from blockyard.runs.not_started import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.resume import reopen
     from blockyard.weights.continuation import is_longer
 
@@ -130,7 +130,7 @@ def resume(name: str, args: Args) -> int:
         return train_longer(name, args)
     try:
         folder = reopen(name, args.overrides, config_dirs=args.config_dirs)
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
     from blockyard.engine.run import fit
@@ -140,7 +140,7 @@ def resume(name: str, args: Args) -> int:
 
 def train_longer(name: str, args: Args) -> int:
     """Start a run that goes on where a finished one ended, or continue it where it was interrupted."""
-    from blockyard.runs.not_started import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.start import create_run
     from blockyard.weights.continuation import longer
 
@@ -148,7 +148,7 @@ def train_longer(name: str, args: Args) -> int:
     command = ["blockyard", "train", f"resume={name}", *args.overrides]
     try:
         folder = create_run(config, command=command, choices=choices)
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
     folder.message = folder.message or message
@@ -302,7 +302,7 @@ def train(arguments: Sequence[str]) -> int:
 def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals: StopSignals) -> int:
     """The exit code of one combination. A SIGTERM is passed on; Ctrl-C reaches it by itself."""
     from blockyard.sweep.executor._fork_messages import CellEnded, Request
-    from blockyard.sweep.executor._server_process import ServerLost
+    from blockyard.sweep.executor._server_process import ServerLostError
 
     sys.stdout.flush()
     passed_on = False
@@ -315,7 +315,7 @@ def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals
             if signals.signum == signal.SIGTERM and not passed_on:
                 server.send(Request(number, signum=signal.SIGTERM))
                 passed_on = True
-    except ServerLost:
+    except ServerLostError:
         log.warning("the process that starts the runs of -m was killed; the run was told to save and stop")
         server.close(idle=False)
         return _LOST
@@ -327,9 +327,9 @@ def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals
 def _end(server: ServerProcess, number: int) -> None:
     """Tell a run to end now, and kill it if it does not."""
     from blockyard.sweep.executor._fork_messages import CellEnded, Request
-    from blockyard.sweep.executor._server_process import ServerLost
+    from blockyard.sweep.executor._server_process import ServerLostError
 
-    with contextlib.suppress(ServerLost):
+    with contextlib.suppress(ServerLostError):
         for signum in (signal.SIGTERM, signal.SIGKILL):
             server.send(Request(number, signum=signum))
             until = time.monotonic() + _PATIENCE

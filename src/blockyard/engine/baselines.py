@@ -27,7 +27,7 @@ from blockyard.contracts import Baselines
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.errors import UserError
 from blockyard.runs.folder import PATHS, RunFolder
-from blockyard.runs.lock import InUse, RunLock
+from blockyard.runs.lock import InUseError, RunLock
 from blockyard.runs.status import reason_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _alone(path: Path) -> Iterator[None]:
             lock.acquire()
             remove_temporary(path.parent, untouched=_LEFT)  # what killed runs left; others may write beside it
             break
-        except InUse:
+        except InUseError:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.1)

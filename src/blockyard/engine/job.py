@@ -22,7 +22,7 @@ from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.lightning_hooks import EpochBoundary, MetricsBridge
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.evaluator import Evaluator
-from blockyard.engine.faults.ending import Unfinished
+from blockyard.engine.faults.ending import UnfinishedError
 from blockyard.engine.faults.interrupts import Interrupts, Paused
 from blockyard.engine.faults.peers import Peers
 from blockyard.engine.kernel_record import KernelRecord
@@ -82,7 +82,7 @@ class Job:
     def fit(self) -> None:
         """Train to the end, or until interrupted. Afterwards this process is alone.
 
-        Raises Interrupted or Paused where the run was left before its end, Unfinished where nothing says why.
+        Raises Interrupted or Paused where the run was left before its end, UnfinishedError where nothing says why.
         """
         os.environ[ALLOW] = json.dumps(list(self.folder.config.get("allow") or []))
         trainer = None
@@ -101,14 +101,14 @@ class Job:
         """Return if the run is over; the only place that decides it, in every process of a run.
 
         Raises Interrupted after a signal that reached any of the processes, Paused where a callback left the run, and
-        Unfinished where steps are missing and nothing says why.
+        UnfinishedError where steps are missing and nothing says why.
         """
         state = self.state
         self.interrupts.check()
         if state.pause:
             raise Paused(state.pause)
         if not state.finished:
-            raise Unfinished(f"training ended after step {state.step} of {state.total}, and nothing says why")
+            raise UnfinishedError(f"training ended after step {state.step} of {state.total}, and nothing says why")
 
     def _trainer(self) -> pl.Trainer:
         loop, state = self.loop, self.state

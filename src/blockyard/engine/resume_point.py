@@ -11,7 +11,7 @@ from typing import Any
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BadCheckpoint, Newest, newest_good, verify
+from blockyard.runs.checkpoint import BadCheckpointError, Newest, newest_good, verify
 from blockyard.runs.checkpoint_content import check_optimizer, check_training_state, check_weights
 from blockyard.runs.checkpoint_io import repair
 from blockyard.runs.folder import RunFolder
@@ -91,7 +91,7 @@ def restore_files(folder: RunFolder, point: ResumePoint) -> Path | None:
 
 
 def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
-    """Raise BadCheckpoint unless the run can go on from `content`."""
+    """Raise BadCheckpointError unless the run can go on from `content`."""
     learner, step = loop.state.learner, content["global_step"]
     check_training_state(path, content, callback=loop.state_key)
     others = bool(loop.callbacks.lightning)  # which may add weights of their own
@@ -100,7 +100,7 @@ def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
     if not learner.settings.sharded:  # whose optimizer state goes by the names of parameters
         check_optimizer(path, content["optimizer_states"], learner.configure_optimizers(), step)
     if step > loop.state.total:
-        raise BadCheckpoint(path, f"it is of step {step}, and the run has {loop.state.total}")
+        raise BadCheckpointError(path, f"it is of step {step}, and the run has {loop.state.total}")
     _check_callbacks(path, content["callbacks"], loop, step)
 
 
@@ -108,7 +108,7 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
     state = saved[loop.state_key]
     wrong = [name for name, kind in _STATE.items() if name not in state or not isinstance(state[name], kind)]
     if wrong or state["step"] != step or len(state["tally"]) != 2:
-        raise BadCheckpoint(path, f"the state of the callbacks in it is damaged ({(wrong or ['step'])[0]})")
+        raise BadCheckpointError(path, f"the state of the callbacks in it is damaged ({(wrong or ['step'])[0]})")
     for name, callback in loop.callbacks.named.items():
         fresh, entry = callback.state_dict(), state["watchers"].get(name)
         if (
@@ -116,7 +116,7 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
             and "*" not in type(callback).incidental
             and not (isinstance(entry, dict) and fresh.keys() <= entry.keys())
         ):
-            raise BadCheckpoint(path, f"it lacks the state of callbacks.{name}")
+            raise BadCheckpointError(path, f"it lacks the state of callbacks.{name}")
         if callback.averages and isinstance(entry, dict):
             model = loop.state.learner.model
             check_weights(path, entry["average"], model.state_dict(), [key for key, _ in model.named_parameters()])
@@ -124,13 +124,13 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
         entry = state["watchers"][name]
         numbers = isinstance(entry["value"], (*_NUMBER, type(None))) and isinstance(entry["step"], (int, type(None)))
         if not numbers or not isinstance(entry["metrics"], dict):
-            raise BadCheckpoint(path, f"the state of callbacks.{name} in it is damaged")
+            raise BadCheckpointError(path, f"the state of callbacks.{name} in it is damaged")
     logged = state.get("logged")
     if logged is not None and not (isinstance(logged, list) and [type(each) for each in logged] == [int, int]):
-        raise BadCheckpoint(path, "the state of the callbacks in it is damaged (logged)")
+        raise BadCheckpointError(path, "the state of the callbacks in it is damaged (logged)")
     for other in loop.callbacks.lightning:
         if other.state_dict() and other.state_key not in saved:
-            raise BadCheckpoint(path, f"it lacks the state of {type(other).__name__}")
+            raise BadCheckpointError(path, f"it lacks the state of {type(other).__name__}")
 
 
 def _checkpoint_names(loop: LoopCallback) -> list[str]:

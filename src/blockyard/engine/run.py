@@ -26,7 +26,7 @@ from blockyard.atomic_files import read_json, write_text
 from blockyard.engine.baselines import record_baselines
 from blockyard.engine.faults.ending import Ending, ending_of
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
-from blockyard.engine.faults.peers import ConnectionLost, PeerLost
+from blockyard.engine.faults.peers import ConnectionLostError, PeerLostError
 from blockyard.engine.faults.worker_rank import fit_worker_rank
 from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.errors import UserError, printable
@@ -203,7 +203,7 @@ def ending_after(error: BaseException, attempt: Attempt) -> Ending:
     """The ending for an error; where it is only about another process, that of the other process."""
     attempt.interrupts.waiting = True  # signals are recorded while the others tell what happened
     cause = attempt.job.peers.explain(error) if attempt.job else error
-    if isinstance(cause, PeerLost) and attempt.interrupts.signum is not None:
+    if isinstance(cause, PeerLostError) and attempt.interrupts.signum is not None:
         # Whoever ends a run from outside signals all of its processes, and another one was faster.
         cause = Interrupted(attempt.interrupts.signum)
     ending = ending_of(cause, attempt.step)
@@ -231,7 +231,7 @@ def abandon(attempt: Attempt, endings: dict[int, int]) -> None:
     """In a thread, where another process failed and this one does not notice: record that and end this process."""
     assert attempt.job is not None
     attempt.job.endings |= endings
-    ending = ending_of(attempt.job.peers.explain(ConnectionLost()), attempt.step)
+    ending = ending_of(attempt.job.peers.explain(ConnectionLostError()), attempt.step)
     attempt.interrupts.close()
     record_ending(attempt, ending)
     for stream in (sys.stdout, sys.stderr):

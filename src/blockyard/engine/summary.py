@@ -18,7 +18,7 @@ from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import average_in, load_weights
 from blockyard.runs.predictions_file import TEST, SamplePredictions
 
@@ -96,7 +96,7 @@ def best_model(job: Job) -> tuple[nn.Module, str, int]:
         try:
             content = read(folder.checkpoints / name, identity=folder.identity, seed=folder.seed)
             load_weights(model, content, folder.checkpoints / name)
-        except (BadCheckpoint, FileNotFoundError) as error:
+        except (BadCheckpointError, FileNotFoundError) as error:
             log.warning("%s is not tested: %s", name, error)
             continue
         return model.to(job.device), name, content["global_step"]

@@ -26,7 +26,7 @@ STAMP = "blockyard"
 FORMAT = 1
 
 
-class BadCheckpoint(UserError):  # noqa: N818 - it describes the file
+class BadCheckpointError(UserError):
     """A checkpoint that must not be loaded, and the reason."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -45,7 +45,7 @@ class Stamp(NamedTuple):
 def verify(path: str | Path, *, identity: str | None = None, seed: int | None = None) -> Stamp:
     """Check that a file is complete, undamaged, written by blockyard and, if they are given, of this run.
 
-    Raises BadCheckpoint with the reason, FileNotFoundError without a file.
+    Raises BadCheckpointError with the reason, FileNotFoundError without a file.
     """
     path = Path(path)
     _check_whole(path)
@@ -59,7 +59,7 @@ def read(
     seed: int | None = None,
     map_location: Any = "cpu",
 ) -> dict[str, Any]:
-    """Load and verify a checkpoint. Raises BadCheckpoint with the reason, or FileNotFoundError."""
+    """Load and verify a checkpoint. Raises BadCheckpointError with the reason, or FileNotFoundError."""
     path = Path(path)
     _check_whole(path)
     content = load_content(path, mmap=False, map_location=map_location)
@@ -73,63 +73,63 @@ def _check_whole(path: Path) -> None:
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
+        raise BadCheckpointError(path, f"it cannot be read ({error.strerror or error})") from error
     if stat.S_ISDIR(status.st_mode):
-        raise BadCheckpoint(path, "it is a folder of shards; save the full state (trainer state_dict_type=full)")
+        raise BadCheckpointError(path, "it is a folder of shards; save the full state (trainer state_dict_type=full)")
     if not stat.S_ISREG(status.st_mode):
-        raise BadCheckpoint(path, "it is not a regular file but a pipe, a socket or a device")
+        raise BadCheckpointError(path, "it is not a regular file but a pipe, a socket or a device")
     try:
         with zipfile.ZipFile(path) as archive:
             # torch stores records as they are; a small file that unpacks to a large one was not written by it.
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise BadCheckpoint(path, "it is a zip file but not a checkpoint: it is compressed")
+                raise BadCheckpointError(path, "it is a zip file but not a checkpoint: it is compressed")
             broken = archive.testzip()
             names = archive.namelist()
     except FileNotFoundError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, BadCheckpoint):
+        if isinstance(error, BadCheckpointError):
             raise
         reason = f"it is truncated or not a checkpoint ({status.st_size} bytes; {error})"
-        raise BadCheckpoint(path, reason) from error
+        raise BadCheckpointError(path, reason) from error
     except OSError as error:
-        raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
+        raise BadCheckpointError(path, f"it cannot be read ({error.strerror or error})") from error
     if broken is not None:
-        raise BadCheckpoint(path, f"it is damaged: the checksum of {broken} is wrong")
+        raise BadCheckpointError(path, f"it is damaged: the checksum of {broken} is wrong")
     if not any(name.endswith("data.pkl") for name in names):
-        raise BadCheckpoint(path, "it is a zip file but not a checkpoint")
+        raise BadCheckpointError(path, "it is a zip file but not a checkpoint")
 
 
 def load_content(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[str, Any]:
-    """Load a file that was verified. Raises BadCheckpoint."""
+    """Load a file that was verified. Raises BadCheckpointError."""
     import torch
 
     try:
         content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0][:200]
-        raise BadCheckpoint(path, f"it holds more than tensors and plain values ({reason})") from error
+        raise BadCheckpointError(path, f"it holds more than tensors and plain values ({reason})") from error
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError) as error:
-        raise BadCheckpoint(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
+        raise BadCheckpointError(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
     if not isinstance(content, dict):
-        raise BadCheckpoint(path, "it is not a checkpoint of a training run")
+        raise BadCheckpointError(path, "it is not a checkpoint of a training run")
     return content
 
 
 def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed: int | None) -> Stamp:
     stamp = content.get(STAMP)
     if not isinstance(stamp, dict) or "state_dict" not in content:
-        raise BadCheckpoint(path, "it was not written by blockyard")
+        raise BadCheckpointError(path, "it was not written by blockyard")
     if stamp.get("format") != FORMAT:
-        raise BadCheckpoint(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
+        raise BadCheckpointError(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
     step, counted = stamp.get("step"), content.get("global_step")
     if type(step) is not int or type(counted) is not int or step != counted or step < 0:
-        raise BadCheckpoint(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
+        raise BadCheckpointError(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
     checked = Stamp(stamp.get("identity"), stamp.get("seed"), step)
     if identity is not None and checked.identity != identity:
-        raise BadCheckpoint(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
+        raise BadCheckpointError(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
     if seed is not None and checked.seed != seed:
-        raise BadCheckpoint(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
+        raise BadCheckpointError(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
     return checked
 
 
@@ -145,7 +145,7 @@ class Newest:
 
     path: Path | None
     step: int | None = None
-    refused: list[BadCheckpoint] = field(default_factory=list)
+    refused: list[BadCheckpointError] = field(default_factory=list)
     steps: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -164,9 +164,9 @@ def newest_good(
 ) -> Newest:
     """The checkpoint with the most steps among last, previous and best that passes `verify` and `check`.
 
-    check: called with a path and its content, newest first; raises BadCheckpoint for what the run cannot load
+    check: called with a path and its content, newest first; raises BadCheckpointError for what the run cannot load
     """
-    refused: list[BadCheckpoint] = []
+    refused: list[BadCheckpointError] = []
     steps: dict[str, int] = {}
     for name in (LAST, PREVIOUS, BEST):
         path = Path(folder) / name
@@ -175,15 +175,15 @@ def newest_good(
         try:
             steps[name] = verify(path, identity=identity, seed=seed).step
         except FileNotFoundError:
-            refused.append(BadCheckpoint(path, "it is a link to nothing"))
-        except BadCheckpoint as bad:
+            refused.append(BadCheckpointError(path, "it is a link to nothing"))
+        except BadCheckpointError as bad:
             refused.append(bad)
     for name in sorted(steps, key=lambda name: -steps[name]):  # of equal steps, `last` first
         path = Path(folder) / name
         try:
             if check is not None:
                 check(path, load_content(path, mmap=True))
-        except BadCheckpoint as bad:
+        except BadCheckpointError as bad:
             refused.append(bad)
             continue
         good = {other: step for other, step in steps.items() if other not in {bad.path.name for bad in refused}}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockyard.runs.checkpoint import BadCheckpoint
+from blockyard.runs.checkpoint import BadCheckpointError
 
 _PARTS: dict[str, type] = {"state_dict": dict, "optimizer_states": list, "loops": dict, "callbacks": dict}
 _MORE: dict[str, type] = {"lr_schedulers": list, "epoch": int, "pytorch-lightning_version": str}
@@ -24,7 +24,7 @@ _LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 def check_weights(
     path: Path, weights: Any, expected: Mapping[str, Any], parameters: Sequence[str], *, more: bool = False
 ) -> None:
-    """Raise BadCheckpoint unless `weights` are the tensors that `expected` has, and finite.
+    """Raise BadCheckpointError unless `weights` are the tensors that `expected` has, and finite.
 
     expected: name to tensor; parameters: the names that must be finite, while a buffer may hold infinities
     more: whether there may be others
@@ -32,7 +32,7 @@ def check_weights(
     import torch
 
     if not isinstance(weights, dict) or not all(map(_plain, weights.values())):
-        raise BadCheckpoint(path, "its weights are not tensors by name")
+        raise BadCheckpointError(path, "its weights are not tensors by name")
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(map(str, weights.keys() - expected.keys()))
     both = expected.keys() & weights.keys()
     other = sorted(name for name in both if expected[name].shape != weights[name].shape)
@@ -48,43 +48,45 @@ def check_weights(
         if names
     ]
     if problems:
-        raise BadCheckpoint(path, f"it belongs to another architecture: it {', '.join(problems)}")
+        raise BadCheckpointError(path, f"it belongs to another architecture: it {', '.join(problems)}")
     bad = [name for name in expected if _spoilt(weights[name], infinite=name in parameters)]
     if bad:
         first, more_of_them = weights[bad[0]], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         count = int((~torch.isfinite(first)).sum())
-        raise BadCheckpoint(
+        raise BadCheckpointError(
             path, f"its weights are not finite: {count} of {first.numel()} values of {bad[0]}{more_of_them}"
         )
 
 
 def check_training_state(path: Path, content: Mapping[str, Any], *, callback: str) -> None:
-    """Raise BadCheckpoint where a part that Lightning saves is missing, or counts other steps than the stamp.
+    """Raise BadCheckpointError where a part that Lightning saves is missing, or counts other steps than the stamp.
 
     callback: the key of the callback without whose state the run cannot go on
     """
     for name, kind in {**_PARTS, **_MORE}.items():
         if name not in content:
-            raise BadCheckpoint(path, f"it lacks {name}")
+            raise BadCheckpointError(path, f"it lacks {name}")
         if not isinstance(content[name], kind):
-            raise BadCheckpoint(path, f"its {name} is a {type(content[name]).__name__}, expected a {kind.__name__}")
+            raise BadCheckpointError(
+                path, f"its {name} is a {type(content[name]).__name__}, expected a {kind.__name__}"
+            )
     if not isinstance(content["callbacks"].get(callback), dict):
-        raise BadCheckpoint(path, f"it lacks the state of the callbacks ({callback})")
+        raise BadCheckpointError(path, f"it lacks the state of the callbacks ({callback})")
     loop = content["loops"].get("fit_loop")
     missing = [name for name in _LOOPS if not isinstance(loop, dict) or not isinstance(loop.get(name), dict)]
     if missing:
-        raise BadCheckpoint(path, f"it lacks the progress of training ({missing[0]} of loops.fit_loop)")
+        raise BadCheckpointError(path, f"it lacks the progress of training ({missing[0]} of loops.fit_loop)")
     try:
         steps = loop[_PROGRESS]["optimizer"]["step"]["total"]["completed"]
         counts = [part[key] for part in (loop["epoch_loop.batch_progress"], loop["epoch_progress"]) for key in _COUNTED]
     except (KeyError, TypeError, IndexError):
-        raise BadCheckpoint(path, "the progress of training in it is damaged (loops.fit_loop)") from None
+        raise BadCheckpointError(path, "the progress of training in it is damaged (loops.fit_loop)") from None
     if steps != content["global_step"] or not all(isinstance(count, dict) for count in counts):
-        raise BadCheckpoint(path, f"the progress of training in it is of step {steps!r:.40}")
+        raise BadCheckpointError(path, f"the progress of training in it is of step {steps!r:.40}")
 
 
 def check_optimizer(path: Path, states: Sequence[Any], optimizer: Any, step: int) -> None:
-    """Raise BadCheckpoint unless the one state in `states` is of `optimizer` over the same parameters.
+    """Raise BadCheckpointError unless the one state in `states` is of `optimizer` over the same parameters.
 
     optimizer: a new one over the model of the run, which is left as it is; step: of the checkpoint
     """
@@ -97,27 +99,29 @@ def check_optimizer(path: Path, states: Sequence[Any], optimizer: Any, step: int
         same = [len(group["params"]) for group in saved] == [len(group["params"]) for group in groups]
         lacks = [key for group in saved for key in ("params", "lr") if key not in group]
     except (ValueError, KeyError, TypeError):
-        raise BadCheckpoint(
+        raise BadCheckpointError(
             path, f"it holds {len(states)} states of optimizers, or a damaged one; expected 1"
         ) from None
     if not same or lacks or not isinstance(entries, dict):
-        raise BadCheckpoint(path, "the state of the optimizer in it is of other parameters")
+        raise BadCheckpointError(path, "the state of the optimizer in it is of other parameters")
     stateful = any("betas" in group or group.get("momentum") for group in groups)
     if step and stateful and not entries:
-        raise BadCheckpoint(path, "it lacks the state of the optimizer")
+        raise BadCheckpointError(path, "it lacks the state of the optimizer")
     parameters = [parameter for group in groups for parameter in group["params"]]
     for index, entry in entries.items():
         if type(index) is not int or not 0 <= index < len(parameters) or not isinstance(entry, dict):
-            raise BadCheckpoint(path, "the state of the optimizer in it is of other parameters")
+            raise BadCheckpointError(path, "the state of the optimizer in it is of other parameters")
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
                 continue
             if not _plain(value):
-                raise BadCheckpoint(path, f"the state of the optimizer in it is damaged ({name} of {index})")
+                raise BadCheckpointError(path, f"the state of the optimizer in it is damaged ({name} of {index})")
             if name in _LIKE_PARAMETER and value.shape != parameters[index].shape:
-                raise BadCheckpoint(path, f"the state of the optimizer in it has another shape ({name} of {index})")
+                raise BadCheckpointError(
+                    path, f"the state of the optimizer in it has another shape ({name} of {index})"
+                )
             if _spoilt(value, infinite=False):
-                raise BadCheckpoint(path, f"the state of the optimizer in it is not a number ({name} of {index})")
+                raise BadCheckpointError(path, f"the state of the optimizer in it is not a number ({name} of {index})")
 
 
 def _plain(value: Any) -> bool:

@@ -56,7 +56,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load and verify a checkpoint, always with `weights_only`. Raises BadCheckpoint."""
+        """Load and verify a checkpoint, always with `weights_only`. Raises BadCheckpointError."""
         device = "cpu" if map_location is None else map_location
         return read(path, identity=self.identity, seed=self.seed, map_location=device)
 

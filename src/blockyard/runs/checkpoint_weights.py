@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BadCheckpoint
+from blockyard.runs.checkpoint import BadCheckpointError
 from blockyard.runs.checkpoint_content import check_weights
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, A
 
 
 def load_weights(model: nn.Module, content: Mapping[str, Any], path: Path) -> None:
-    """Load the weights in a checkpoint's content. Raises BadCheckpoint where they do not fit or are not finite."""
+    """Load the weights in a checkpoint's content. Raises BadCheckpointError where they do not fit or are not finite."""
     saved = content["state_dict"]
     if not isinstance(saved, dict):
-        raise BadCheckpoint(path, "its weights are not tensors by name")
+        raise BadCheckpointError(path, "its weights are not tensors by name")
     weights = {str(k).removeprefix(PREFIX): v for k, v in saved.items() if str(k).startswith(PREFIX)}
     check_weights(path, weights, model.state_dict(), [name for name, _ in model.named_parameters()])
     model.load_state_dict(weights)

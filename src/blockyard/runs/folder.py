@@ -10,8 +10,8 @@
     wandb/          the logger's own files
 
 Called again for the same config and seed, `create_run` refuses while another process holds the run, resumes after a
-kill (`resumes` is True), refuses after a failure and names the options, and raises `AlreadyDone` after the end. With
-`force` the old folder is moved to `.replaced-s<seed>-<time>`, not removed.
+kill (`resumes` is True), refuses after a failure and names the options, and raises `AlreadyDoneError` after the end.
+With `force` the old folder is moved to `.replaced-s<seed>-<time>`, not removed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, read
+from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity
@@ -141,7 +141,7 @@ def load(
         raise UserError(f"{folder.path} cannot be rebuilt: {reason}") from error
     try:
         load_weights(model, content, path)
-    except BadCheckpoint as bad:
+    except BadCheckpointError as bad:
         raise _with_hint(bad, folder, which) from None
     return Loaded(
         model=model.to(device).eval(),
@@ -207,7 +207,7 @@ def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(
             f"{folder.name} has no {path.name} (the run is {folder.status}){_hint(folder, which)}"
         ) from None
-    except BadCheckpoint as bad:
+    except BadCheckpointError as bad:
         raise _with_hint(bad, folder, which) from None
 
 
@@ -231,5 +231,5 @@ def _hint(folder: RunFolder, which: str) -> str:
     return f"; which={others[0]} exists" if others else ""
 
 
-def _with_hint(bad: BadCheckpoint, folder: RunFolder, which: str) -> BadCheckpoint:
-    return BadCheckpoint(bad.path, f"{bad.reason}{_hint(folder, which)}")
+def _with_hint(bad: BadCheckpointError, folder: RunFolder, which: str) -> BadCheckpointError:
+    return BadCheckpointError(bad.path, f"{bad.reason}{_hint(folder, which)}")

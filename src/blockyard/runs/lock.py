@@ -27,7 +27,7 @@ _OPEN = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 _TIMEOUT = 0.5  # seconds; `held` takes the lock for microseconds
 
 
-class InUse(UserError):  # noqa: N818 - it names a state
+class InUseError(UserError):
     """Another live process holds the run."""
 
 
@@ -45,7 +45,10 @@ class RunLock:
         return self._handle is not None
 
     def acquire(self) -> RunLock:
-        """Take the lock. Raises InUse naming the holder if another process has it, UserError without lock support."""
+        """Take the lock.
+
+        Raises InUseError naming the holder if another process has it, UserError without lock support.
+        """
         deadline = time.monotonic() + _TIMEOUT
         while True:
             if reason := link_reason(self.path):  # the note would be written into another file
@@ -66,7 +69,7 @@ class RunLock:
                 break
             os.close(handle)
             if time.monotonic() > deadline:
-                raise InUse(f"{self.folder} is in use by {self._holder()}; wait for it, or stop it first")
+                raise InUseError(f"{self.folder} is in use by {self._holder()}; wait for it, or stop it first")
             time.sleep(0.02)
         self._handle = handle
         _OWNED.add(self)

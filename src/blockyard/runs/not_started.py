@@ -8,7 +8,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
 
-class AlreadyDone(UserError):  # noqa: N818 - news, not an error
+class AlreadyDoneError(UserError):
     """The requested run is already done and nothing was started; the command exits with code 0."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -16,7 +16,7 @@ class AlreadyDone(UserError):  # noqa: N818 - news, not an error
         self.folder = folder
 
 
-class FailedBefore(UserError):  # noqa: N818 - it names a state
+class FailedBeforeError(UserError):
     """The requested run failed earlier and nothing was started. reason: of that failure, where recorded."""
 
     def __init__(self, path: Path, reason: str | None) -> None:

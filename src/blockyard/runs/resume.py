@@ -39,7 +39,7 @@ def reopen(
 
     config_dirs: further config folders, for choices among `overrides`
 
-    Raises AlreadyDone for a finished run, UserError for one in use, for an override that differs
+    Raises AlreadyDoneError for a finished run, UserError for one in use, for an override that differs
     from the frozen config, and for a config that this version cannot build.
     """
     values = parse_overrides(overrides)

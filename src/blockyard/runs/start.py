@@ -20,7 +20,7 @@ from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SU
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held, lock_path
 from blockyard.runs.metrics import FILE as METRICS
-from blockyard.runs.not_started import AlreadyDone, FailedBefore
+from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.provenance import provenance
 from blockyard.runs.rank import check_restarts, rank_in, restarted
 from blockyard.runs.redact import redact, remember
@@ -35,15 +35,15 @@ _RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
 def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
     """Wait for the run that rank 0 creates or resumes; writes nothing.
 
-    Under torchrun or srun every rank runs the whole command. Raises AlreadyDone as rank 0 does, UserError if rank 0
-    does not start in time.
+    Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
+    rank 0 does not start in time.
     """
     trainer = config.get("trainer")
     seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
     deadline = time.monotonic() + seconds
     while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
         if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
-            raise AlreadyDone(RunFolder(path, config))
+            raise AlreadyDoneError(RunFolder(path, config))
         if time.monotonic() > deadline:
             raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
         time.sleep(0.1)
@@ -69,8 +69,8 @@ def create_run(
     choices: the YAML of each family
     retry_failed: also resume a run that failed
 
-    Raises AlreadyDone, InUse, FailedBefore, or UserError where the folder cannot be written or torchrun's restarts
-    cannot work.
+    Raises AlreadyDoneError, InUseError, FailedBeforeError, or UserError where the folder cannot be written or
+    torchrun's restarts cannot work.
     """
     check_restarts()
     remember(config)
@@ -127,7 +127,8 @@ def take_over(
     """Resume an existing, locked run under `config`, whose semantic part must equal the frozen one.
 
     Options that may change (loggers, devices, workers) are frozen again; their old values go to run.json.
-    Raises AlreadyDone, or FailedBefore unless `retry_failed`; a run that was refused before its first step may start.
+    Raises AlreadyDoneError, or FailedBeforeError unless `retry_failed`; a run that was refused before its first step
+    may start.
     """
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished and not (run.path / SUMMARY).exists():  # which is written first
@@ -136,10 +137,10 @@ def take_over(
         for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
             remove_temporary(folder, untouched=_IDLE)
         refuse_changed_data(run, config)
-        raise AlreadyDone(run)
+        raise AlreadyDoneError(run)
     refused = status.state == "failed" and status.exit_code == 2  # bad input, found before the first step
     if status.state == "failed" and not (refused or retry_failed or restarted()):
-        raise FailedBefore(run.path, status.reason)
+        raise FailedBeforeError(run.path, status.reason)
     remember(config)
     removed = remove_temporary(run.path) + remove_temporary(run.checkpoints)
     _clear_damaged(run, config, command, choices)

@@ -20,7 +20,7 @@ log = logging.getLogger("blockyard")
 _LISTED = 10  # runs that a message names
 
 
-class NoSuchRun(UserError):  # noqa: N818 - it is a message, as every UserError is
+class NoSuchRunError(UserError):
     """Nothing below the outputs is called like this."""
 
 
@@ -106,7 +106,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
     entries = runs(outputs)
     if not entries:
         where = Path(os.path.expanduser(outputs)).absolute()
-        raise NoSuchRun(f"{option}={text}: no runs under {where}; give a path, or outputs=FOLDER")
+        raise NoSuchRunError(f"{option}={text}: no runs under {where}; give a path, or outputs=FOLDER")
     if text == "last":
         return entries[0].folder
     head, _, seed = text.rpartition("/")
@@ -117,7 +117,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
         matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
         if matching:
             return _only(matching, text, option)
-    raise NoSuchRun(f"{option}={text}: no such run; {_suggest(head, entries)}")
+    raise NoSuchRunError(f"{option}={text}: no such run; {_suggest(head, entries)}")
 
 
 def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:

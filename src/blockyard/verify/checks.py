@@ -1,4 +1,4 @@
-"""Declared properties of components, as functions of a model that raise `Broken` with the smallest counter-example.
+"""Declared properties of components, as functions of a model that raise `BrokenError`, with a small counter-example.
 
 A model maps token ids (B, N) below 11 to outputs (B, N, V), in float64 and in evaluation mode. Comparisons allow for
 rounding only.
@@ -15,7 +15,7 @@ TOLERANCE = 1e-9  # absolute and relative, in float64
 VOCABULARY = 11  # token ids that the checks use
 
 
-class Broken(AssertionError):  # noqa: N818 - it names what a property is
+class BrokenError(AssertionError):
     """A model does not have a property. The text says what was done, and which output shows it."""
 
 
@@ -25,25 +25,25 @@ def token_ids(batch: int, length: int, seed: int = 0) -> Tensor:
 
 
 def same(actual: Tensor, expected: Tensor, what: str, first: int = 0) -> None:
-    """Raise Broken where two outputs (..., N, V) differ, naming the first token that does.
+    """Raise BrokenError where two outputs (..., N, V) differ, naming the first token that does.
 
     first: the number of the first of these tokens in the sequence
     """
     if actual.shape != expected.shape:
-        raise Broken(f"{what} gives outputs of shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
+        raise BrokenError(f"{what} gives outputs of shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
     if not torch.isfinite(actual).all():
-        raise Broken(f"{what} gives outputs that are not finite")
+        raise BrokenError(f"{what} gives outputs that are not finite")
     gaps = (actual - expected).abs() - TOLERANCE * expected.abs()  # (..., N, V)
     if gaps.numel() and gaps.max() > TOLERANCE:
         tokens = gaps.amax(-1).reshape(-1, gaps.shape[-2]).amax(0)  # (N,)
         token = int((tokens > TOLERANCE).nonzero()[0])
-        raise Broken(f"{what} changes the output of token {first + token} by {float(tokens[token]):.3g}")
+        raise BrokenError(f"{what} changes the output of token {first + token} by {float(tokens[token]):.3g}")
 
 
 def differs(actual: Tensor, expected: Tensor) -> None:
-    """Raise Broken where outputs are the same, so that a check does not pass because nothing happens."""
+    """Raise BrokenError where outputs are the same, so that a check does not pass because nothing happens."""
     if (actual - expected).abs().max() <= 1e-6:
-        raise Broken("the outputs do not depend on the input")
+        raise BrokenError("the outputs do not depend on the input")
 
 
 def mixes(model: nn.Module, length: int) -> bool:
@@ -75,7 +75,7 @@ def padding(model: nn.Module, length: int) -> None:
     lengths = torch.tensor([length, length - 2, 1, 0])
     padded = model(Inputs(inputs, lengths=lengths))
     if not torch.isfinite(padded).all():
-        raise Broken(f"lengths {lengths.tolist()} give outputs that are not finite")
+        raise BrokenError(f"lengths {lengths.tolist()} give outputs that are not finite")
     other = inputs.clone()
     for sample, count in enumerate(lengths.tolist()):
         other[sample, count:] = (other[sample, count:] + 3) % VOCABULARY
@@ -137,7 +137,7 @@ def cached_decoding(model: nn.Module, length: int) -> None:
             parts.append(model(inputs[:, start : start + size], cache=cache))
             start += size
             if cache.length != start:
-                raise Broken(f"after {start} tokens the cache counts {cache.length}")
+                raise BrokenError(f"after {start} tokens the cache counts {cache.length}")
         same(torch.cat(parts, dim=1), full, f"decoding in chunks of {', '.join(map(str, sizes))} from a cache")
 
 
@@ -158,9 +158,9 @@ def gradients(model: nn.Module, length: int) -> None:
     outputs.square().mean().backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is None or not parameter.grad.abs().max() > 0:
-            raise Broken(f"no gradient reaches {name}")
+            raise BrokenError(f"no gradient reaches {name}")
         if not torch.isfinite(parameter.grad).all():
-            raise Broken(f"the gradient of {name} is not finite")
+            raise BrokenError(f"the gradient of {name} is not finite")
 
 
 @torch.no_grad()
@@ -168,7 +168,7 @@ def determinism(model: nn.Module, length: int) -> None:
     """In evaluation mode, the same input gives the same bits."""
     inputs = token_ids(2, length)
     if not torch.equal(model(inputs), model(inputs)):
-        raise Broken("two evaluations of one input differ")
+        raise BrokenError("two evaluations of one input differ")
 
 
 @torch.no_grad()
@@ -181,10 +181,10 @@ def bfloat16(model: nn.Module, length: int) -> None:
         rough = model(inputs).float()
     model.double()
     if not torch.isfinite(rough).all():
-        raise Broken("bf16 gives outputs that are not finite")
+        raise BrokenError("bf16 gives outputs that are not finite")
     error = float((rough - exact).square().mean().sqrt() / exact.square().mean().sqrt())
     if error > 0.05:
-        raise Broken(f"bf16 changes outputs by {error:.1%} of their root mean square")
+        raise BrokenError(f"bf16 changes outputs by {error:.1%} of their root mean square")
 
 
 def compiles(model: nn.Module, length: int) -> None:
@@ -197,5 +197,5 @@ def compiles(model: nn.Module, length: int) -> None:
             with torch._dynamo.config.patch(allow_rnn=True):  # torch traces its own recurrent cells only where asked
                 actual = torch.compile(model, fullgraph=True, backend="aot_eager")(inputs)
         except Exception as error:  # whatever the compiler meets
-            raise Broken(f"torch.compile(fullgraph=True) fails: {str(error).strip().splitlines()[0]}") from error
+            raise BrokenError(f"torch.compile(fullgraph=True) fails: {str(error).strip().splitlines()[0]}") from error
     same(actual, expected, "torch.compile")

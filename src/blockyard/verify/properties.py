@@ -29,7 +29,7 @@ class Property:
 
     base: the model's overrides, before those of the user
     declared: whether the token mixer says that it has it; None where every component must
-    check: raises `checks.Broken` where the model has it not
+    check: raises `checks.BrokenError` where the model has it not
     causal: whether it is one of causal models (True) or of bidirectional ones (False); None for one of both
     """
 

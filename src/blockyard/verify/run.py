@@ -15,7 +15,7 @@ from blockyard.config.check import check as issues_of
 from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line
-from blockyard.verify.checks import Broken
+from blockyard.verify.checks import BrokenError
 from blockyard.verify.properties import DECODER, ENCODER, FAMILIES, LENGTH, OF_SEQUENCES, PROPERTIES, Property
 
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
@@ -91,7 +91,7 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
         check = OF_SEQUENCES[wanted.name]
     try:
         check(stirred(components.model(0)).double().eval(), LENGTH)
-    except Broken as broken:
+    except BrokenError as broken:
         return Finding(wanted.name, "broken", str(broken))
     except Exception as error:  # a component may raise anything
         return Finding(wanted.name, "broken", f"{type(error).__name__}: {first_line(error)}")

@@ -20,7 +20,7 @@ from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import default_node
 from blockyard.config.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.metrics import FILE as METRICS
@@ -119,7 +119,7 @@ def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
     try:
         best = read(run.checkpoints / BEST, identity=run.identity, seed=run.seed)
         io.save_checkpoint(best, folder.checkpoints / BEST)
-    except (FileNotFoundError, BadCheckpoint) as error:
+    except (FileNotFoundError, BadCheckpointError) as error:
         raise UserError(f"init.parent={run.path}: its best weights cannot be read ({error})") from error
     _copy(run.path / METRICS, folder.path / METRICS)
     facts = {key: value for key in FACTS if (value := run.facts().get(key)) is not None}

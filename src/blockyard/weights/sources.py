@@ -25,7 +25,7 @@ from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
-from blockyard.runs.store import NoSuchRun, find
+from blockyard.runs.store import NoSuchRunError, find
 from blockyard.runs.weights_file import WEIGHTS
 from blockyard.weights.library_source import KEY, converted_weights, files_to_watch, library_folder, library_of
 from blockyard.weights.lora import merged
@@ -158,13 +158,13 @@ def _find_run(name: str, outputs: str) -> RunFolder:
     """A run below `outputs`, or else below the default outputs, where a sweep with outputs of its own finds it."""
     try:
         return find(name, outputs)
-    except NoSuchRun:
+    except NoSuchRunError:
         default = default_outputs()
         if os.path.abspath(default) == os.path.abspath(outputs):
             raise
         try:
             return find(name, default)
-        except NoSuchRun as error:
+        except NoSuchRunError as error:
             raise UserError(f"{error} (nor is there one under {os.path.abspath(outputs)})") from None
 
 

@@ -18,7 +18,7 @@ from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.faults.child_watch import ChildWatch
 from blockyard.engine.faults.ending import ending_of
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts, Paused
-from blockyard.engine.faults.peers import ConnectionLost, PeerFailed, PeerLost, Peers, symptom
+from blockyard.engine.faults.peers import ConnectionLostError, PeerFailedError, PeerLostError, Peers, symptom
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError, printable
@@ -159,12 +159,12 @@ def test_an_error_of_ones_own_is_not_taken_for_that_of_another(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "error", [CLOSED, SILENT, torch.distributed.DistStoreError("1/2 clients joined"), ConnectionLost()]
+    "error", [CLOSED, SILENT, torch.distributed.DistStoreError("1/2 clients joined"), ConnectionLostError()]
 )
 def test_the_note_of_a_process_that_failed_is_the_reason(tmp_path: Path, error: RuntimeError) -> None:
     write_note(tmp_path, Note(1, "ValueError: planted"))
     found = peers(tmp_path).explain(error)
-    assert isinstance(found, PeerFailed)
+    assert isinstance(found, PeerFailedError)
     assert str(found) == "process 1: ValueError: planted"
 
 
@@ -181,7 +181,7 @@ def test_processes_that_wait_name_the_one_that_does_not(tmp_path: Path) -> None:
     for rank in (1, 3):
         write_note(tmp_path, Note(rank, "RuntimeError: Timed out", waited="timeout"))
     found = peers(tmp_path, world=4).explain(CLOSED)  # closed by those that waited
-    assert isinstance(found, PeerLost)
+    assert isinstance(found, PeerLostError)
     assert str(found).startswith("process 2 did not answer within 5 s (trainer.timeout)")
     assert "signal 9 (SIGKILL)" in str(peers(tmp_path, world=4, endings={2: -9}).explain(CLOSED))
 

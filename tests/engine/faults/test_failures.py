@@ -15,7 +15,7 @@ import torch
 from blockyard.engine import setup as prepare_module
 from blockyard.engine.callbacks import loop
 from blockyard.engine.callbacks.loop import LoopActions
-from blockyard.engine.faults.nan_guard import NanGuard, NotFinite
+from blockyard.engine.faults.nan_guard import NanGuard, NotFiniteError
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError
@@ -85,7 +85,7 @@ def test_on_a_device_the_guard_speaks_when_asked() -> None:
     assert guard._first is None
     guard.check(3, one, one)  # cannot be known yet, and must not raise
     guard._first = torch.tensor(4)
-    with pytest.raises(NotFinite, match="at step 4"):
+    with pytest.raises(NotFiniteError, match="at step 4"):
         guard.raise_if_bad()
 
 

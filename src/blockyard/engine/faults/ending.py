@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockyard.engine.faults.interrupts import Interrupted, Paused
-from blockyard.engine.faults.peers import PeerFailed, PeerLost
+from blockyard.engine.faults.peers import PeerFailedError, PeerLostError
 from blockyard.errors import printable
 from blockyard.runs.redact import redact_text
 from blockyard.runs.status import State, reason_of
 
 
-class Unfinished(RuntimeError):  # noqa: N818 - it says what happened
+class UnfinishedError(RuntimeError):
     """Training ended before its last step without a reason."""
 
 
@@ -38,7 +38,7 @@ def ending_of(error: BaseException, step: int) -> Ending:
         return Ending("interrupted", error.exit_code, str(error))
     if isinstance(error, Interrupted):
         return Ending("interrupted", error.exit_code, f"{error} at step {step}")
-    own = isinstance(error, PeerFailed | PeerLost | Unfinished)
+    own = isinstance(error, PeerFailedError | PeerLostError | UnfinishedError)
     reason = printable(str(error)) if own else reason_of(cause_of(error))
     if f"step {step}" not in reason and "at step" not in reason:
         reason += f" (after step {step})"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 
-class NotFinite(RuntimeError):  # noqa: N818 - it says what happened
+class NotFiniteError(RuntimeError):
     """The loss or the gradient norm became infinite or NaN."""
 
     def __init__(self, step: int, what: str, taken: bool = False) -> None:
@@ -19,14 +19,14 @@ class NotFinite(RuntimeError):  # noqa: N818 - it says what happened
 
 
 def check_weights(model: nn.Module, step: int) -> None:
-    """Raise NotFinite if a weight of `model` is not finite after `step`: an optimizer or a callback may do that.
+    """Raise NotFiniteError if a weight of `model` is not finite after `step`: an optimizer or a callback may do that.
 
     A model that is saved once is resumed, evaluated and compared ever after.
     """
     for name, weight in model.named_parameters():
         local = weight.to_local() if isinstance(weight, DTensor) else weight
         if not torch.isfinite(local.detach()).all():
-            raise NotFinite(step, f"the weight {name} is not finite", taken=True)
+            raise NotFiniteError(step, f"the weight {name} is not finite", taken=True)
 
 
 class NanGuard:
@@ -44,14 +44,14 @@ class NanGuard:
         self._first: Tensor | None = None  # number of the first bad step, -1 while there is none
 
     def check(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """Check step number `step` (from 0). Raises NotFinite on a CPU."""
+        """Check step number `step` (from 0). Raises NotFiniteError on a CPU."""
         if norm.device.type == "cpu":
             if not self.tolerant and not math.isfinite(norm.item()):
                 what = "the gradient norm" if math.isfinite(loss.item()) else "the loss"
                 value = norm if math.isfinite(loss.item()) else loss
-                raise NotFinite(step + 1, f"{what} is {value.item()}")
+                raise NotFiniteError(step + 1, f"{what} is {value.item()}")
             if not math.isfinite(loss.item()) and not torch.distributed.is_initialized():
-                raise NotFinite(step + 1, f"the loss is {loss.item()}")
+                raise NotFiniteError(step + 1, f"the loss is {loss.item()}")
             return
         bad = ~torch.isfinite(loss if self.tolerant else norm + loss)
         if self._first is None:
@@ -59,8 +59,8 @@ class NanGuard:
         self._first = torch.where(bad & (self._first < 0), step + 1, self._first)
 
     def raise_if_bad(self) -> None:
-        """Raise NotFinite if any step so far was bad."""
+        """Raise NotFiniteError if any step so far was bad."""
         if self._first is not None:
             step = int(self._first)
             if step >= 0:
-                raise NotFinite(step, "the loss or the gradient norm is not finite")
+                raise NotFiniteError(step, "the loss or the gradient norm is not finite")

@@ -22,15 +22,15 @@ _TIMEOUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _SECONDS = 3.0  # in which processes that notice the same leave their notes
 
 
-class PeerFailed(RuntimeError):  # noqa: N818 - it says what happened
+class PeerFailedError(RuntimeError):
     """Another process of the run failed, for a reason that is known."""
 
 
-class PeerLost(RuntimeError):  # noqa: N818 - it says what happened
+class PeerLostError(RuntimeError):
     """Another process of the run is gone or does not answer, and no reason is known."""
 
 
-class ConnectionLost(RuntimeError):  # noqa: N818 - it says what happened
+class ConnectionLostError(RuntimeError):
     """Another process of the run ended, which this one was told."""
 
 
@@ -52,7 +52,7 @@ class Peers:
     def explain(self, error: BaseException) -> BaseException:
         """What ended the run: `error` itself, or what another process tells, where `error` is only about its absence.
 
-        `Interrupted` if a signal stopped the other process, else `PeerFailed` or `PeerLost`, which name it.
+        `Interrupted` if a signal stopped the other process, else `PeerFailedError` or `PeerLostError`, which name it.
         """
         waited = symptom(error) if self.world > 1 else None
         return error if waited is None else self._cause(waited)
@@ -61,21 +61,21 @@ class Peers:
         notes = self._notes()
         causes = [note for note in notes if note.waited is None]
         for note in sorted(causes, key=lambda note: note.signum is not None):
-            return PeerFailed(str(note)) if note.signum is None else Interrupted(note.signum, note.rank)
+            return PeerFailedError(str(note)) if note.signum is None else Interrupted(note.signum, note.rank)
         for rank, code in sorted(self.endings.items()):
             if -code in STOPPING:  # before it could handle the signal
                 return Interrupted(-code, rank)
             if not any(note.rank == rank for note in notes):
-                return PeerFailed(f"process {rank} {_ending(code)}")
+                return PeerFailedError(f"process {rank} {_ending(code)}")
         silent = sorted(set(range(self.world)) - {self.rank} - {note.rank for note in notes})
         names = f"process {silent[0]}" if len(silent) == 1 else f"processes {', '.join(map(str, silent))}"
         if not silent:  # the others wait too: for this one, or for each other
-            return PeerLost(str(notes[0]))
+            return PeerLostError(str(notes[0]))
         if "timeout" in (waited, *(note.waited for note in notes)):
-            return PeerLost(
+            return PeerLostError(
                 f"{names} did not answer within {self.timeout:g} s (trainer.timeout): stopped, hanging or too slow"
             )
-        return PeerLost(f"the connection to {names} was lost, and no reason is known")
+        return PeerLostError(f"the connection to {names} was lost, and no reason is known")
 
     def _notes(self) -> list[Note]:
         """The notes of the others, after the time that they need to write them."""
@@ -101,6 +101,6 @@ def symptom(error: BaseException) -> str | None:
     if not isinstance(error, RuntimeError):
         return None
     text = reason_of(error)
-    if not (isinstance(error, ConnectionLost | torch.distributed.DistError) or _CONNECTION.search(text)):
+    if not (isinstance(error, ConnectionLostError | torch.distributed.DistError) or _CONNECTION.search(text)):
         return None
     return "timeout" if _TIMEOUT.search(text) else "lost"

@@ -21,8 +21,8 @@ from blockyard.errors import UserError, printable
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name
-from blockyard.runs.lock import InUse
-from blockyard.runs.not_started import AlreadyDone, FailedBefore
+from blockyard.runs.lock import InUseError
+from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.cell.pruning import trial_callbacks
@@ -48,11 +48,11 @@ def execute(task: Task) -> Outcome:
                 folder.set_status("failed", str(error), exit_code=2)
                 return Outcome(task.key, 2, str(error))
             return Outcome(task.key, code, None if code == 0 else folder.status.reason)
-    except AlreadyDone:
+    except AlreadyDoneError:
         return Outcome(task.key, 0)
-    except InUse as busy:
+    except InUseError as busy:
         return Outcome(task.key, BUSY, str(busy))
-    except FailedBefore as failed:
+    except FailedBeforeError as failed:
         return Outcome(task.key, 1, failed.reason or "the run failed before")
     except UserError as error:
         return Outcome(task.key, 2, str(error))

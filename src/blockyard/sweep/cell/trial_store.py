@@ -28,13 +28,13 @@ _TIMEOUT = 60.0  # seconds that SQLite waits for another process to finish writi
 _OLD = " until "  # in the name of a study that was replaced
 
 
-class StorageFailed(UserError):  # noqa: N818 - it names a state
+class StorageFailedError(UserError):
     """The record of a search cannot be read or written."""
 
 
 @contextlib.contextmanager
 def storage_failures(folder: Path) -> Iterator[None]:
-    """Raise StorageFailed for what the database or the disk refuses inside the block."""
+    """Raise StorageFailedError for what the database or the disk refuses inside the block."""
     import optuna
     import sqlalchemy.exc
 
@@ -48,7 +48,7 @@ def storage_failures(folder: Path) -> Iterator[None]:
     ) as error:
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
         line = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
-        raise StorageFailed(f"the search's record {folder / FILE} cannot be used: {line}") from error
+        raise StorageFailedError(f"the search's record {folder / FILE} cannot be used: {line}") from error
 
 
 def storage(address: str) -> optuna.storages.RDBStorage:

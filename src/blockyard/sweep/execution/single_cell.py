@@ -18,7 +18,7 @@ from blockyard.engine.loggers.run_log import replay
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.not_started import AlreadyDone
+from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
 from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -42,12 +42,12 @@ def run_cell(
 ) -> int:
     """Train the cell that the arguments name, or find it done; return the exit code of `blockyard train`.
 
-    Raises UserError where they name no cell, and BadQuestion as the planner does.
+    Raises UserError where they name no cell, and BadQuestionError as the planner does.
     """
     config, choices = cell_config(path, arguments, outputs=outputs, config_dirs=config_dirs, command=command)
     try:
         folder = create_run(config, command=list(command) or None, choices=choices)
-    except AlreadyDone as done:
+    except AlreadyDoneError as done:
         sys.stdout.write(f"{done}\n")
         _replay_for_agent(done.folder)
         return 0

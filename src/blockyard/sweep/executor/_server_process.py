@@ -15,7 +15,7 @@ _PATIENCE = 10.0  # seconds that the server has to end
 _MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"
 
 
-class ServerLost(Exception):  # noqa: N818 - it names a state
+class ServerLostError(Exception):
     """The server is dead, and the kernel has signalled its cells to stop."""
 
 
@@ -60,23 +60,23 @@ class ServerProcess:
         )
 
     def send(self, request: Request) -> None:
-        """Send a request; start a server if none is running. Raises ServerLost."""
+        """Send a request; start a server if none is running. Raises ServerLostError."""
         self.start()
         assert self.socket is not None
         try:
             self.socket.send(request)
         except (BrokenPipeError, ConnectionError) as error:
-            raise ServerLost from error
+            raise ServerLostError from error
 
     def receive(self, seconds: float) -> list[CellStarted | CellEnded]:
-        """The cells that started or ended; waits at most `seconds` for the first. Raises ServerLost."""
+        """The cells that started or ended; waits at most `seconds` for the first. Raises ServerLostError."""
         news: list[CellStarted | CellEnded] = []
         try:
             while self.socket is not None and self.socket.poll(0.0 if news else seconds):
                 news.append(self.socket.recv())
         except (EOFError, ConnectionError) as error:
             if not news:  # else the next call raises
-                raise ServerLost from error
+                raise ServerLostError from error
         return news
 
     def close(self, *, idle: bool) -> None:

@@ -17,7 +17,7 @@ from blockyard.contracts import Count, Positive, Processes, Threads
 from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
-from blockyard.sweep.executor._server_process import ServerLost, ServerProcess
+from blockyard.sweep.executor._server_process import ServerLostError, ServerProcess
 from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus
 from blockyard.sweep.executor.base import Executor
 
@@ -156,7 +156,7 @@ class LocalExecutor(Executor):
     def _send(self, request: Request) -> None:
         try:
             self._server.send(request)
-        except ServerLost:
+        except ServerLostError:
             self._lost()
 
     def _receive(self, seconds: float) -> None:
@@ -166,7 +166,7 @@ class LocalExecutor(Executor):
                     self._end(news)
                 elif news.number in self._running:
                     self._running[news.number].started = time.monotonic()
-        except ServerLost:
+        except ServerLostError:
             self._lost()
 
     def _end(self, ended: CellEnded) -> None:

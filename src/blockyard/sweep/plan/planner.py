@@ -25,7 +25,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
-from blockyard.sweep.spec.question import BadQuestion, Question, read
+from blockyard.sweep.spec.question import BadQuestionError, Question, read
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -169,14 +169,15 @@ def make_plan(
     outputs: the folder of all runs; overrides: added to the file's base; seeds: in place of the file's
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
     data: reads the data of the cells, so that what their runs would refuse is refused here; None reads none
-    Raises BadQuestion with every problem of the file, its base or its baseline, or where two arms are the same run.
+    Raises BadQuestionError with every problem of the file, its base or its baseline, or where two arms are the same
+    run.
     """
     folder = str(local_path(outputs, "outputs").absolute())
     composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
         question = read(Path(path), seeds)
-    except BadQuestion as bad:
-        raise BadQuestion([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
+    except BadQuestionError as bad:
+        raise BadQuestionError([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
     try:
         folder.encode()  # as every file of the sweep that names it
     except UnicodeEncodeError:
@@ -220,16 +221,16 @@ class _Planner:
     _folders: dict[str, str] = field(default_factory=dict)
 
     def check_base(self, overrides: Sequence[str]) -> None:
-        """Check what all arms share, and find the metric. Raises BadQuestion for a base that cannot run."""
+        """Check what all arms share, and find the metric. Raises BadQuestionError for a base that cannot run."""
         own = [each for each in overrides if not each.startswith("allow=")]
         if problems := [problem for each in own if (problem := override_problem(each, "base"))]:
-            raise BadQuestion(problems)
+            raise BadQuestionError(problems)
         composed, problems = self.composer.checked(self.base)
         if problems:
             more = misspelt(self.composer, self.base, self.question.arms)
-            raise BadQuestion(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
+            raise BadQuestionError(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
         if self.question.match and composed.matched:
-            raise BadQuestion([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
+            raise BadQuestionError([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
@@ -241,7 +242,7 @@ class _Planner:
         self.metric = {"name": name, "validation": validation, "direction": direction}
 
     def add_variants(self) -> None:
-        """Add every variant, or why it is refused. Raises BadQuestion where the arms could not be compared."""
+        """Add every variant, or why it is refused. Raises BadQuestionError where the arms could not be compared."""
         settings = budget.settings(self.question.tune)
         widths = self._solve_widths()
         for arm in self.question.arms:
@@ -256,12 +257,12 @@ class _Planner:
             ]
         problems = [*self.metric_problem, *problems]
         if problems:
-            raise BadQuestion(list(dict.fromkeys(problems)))
+            raise BadQuestionError(list(dict.fromkeys(problems)))
         self._check_sizes(widths)
         if equal := list(duplicates(self.question, self.variants.values(), self.folder)):
             more = len(equal) - LISTED
             rest = [f"and {more} more pairs of this kind"] if more > 0 else []
-            raise BadQuestion([*equal[:LISTED], *rest])
+            raise BadQuestionError([*equal[:LISTED], *rest])
 
     def cells(self) -> Iterator[Cell]:
         """All cells, variant by variant."""
@@ -320,7 +321,7 @@ class _Planner:
         return widths
 
     def _check_sizes(self, widths: dict[str, int]) -> None:
-        """Raise BadQuestion where a setting cannot be had, or would undo the match of the arms' sizes."""
+        """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""
         match = SizeMatch(self.question.match, self.matched, self.sizes)
         baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
         overrides = self._overrides(baseline, widths)
@@ -329,4 +330,4 @@ class _Planner:
         if not problems and self.question.tune:
             problems = list(tune_problems(self.variants.values(), match))[:1]
         if problems:
-            raise BadQuestion(problems)
+            raise BadQuestionError(problems)

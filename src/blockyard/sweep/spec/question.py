@@ -31,7 +31,7 @@ from blockyard.sweep.spec.override_text import key_of
 # The error of a sweep file: every problem of it.
 
 
-class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
+class BadQuestionError(UserError):
     """A sweep file, or its plan, has problems.
 
     base, arms: what could be read of the file nevertheless, in which more problems may be found
@@ -126,11 +126,11 @@ class Question:
 
 
 def read(path: Path, seeds: int | None = None) -> Question:
-    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestion with every problem."""
+    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestionError with every problem."""
     try:
         content, header = strict_yaml.read(path), strict_yaml.header(path)
-    except strict_yaml.Unreadable as error:
-        raise BadQuestion([f"{path}: {error}"]) from error
+    except strict_yaml.UnreadableError as error:
+        raise BadQuestionError([f"{path}: {error}"]) from error
     content |= {} if seeds is None else {"seeds": seeds}
     question = parse(content, name=path.stem, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=file_paths.beside(arm.overrides, path)) for arm in question.arms)
@@ -140,24 +140,24 @@ def read(path: Path, seeds: int | None = None) -> Question:
 def command_keys(path: Path) -> tuple[list[str], list[str]]:
     """The config folders of a sweep file, relative to it, and the packages that its arms come from.
 
-    Raises BadQuestion where either is no list of names.
+    Raises BadQuestionError where either is no list of names.
     """
     try:
         content = strict_yaml.read(path)
-    except strict_yaml.Unreadable:
+    except strict_yaml.UnreadableError:
         return [], []  # `read` says what is wrong
     values = []
     for key in COMMAND_KEYS:
         value = content.get(key) or []
         if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-            raise BadQuestion([f"{path}: {key}: {value!r} is not a list of names; write {key}: [name]"])
+            raise BadQuestionError([f"{path}: {key}: {value!r} is not a list of names; write {key}: [name]"])
         values.append(value)
     folders, packages = values
     return [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in folders], packages
 
 
 def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
-    """The question of a file's content. Raises BadQuestion with every problem."""
+    """The question of a file's content. Raises BadQuestionError with every problem."""
     problems = [
         f"{key}: unknown key{fields.did_you_mean(key, KEYS)} (keys: {', '.join(KEYS)})"
         for key in content
@@ -204,5 +204,5 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     )
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
-        raise BadQuestion(messages, question.base, question.arms)
+        raise BadQuestionError(messages, question.base, question.arms)
     return question

@@ -16,37 +16,37 @@ LARGEST = 1_000_000  # bytes
 DEEPEST = 12  # levels of nesting
 
 
-class Unreadable(ValueError):  # noqa: N818 - an adjective reads better where it is caught
+class UnreadableError(ValueError):
     """The file is not valid in this subset of YAML; the message says where and why."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises Unreadable."""
+    """The mapping in a file. Raises UnreadableError."""
     try:
         if path.stat().st_size > LARGEST:
-            raise Unreadable(f"{path.stat().st_size:,} bytes; a sweep file has at most {LARGEST:,}")
+            raise UnreadableError(f"{path.stat().st_size:,} bytes; a sweep file has at most {LARGEST:,}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from error
+        raise UnreadableError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise UnreadableError(f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
     return parse(text)
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The mapping in a text. Raises Unreadable."""
+    """The mapping in a text. Raises UnreadableError."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{where}{error.problem or error.context}") from error
+        raise UnreadableError(f"{where}{error.problem or error.context}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Unreadable(" ".join(str(error).split()) or type(error).__name__) from error
+        raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
     if value is None:
-        raise Unreadable("is empty")
+        raise UnreadableError("is empty")
     if not isinstance(value, dict):
-        raise Unreadable(f"holds a {type(value).__name__}, not `key: value` lines")
+        raise UnreadableError(f"holds a {type(value).__name__}, not `key: value` lines")
     return value
 
 
