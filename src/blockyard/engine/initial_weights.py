@@ -40,7 +40,7 @@ def prepare_tokenizers(run: Run, *, resume: bool) -> None:
     components, folder = run.components, run.folder.path  # the source may be gone
     for tokenizer, name in ((components.tokenizer, TOKENIZER), (components.source_tokenizer, SOURCE_TOKENIZER)):
         if (folder / name).is_file():
-            tokenizer.load_state(read_json(folder / name))  # type: ignore[attr-defined]
+            tokenizer.load_state(read_json(folder / name))
 
 
 def take_weights(run: Run, model: Model, *, rank: int, resume: bool) -> None:

@@ -40,14 +40,14 @@ def checkpoint_blocks(model: nn.Module) -> None:
     """Make every block of a model compute its inside again in the backward pass."""
     for block in iter_blocks(model):
         # A bound method, so that a copy of the model computes with its own weights.
-        block.forward = types.MethodType(_forward, block)  # type: ignore[method-assign]
+        block.forward = types.MethodType(_forward, block)
 
 
 def _forward(block: nn.Module, *arguments: Any, **settings: Any) -> Any:
     forward = partial(type(block).forward, block)
     if not (block.training and torch.is_grad_enabled()):
         return forward(*arguments, **settings)
-    kept = {"context_fn": partial(_contexts, block)} if next(block.buffers(), None) is not None else {}
+    kept: dict[str, Any] = {"context_fn": partial(_contexts, block)} if next(block.buffers(), None) is not None else {}
     return checkpoint(forward, *arguments, use_reentrant=False, **kept, **settings)
 
 
@@ -214,6 +214,7 @@ class Learner(CheapHookName):
             prediction = self.model(batch)
         target, weight = batch.target, batch.weight
         if self.ring is not None:
+            assert target is not None
             target, share = self.ring.targets(target)
             weight = share if weight is None else weight * share
         loss = self.objective.loss(prediction, target)

@@ -58,7 +58,7 @@ class AtomicCheckpointIO(CheckpointIO):
     ) -> dict[str, Any]:
         """Load and verify a checkpoint, always with `weights_only`. Raises BadCheckpointError."""
         device = "cpu" if map_location is None else map_location
-        return read(path, identity=self.identity, seed=self.seed, map_location=device)
+        return read(os.fspath(path), identity=self.identity, seed=self.seed, map_location=device)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a file or a folder of shards, if it exists."""

@@ -47,7 +47,8 @@ def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "d
         table = []
     if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
         return ["step"], [], "damaged" if data else "whole"
-    columns, rows = table[0], []
+    columns = table[0]
+    rows: list[Row] = []
     damaged = False
     for cells in table[1:]:
         row = _row(columns, cells)

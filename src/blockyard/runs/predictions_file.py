@@ -73,7 +73,8 @@ def write_predictions(path: Path, predictions: SamplePredictions) -> None:
 
     meta = json.dumps({"kind": predictions.kind, **predictions.meta}, sort_keys=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **predictions.arrays, **{_META: np.array(meta)})
+        arrays: dict[str, Any] = {**predictions.arrays, _META: np.array(meta)}
+        np.savez_compressed(file, **arrays)
 
 
 def read_predictions(path: Path) -> SamplePredictions:

@@ -82,7 +82,8 @@ def export_weights(loaded: Loaded, to: str | Path, *, kind: str, preset: str | N
 
 def trained(loaded: Loaded) -> Trained:
     """A loaded run as converters read it."""
-    return Trained(loaded.config, loaded.model.ctx, loaded.model.state_dict())
+    ctx: Any = loaded.model.ctx
+    return Trained(loaded.config, ctx, loaded.model.state_dict())
 
 
 def _safetensors(loaded: Loaded, folder: Path) -> list[str]:

@@ -49,10 +49,12 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
         super().__init__()
         d_out, d_in = weight.shape
-        like = {"dtype": weight.dtype, "device": weight.device}
-        self.a = nn.Parameter(torch.empty(rank, d_in, **like))
-        self.b = nn.Parameter(torch.empty(d_out, rank, **like))
-        self.register_buffer("scale", torch.tensor(alpha / rank, **like))  # so that a checkpoint can be merged alone
+        dtype, device = weight.dtype, weight.device
+        self.a = nn.Parameter(torch.empty(rank, d_in, dtype=dtype, device=device))
+        self.b = nn.Parameter(torch.empty(d_out, rank, dtype=dtype, device=device))
+        # A buffer, so that a checkpoint can be merged alone.
+        self.scale: Tensor
+        self.register_buffer("scale", torch.tensor(alpha / rank, dtype=dtype, device=device))
 
     def init_weights(self, init: Init) -> None:
         """A is uniform, B is zero: the addition is zero at first."""

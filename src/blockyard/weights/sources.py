@@ -218,7 +218,7 @@ def fit_tokenizers(components: Components, source: Source) -> None:
     for key, path in source.tokenizer_states().items():
         tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
         try:
-            tokenizer.load_state(read_json(path))  # type: ignore[attr-defined]
+            tokenizer.load_state(read_json(path))
         except (ValueError, OSError, AttributeError) as error:
             raise UserError(f"init.from: {path} cannot be read ({error})") from error
 

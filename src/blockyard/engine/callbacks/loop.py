@@ -268,8 +268,12 @@ class LoopCallback(pl.Callback):
         self.actions.load_state_dict(state_dict)
         self.stopwatch.load_state_dict(state_dict)
         learner = self.state.learner
-        learner.losses.load_state(*state_dict["tally"], learner.device)
-        learner.auxiliaries.load_state(*state_dict.get("auxiliary", (0.0, 0)), learner.device)
+        for losses, saved in (
+            (learner.losses, state_dict["tally"]),
+            (learner.auxiliaries, state_dict.get("auxiliary", (0.0, 0))),
+        ):
+            total, count = saved
+            losses.load_state(total, count, learner.device)
         self.callbacks.load_state_dict(state_dict["watchers"])
         self.state.best = self.callbacks.checkpoint.best_metrics
 

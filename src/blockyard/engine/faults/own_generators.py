@@ -44,7 +44,7 @@ def _install() -> None:
     import torch
 
     python, numpy, generator = random.Random(), np.random.RandomState(), torch.Generator()
-    for module, shared, own in ((random, random._inst, python), (np.random, np.random.mtrand._rand, numpy)):  # type: ignore[attr-defined]
+    for module, shared, own in ((random, random._inst, python), (np.random, np.random.mtrand._rand, numpy)):
         for name, value in list(vars(module).items()):
             if getattr(value, "__self__", None) is shared or name == "seed":
                 _divert(module, name, getattr(own, name))

@@ -35,9 +35,8 @@ class LightningLogger(RunLogger):
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
         """Log the config as flat hyperparameters."""
-        rank_zero_only.rank = (
-            0  # Lightning's loggers write nothing on other ranks; a RunLog exists in the main process only
-        )
+        # Lightning's loggers write nothing on other ranks; a RunLog exists in the main process only.
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]
         self._step = folder.status.step or 0
         self.logger.log_hyperparams(flatten(config))
         self.logger.save()

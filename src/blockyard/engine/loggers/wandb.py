@@ -133,7 +133,7 @@ def conclude(run: Any, values: Mapping[str, Any]) -> None:
 def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
     import wandb
 
-    options = {
+    options: dict[str, Any] = {
         "init_timeout": INIT_SECONDS,
         "finish_timeout": FINISH_SECONDS,
         "console": "off",

@@ -60,6 +60,7 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
         with _quiet(), torch.no_grad():
             expected = loaded.model(Inputs(**inputs))
             program = torch.onnx.export(_traced(loaded, inputs), dynamo=True, verbose=False)
+            assert program is not None
             program.save(path, external_data=size > _EMBEDDED)
         onnx.checker.check_model(path)
     except UserError:
@@ -68,7 +69,7 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
         raise UserError(f"{loaded.folder.name} cannot be written as ONNX: {first_line(error)}") from error
     try:
         with _quiet():
-            run = ReferenceEvaluator(str(path)).run(None, {name: value.numpy() for name, value in inputs.items()})
+            run: Any = ReferenceEvaluator(str(path)).run(None, {name: value.numpy() for name, value in inputs.items()})
     except Exception as error:  # as above
         raise UserError(f"ONNX's evaluator does not run {ONNX}: {first_line(error)}") from error
     apart = float((torch.from_numpy(run[0]) - expected).abs().max() / expected.abs().max().clamp_min(1e-9))
@@ -78,11 +79,12 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
     return [f"{folder / ONNX}: within {apart:.0e} of the model in ONNX's evaluator", _shapes(inputs)]
 
 
-def example(loaded: Loaded, batch: int = 2) -> dict[str, Tensor]:
+def example(loaded: Loaded, batch: int = 2) -> dict[str, Any]:
     """Return what the graph takes, by name: random full sequences of the run's data, from a fixed seed."""
     import torch
 
-    ctx, generator = loaded.model.ctx, torch.Generator().manual_seed(0)
+    ctx: Any = loaded.model.ctx
+    generator = torch.Generator().manual_seed(0)
     inputs = zeros(ctx, "cpu", batch).facts()
     for name, value in inputs.items():
         if value.is_floating_point():
@@ -102,7 +104,7 @@ def by_name(model: nn.Module) -> nn.Module:
     import torch
 
     class ByName(torch.nn.Module):
-        def forward(self, **facts: Tensor) -> Tensor:
+        def forward(self, **facts: Any) -> Tensor:
             prediction: Tensor = model(Inputs(**facts))
             return prediction
 

@@ -198,7 +198,10 @@ def _special(source: Source) -> list[str]:
 def _check_fit(source: Source, components: Components) -> None:
     """Raises UserError where the data or the tokenizer has other sizes than the library's model."""
     ctx, wanted = components.context(), source.foreign
-    sizes = {"token ids": (ctx.tokens.vocabulary, wanted.vocabulary), "outputs": (ctx.outputs, wanted.outputs)}
+    sizes: dict[str, tuple[Any, Any]] = {
+        "token ids": (ctx.tokens.vocabulary, wanted.vocabulary),
+        "outputs": (ctx.outputs, wanted.outputs),
+    }
     if wanted.data.modality == "image":
         sizes["channels, height and width"] = (tuple(ctx.data.shape), tuple(wanted.data.shape))
     for what, (ours, theirs) in sizes.items():

@@ -107,7 +107,7 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
         converter, settings = _of_transformers(config, folder, preset, stored)
     foreign = converter.read(settings)
     settings.finish(converter.preset)
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for file in files:
         weights |= read_weights(file)
     tokenizer = folder / TOKENIZER

@@ -20,7 +20,16 @@ _EXTRAS = ("norm_pre", "fc_norm", "attn_pool")
 # Arguments of a model of timm that a file may set, and the type of each. All others are refused: some open files
 # (checkpoint_path), download (pretrained) or change what the model is (features_only, pretrained_cfg).
 _NUMBERS = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "reg_tokens")
-_FLAGS = ("class_token", "no_embed_class", "qkv_bias", "qk_norm", "pre_norm", "fc_norm", "final_norm", "proj_bias")
+_FLAGS: tuple[str, ...] = (
+    "class_token",
+    "no_embed_class",
+    "qkv_bias",
+    "qk_norm",
+    "pre_norm",
+    "fc_norm",
+    "final_norm",
+    "proj_bias",
+)
 _FLAGS += ("dynamic_img_size", "dynamic_img_pad", "reg_prefix", "scale_attn_norm", "scale_mlp_norm", "flatten")
 _NAMES_OF = ("global_pool", "act_layer", "pos_embed", "norm_layer", "weight_init")
 _RATES = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")

@@ -50,7 +50,7 @@ def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
     more = () if is_tied or not to else ("cls.predictions.decoder.weight",)
 
     def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [parts[0] + parts[1][0], *(parts[2:] if more else parts[:1] * len(to))]
+        return [parts[0] + parts[1][0], *(parts[2:] if more else list(parts[:1]) * len(to))]
 
     def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
