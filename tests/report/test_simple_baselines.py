@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blockyard.report.comparison_result import Comparison
 
 from blockyard.report.arms.simple_baselines import KIND, below_a_baseline
-from blockyard.report.comparison import compare
+from blockyard.report.comparison import Comparison, compare
 from blockyard.report.page import write
 from blockyard.report.render import csv as csv_file
 from blockyard.report.render.latex import latex

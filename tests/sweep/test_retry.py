@@ -14,7 +14,7 @@ from blockyard.sweep.plan import history
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import search_runner
-from blockyard.sweep.search.trials import arm_template
+from blockyard.sweep.search.trial_config import arm_template
 from tests.sweep.search_runs import ARMS, Fake, peak, plan
 
 

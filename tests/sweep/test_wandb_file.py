@@ -25,7 +25,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.wandb_file import files, write
-from blockyard.sweep.search.trials import arm_template
+from blockyard.sweep.search.trial_config import arm_template
 from tests.tiny import TINY, steps
 
 BASE = [*TINY, *steps(2, 2)]

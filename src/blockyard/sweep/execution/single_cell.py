@@ -25,7 +25,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search.trials import arm_template
+from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read
 

@@ -16,8 +16,8 @@ from blockyard.atomic_files import read_bytes
 _MOST_BYTES = 100_000_000
 _CLASSES = frozenset(
     {
-        ("blockyard.sweep.executor.base", "Outcome"),
-        ("blockyard.sweep.executor.base", "Task"),
+        ("blockyard.sweep.cells", "Outcome"),
+        ("blockyard.sweep.cells", "Task"),
         ("blockyard.sweep.executor._slurm_queue", "CellJob"),
         ("submitit.core.utils", "DelayedSubmission"),
     }

@@ -23,7 +23,8 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
-from blockyard.sweep.search.trials import AGAIN, Owner, Trials, arm_template
+from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.search.trials import AGAIN, Owner, Trials
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

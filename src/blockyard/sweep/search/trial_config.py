@@ -1,0 +1,74 @@
+"""The config of a trial: the arm's frozen config with the suggested values, checked like any other.
+
+Apart from `trials`, which tables of a sweep read without importing torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockyard.config.compose import Composed
+from blockyard.contracts import Issue
+from blockyard.sweep.cells import Variant
+from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+
+@dataclass
+class ArmTemplate:
+    """What all trials of an arm share.
+
+    variant: of the plan; overrides: base and arm, from which a family is composed where the space names one
+    """
+
+    variant: Variant
+    overrides: list[str]
+    outputs: str
+    composer: CellComposer
+    _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
+
+    def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+        """The complete config under a setting, its choices, and every reason why it cannot run."""
+        config = copy.deepcopy(self.variant.config) | {"seed": seed, "outputs": self.outputs}
+        choices = dict(self.variant.choices)
+        issues: list[Issue] = []
+        # Choices first: an option may belong to the new choice.
+        for key in sorted(setting, key=lambda key: "." in key):
+            if "." in key:
+                issues += _set_option(config, key, setting[key])
+            else:
+                issues += self._set_choice(config, choices, key, setting[key])
+        problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
+        return config, choices, problems
+
+    def _set_choice(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
+        key = (family, str(choice))
+        if key not in self._composed:
+            self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])
+        composed = self._composed[key]
+        if composed.issues or family not in composed.config:
+            return composed.issues or [Issue(family, "not a family of choices (see `blockyard list`)")]
+        config[family], choices[family] = copy.deepcopy(composed.config[family]), composed.choices.get(family)
+        return []
+
+
+def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTemplate | None:
+    """The template of an arm's trials, or None where the arm was refused."""
+    variant = next((each for each in plan.variants.values() if each.arm == arm), None)
+    if variant is None:
+        return None
+    overrides = next(each.overrides for each in plan.arms if each.name == arm)
+    return ArmTemplate(variant, [*(plan.question.get("base") or ()), *overrides], plan.outputs, composer)
+
+
+def _set_option(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
+    *path, last = key.split(".")
+    node: Any = config
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        return [Issue(key, "unknown option in this arm")]
+    node[last] = copy.deepcopy(value)
+    return []
