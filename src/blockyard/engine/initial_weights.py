@@ -6,15 +6,15 @@ import sys
 
 from blockyard.atomic_files import read_json
 from blockyard.engine import cost_card
-from blockyard.engine.setup_data import Run
-from blockyard.engine.setup_model import Model
+from blockyard.engine.setup_data import RunSetup
+from blockyard.engine.setup_model import BuiltModel
 from blockyard.errors import printable
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.rank import rank_of
 from blockyard.weights.continuation import plant
 
 
-def go_on(run: Run) -> bool:
+def go_on(run: RunSetup) -> bool:
     """Give a new run that goes on from a finished one the state in which that ended; whether this was done.
 
     Raises UserError where that state is not there any more.
@@ -26,7 +26,7 @@ def go_on(run: Run) -> bool:
     return True
 
 
-def prepare_tokenizers(run: Run, *, resume: bool) -> None:
+def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
     """Let tokenizers know the token ids that the weights were trained with, before data is read.
 
     Raises UserError where the source is not there any more, or has changed.
@@ -43,7 +43,7 @@ def prepare_tokenizers(run: Run, *, resume: bool) -> None:
             tokenizer.load_state(read_json(folder / name))
 
 
-def take_weights(run: Run, model: Model, *, rank: int, resume: bool) -> None:
+def take_weights(run: RunSetup, model: BuiltModel, *, rank: int, resume: bool) -> None:
     """Put the weights of the source into the model of a new run, print what was taken, and record it in run.json.
 
     Raises UserError where they do not fit, or are not those that the config names.
@@ -67,5 +67,5 @@ def take_weights(run: Run, model: Model, *, rank: int, resume: bool) -> None:
     folder.add_facts({"init": facts})
 
 
-def _has_checkpoint(run: Run) -> bool:
+def _has_checkpoint(run: RunSetup) -> bool:
     return any(run.folder.checkpoints.glob("*.ckpt"))

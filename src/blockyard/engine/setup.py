@@ -27,8 +27,8 @@ from blockyard.engine.kernel_record import KernelRecord
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
-from blockyard.engine.setup_data import Data, Run, load_data
-from blockyard.engine.setup_model import Model, build_model
+from blockyard.engine.setup_data import DataSetup, RunSetup, load_data
+from blockyard.engine.setup_model import BuiltModel, build_model
 from blockyard.engine.summary import sizes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
@@ -39,7 +39,7 @@ from blockyard.weights.parts import NEVER
 # What a run writes between its setup and its first step: run.json, tokenizer.json, repaired checkpoints.
 
 
-def record(run: Run, data: Data, model: Model, point: ResumePoint) -> Path | None:
+def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint) -> Path | None:
     """Write what other processes and later readers need, before the first step; return the checkpoint to load."""
     folder, components = run.folder, run.components
     fingerprint = components.data.fingerprint()
@@ -110,7 +110,7 @@ def prepare(
     callbacks: besides those of the config
     """
     components = build.Components(folder.config)
-    run = Run(folder, components, components.node("trainer"))
+    run = RunSetup(folder, components, components.node("trainer"))
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
     resume = go_on(run) or resume
     prepare_tokenizers(run, resume=resume)
@@ -160,7 +160,7 @@ def ignore_metrics(step: int, values: dict[str, float]) -> None:
     """The metrics of a process that does not write."""
 
 
-def _run_state(run: Run, data: Data, model: Model) -> RunState:
+def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
     """The learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
     total = _total_steps(options, data.layout.steps_per_epoch, warn=data.rank == 0)
@@ -190,7 +190,7 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
     )
 
 
-def _evaluator(run: Run, data: Data, model: Model, interrupts: Interrupts) -> Evaluator:
+def _evaluator(run: RunSetup, data: DataSetup, model: BuiltModel, interrupts: Interrupts) -> Evaluator:
     return Evaluator(
         objective=run.components.objective,
         batch_size=run.components.data.eval_batch_size,
@@ -202,7 +202,7 @@ def _evaluator(run: Run, data: Data, model: Model, interrupts: Interrupts) -> Ev
     )
 
 
-def _intervals(run: Run, layout: Layout) -> Intervals:
+def _intervals(run: RunSetup, layout: Layout) -> Intervals:
     return Intervals(
         seed=run.folder.seed,
         micro_batches=run.options.accumulate,
@@ -211,7 +211,7 @@ def _intervals(run: Run, layout: Layout) -> Intervals:
     )
 
 
-def _kernels(run: Run, data: Data, model: Model) -> KernelRecord:
+def _kernels(run: RunSetup, data: DataSetup, model: BuiltModel) -> KernelRecord:
     return KernelRecord(
         run.components.objective,
         data.splits.train,
@@ -221,7 +221,7 @@ def _kernels(run: Run, data: Data, model: Model) -> KernelRecord:
     )
 
 
-def _loader(run: Run, data: Data, *, start: int, stop: int) -> TrainingLoader:
+def _loader(run: RunSetup, data: DataSetup, *, start: int, stop: int) -> TrainingLoader:
     """Batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
     check_open_files(run.options.num_workers)

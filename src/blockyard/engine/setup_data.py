@@ -22,7 +22,7 @@ _PATIENCE = 600.0  # seconds other processes wait for the main one to prepare th
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSetup:
     """What is to be run: a folder, its components and its trainer options."""
 
     folder: RunFolder
@@ -31,7 +31,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSetup:
     """The splits, and this process's share of them."""
 
     splits: Splits
@@ -41,7 +41,7 @@ class Data:
     device: torch.device
 
 
-def load_data(run: Run) -> Data:
+def load_data(run: RunSetup) -> DataSetup:
     """Read the splits and lay them out over steps and processes. Ranks other than 0 wait for the main process."""
     folder, components, options = run.folder, run.components, run.options
     rank, device_type = rank_of(options.devices), options.device_type()
@@ -53,7 +53,7 @@ def load_data(run: Run) -> Data:
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
-    return Data(splits, layout, dataset, rank, device)
+    return DataSetup(splits, layout, dataset, rank, device)
 
 
 def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int, rank: int) -> Layout:

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from blockyard.engine import cost_card
-from blockyard.engine.setup_data import Data, Run
+from blockyard.engine.setup_data import DataSetup, RunSetup
 from blockyard.engine.threads import thread_count
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Model:
+class BuiltModel:
     """A model, and the precision that was decided for it; the number of threads is set."""
 
     model: nn.Module
@@ -24,12 +24,12 @@ class Model:
     threads: dict[str, Any]
 
 
-def build_model(run: Run, data: Data) -> Model:
+def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
     """Build the model on the CPU, decide precision and threads, and set the threads."""
     model = run.components.model(run.folder.seed)
     threads = _threads(run, data, model)
     torch.set_num_threads(threads["threads"])
-    return Model(model, _precision(run.folder, run.options, data.device), threads)
+    return BuiltModel(model, _precision(run.folder, run.options, data.device), threads)
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) ->
     return {"asked": "auto", "precision": "32", "why": "auto is 32 on a CPU"}
 
 
-def _threads(run: Run, data: Data, model: nn.Module) -> dict[str, Any]:
+def _threads(run: RunSetup, data: DataSetup, model: nn.Module) -> dict[str, Any]:
     """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
     options, components = run.options, run.components
     recorded = run.folder.facts().get("threads")
