@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from blockyard.cli import main
 from blockyard.commands.templates import TEMPLATES
 from blockyard.config import project_file
+from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import verify
+from tools import pages
 
 TINY_RUN = (
     *("trainer.max_steps=2", "trainer.limit_val=1", "trainer.limit_test=1", "model.dim=16", "model.depth=1"),
@@ -155,3 +158,56 @@ def test_families_are_completed() -> None:
     assert complete("blockyard new chan") == ["channel_mixer"]
     assert complete("blockyard new mod") == ["model"]
     assert complete("blockyard new norm m") == []
+
+
+def typed(line: str) -> int:
+    """The exit code of a command as it is printed, in this process."""
+    program, *arguments = shlex.split(line)
+    assert program == "blockyard"
+    return main(arguments)
+
+
+@pytest.fixture
+def _without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` leaves out `torch.compile`, which takes half a minute; the full suite holds components to it."""
+    quick = tuple(each for each in PROPERTIES if each.name != "compile")
+    assert len(quick) == len(PROPERTIES) - 1
+    monkeypatch.setattr("blockyard.verify.run.PROPERTIES", quick)
+
+
+LONGER = [family for family, template in TEMPLATES.items() if template.verified and family != "head"]
+
+
+@pytest.mark.usefixtures("_without_compilation")
+@pytest.mark.parametrize("family", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in TEMPLATES])
+def test_the_next_command_succeeds(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `new` prints as next works as it is printed."""
+    assert main(["new", family, "mine"]) == 0
+    (following,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    command, test = following.removeprefix("next: ").split("; ")
+    assert test == "python -m pytest tests/test_mine.py"
+    assert typed(command) == 0
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_the_command_that_explain_prints_succeeds(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The `train` line that `explain` prints of a new choice works as it is printed, and `list` shows the choice."""
+    assert main(["new", family, "mine"]) == 0
+    assert typed(f"blockyard list {family}") == 0
+    assert "mine" in capsys.readouterr().out
+    assert typed(f"blockyard explain {family}=mine") == 0
+    (train,) = (line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  blockyard train"))
+    assert typed(f"{train} debug=fast logger=none") == 0
+    assert len(list(here.glob("outputs/*/s0/summary.json"))) == 1
+
+
+@pytest.mark.usefixtures("_without_compilation")
+def test_the_commands_of_contributing_succeed(here: Path) -> None:
+    """The commands on a component of one's own work as the page prints them, with the files that it shows."""
+    page = pages.by_name()["CONTRIBUTING.md"]
+    pages.write_files(page, here)
+    (block,) = (block for block in pages.blocks(page) if block.body.startswith("blockyard list token_mixer"))
+    lines = list(block.commands())
+    assert [line.split()[1] for line in lines] == ["list", "explain", "check", "train", "verify"]
+    for line in lines:
+        assert typed(line) == 0, line
