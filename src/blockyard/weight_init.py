@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,8 @@ def _matrix(init: Init) -> None:
 
 
 def _convolution(init: Init) -> None:
-    fan_in = init.module.weight[0].numel()
+    weight: Any = init.module.weight
+    fan_in = weight[0].numel()
     init.normal("weight", std=1 / math.sqrt(fan_in))
     init.zeros("bias")
 
@@ -118,7 +120,8 @@ def _table(init: Init) -> None:
 def _recurrence(init: Init) -> None:
     """Uniform, as in torch: it keeps the size of the state."""
     for name, _ in init.module.named_parameters(recurse=False):
-        init.uniform(name, 1 / math.sqrt(init.module.hidden_size))
+        hidden_size: Any = init.module.hidden_size
+        init.uniform(name, 1 / math.sqrt(hidden_size))
 
 
 # By exact type: a subclass may use its parameters differently, so it has to declare its own.
@@ -143,7 +146,8 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
     On the meta device nothing is drawn, but the same errors are raised. Raises ValueError for a
     module with parameters of its own that declares no initial weights.
     """
-    std = model.ctx.init_std if hasattr(model, "ctx") else 0.02
+    ctx: Any = getattr(model, "ctx", None)
+    std = 0.02 if ctx is None else ctx.init_std
     done: set[int] = set()
     foreigners: list[str] = []
     for path, module in model.named_modules():

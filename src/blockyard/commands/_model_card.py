@@ -114,7 +114,8 @@ def _family(path: str, model: nn.Module, config: dict[str, Any]) -> str:
         family = next((family for kind, family in CLASSES if isinstance(module, kind)), None)
         if family:
             of_source = f"source_{family}"  # where the config has one, that of the encoder, or of all that is read
-            alone = locate(str(config["objective"]["_target_"])).reads == "source"
+            objective: Any = locate(str(config["objective"]["_target_"]))
+            alone = objective.reads == "source"
             return of_source if of_source in config and (alone or path.startswith(("encoder.", "source."))) else family
     if any(isinstance(module, Block) for module in around):
         # A block's own modules (gates, scales) are defined in its own file; the others are norms.

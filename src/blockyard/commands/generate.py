@@ -133,8 +133,8 @@ def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     result = generate_images(
         name, images["images"], label=images.get("class"), given=images.get("given", 0), **settings
     )
-    lines = [] if judge is None else [read_by(judge, result)]
-    lines += [distances(result)] if images.get("nearest") else []
+    lines = [] if judge is None else [str(read_by(judge, result))]
+    lines += [str(distances(result))] if images.get("nearest") else []
     path = result.loaded.folder.path / "samples.png" if out is None else out
     try:
         write_grid(result, path)

@@ -37,8 +37,10 @@ from blockyard.errors import UserError
 if TYPE_CHECKING:
     from blockyard.contracts import TextTokenizer
 
-KEYS = ("out", "tokenizer", "like", "pattern", "validation_fraction", "test_fraction", "split_by", "split_seed")
-KEYS += ("shard_mb", "workers", "column", "force", "allow")
+KEYS = (
+    *("out", "tokenizer", "like", "pattern", "validation_fraction", "test_fraction", "split_by", "split_seed"),
+    *("shard_mb", "workers", "column", "force", "allow"),
+)
 _EVERY = 5.0  # seconds between two lines where standard error is no terminal
 
 

@@ -292,7 +292,7 @@ def train(arguments: Sequence[str]) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # as Python ends a process
         traceback.print_exc()
-    threading._shutdown()  # waits for threads, as Python does at its end
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python does at its end
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

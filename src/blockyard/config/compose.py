@@ -83,7 +83,6 @@ def resolve(config: dict[str, Any], choices: dict[str, str | None], issues: list
     node = config.get(KEY)
     if not is_node(node):
         return
-    assert isinstance(node, dict)
     if node == default_node(KEY, "default"):
         del config[KEY]
         choices.pop(KEY, None)

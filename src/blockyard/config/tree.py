@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 ABSENT = object()
 
@@ -30,7 +30,7 @@ def get(config: Mapping[str, Any], key: str, absent: Any = ABSENT) -> Any:
     return value
 
 
-def is_node(value: Any) -> bool:
+def is_node(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether a value describes an object: a mapping with a `_target_`."""
     return isinstance(value, dict) and "_target_" in value
 

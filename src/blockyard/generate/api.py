@@ -235,7 +235,7 @@ def _prompt_tokens(texts: list[GeneratedText]) -> int:
     return sum(len(text.prompt_ids) for text in texts)
 
 
-def stream_to_terminal(run: str, prompts: Sequence[str], **settings: Any) -> Stats:
+def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Stats:
     """Write the prompts and their continuations to standard output and the cost to standard error.
 
     The first text is written as it comes; the others follow, each under a line with its number.

@@ -15,6 +15,7 @@ from blockyard.contracts import DrawsValues, Splits
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
+from blockyard.generate.draft import Run
 from blockyard.generate.patches import write_patches
 from blockyard.generate.request import check_device, check_options
 from blockyard.generate.sampling import Sampler
@@ -44,7 +45,7 @@ class GeneratedImages:
 
 
 def generate_images(
-    run: str | os.PathLike[str] | Loaded,
+    run: Run,
     count: int = 16,
     *,
     label: int | None = None,

@@ -53,7 +53,7 @@ def verify(path: str | Path, *, identity: str | None = None, seed: int | None = 
 
 
 def read(
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     identity: str | None = None,
     seed: int | None = None,

@@ -6,6 +6,8 @@ rounding only.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -132,7 +134,9 @@ def cached_decoding(model: nn.Module, length: int) -> None:
     inputs = token_ids(2, length)
     full = model(inputs)
     for sizes in ([1] * length, [3, 1, length - 4], [length - 2, 2], [length]):
-        cache, parts, start = model.init_cache(2), [], 0
+        cache: Any = model.init_cache(2)  # type: ignore[operator]
+        parts: list[Tensor] = []
+        start = 0
         for size in sizes:
             parts.append(model(inputs[:, start : start + size], cache=cache))
             start += size

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import ALIKE
@@ -48,7 +48,7 @@ def _end(value: float, values: Any) -> str | None:
     return f"the upper end of {low:.4g} to {high:.4g}" if share >= 1 - NEAR else None
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -28,7 +28,7 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[dict[str, Any
     for arm, own in of_arm.items():
         for name, (values, note, missing) in own.items():
             key = (name, *((metric, f"{value:.6g}") for metric, value in sorted(values.items())))
-            row = {
+            row: dict[str, Any] = {
                 "name": name,
                 "arms": [],
                 "value": values.get(metric),

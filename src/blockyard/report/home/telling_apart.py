@@ -51,4 +51,4 @@ def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int 
 
 
 def _hashable(value: object) -> Hashable:
-    return format_value(value) if isinstance(value, list | dict) else value  # type: ignore[return-value]
+    return format_value(value) if isinstance(value, list | dict) else value

@@ -91,7 +91,7 @@ MAX_DOTS = 300  # of predicted against true values
 def value_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
     """Return the errors in the units of the data, and pairs of true value and mean prediction over the runs."""
     target = runs[0]["target"].astype(np.float64)  # (n, V)
-    predicted = np.mean([run["prediction"] for run in runs], axis=0, dtype=np.float64)
+    predicted = np.asarray(np.mean([run["prediction"] for run in runs], axis=0, dtype=np.float64))
     finite = np.isfinite(target)
     errors = [np.where(finite, run["prediction"] - target, np.nan) for run in runs]
     pairs = np.stack([target[finite], predicted[finite]], axis=1)
@@ -133,7 +133,7 @@ def class_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
             "count": every.tolist(),
             "confidence": _numbers(_pooled(reliability, "confidence", every)),
             "accuracy": _numbers(_pooled(reliability, "accuracy", every)),
-            "ece": _number(np.mean([each.ece for each in reliability])),
+            "ece": _number(float(np.mean([each.ece for each in reliability]))),
             "ece_runs": [_number(each.ece) for each in reliability],
         },
     }

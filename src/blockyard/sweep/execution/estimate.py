@@ -230,16 +230,17 @@ def estimate(
     available = [value for value in flops if value is not None]
     total = math.fsum(available) if len(available) == len(flops) else None
     rate = finished.rate([value for value in available if value])
-    times: list[float] | None = []
+    times: list[float] | None
+    known_times: list[float] = []
     for cell, size in zip(cells, flops, strict=True):
         size = size if size is not None else (statistics.fmean(available) if available else None)
         if own := finished.seconds.get(cell.run.partition("/")[0].rpartition("-")[2]):
-            times.append(statistics.fmean(own))
+            known_times.append(statistics.fmean(own))
         elif rate and size is not None:
-            times.append(size / rate)
+            known_times.append(size / rate)
         else:
-            times = None
             break
+    times = known_times if len(known_times) == len(cells) else None
     if times is None:
         times = _measured(plan, cells, flops, data, measured)
         if times is None:

@@ -83,7 +83,13 @@ class SlurmExecutor(Executor):
         self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cpu_cores())
         self._cancel = cancel
         further = sbatch_options(sbatch)
-        options = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "exclude": exclude}
+        options: dict[str, Any] = {
+            "partition": partition,
+            "account": account,
+            "qos": qos,
+            "constraint": constraint,
+            "exclude": exclude,
+        }
         options |= {"additional_parameters": further, "array_parallelism": workers, "setup": list(setup) or None}
         self._submitter = Submitter(
             self._submitit,
