@@ -48,7 +48,7 @@ _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/faults/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _READER = "data/files/native_check.py"
-_HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
+_HYDRA, _YAML = "config/hydra_config.py", "atomic_files/strict_yaml.py"
 
 BUGS = (
     _bug("pickles-run", _FILE, "weights_only=True", "weights_only=False", CHECKPOINT),
@@ -100,7 +100,7 @@ BUGS = (
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
     _bug("hydra-visible", "config/user_folders.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
-    _bug("alias-bombs", _YAML, "if aliases > MAX_ALIASES:", "if aliases < 0:", SAFETY),
+    _bug("alias-bombs", _YAML, "if self.aliases > self.limits.aliases:", "if self.aliases < 0:", SAFETY),
     _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
     _bug("cores-ignored", "config/schema.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
     _bug("memory-ignored", "config/trial_build.py", "need.total <= there", "need.total >= 0", BOUNDS),

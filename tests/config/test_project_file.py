@@ -82,9 +82,11 @@ def test_it_can_be_switched_off(project: Path, monkeypatch: pytest.MonkeyPatch) 
         ("allow: [mine.norm]", "allow: 'mine.norm' is not the name of a package"),
         ("outputs: 3", "outputs: 3 is not a folder"),
         ("logger: {a: b}", "logger: {'a': 'b'} is not a list of names"),
+        ("a: &a [x]\nb: *a", "aliases are not allowed"),
+        ("allow: [a]\nallow: [b]", "'allow' is defined twice"),
         ("[1]", "holds a list, not `key: value` lines"),
-        ("a: [", "cannot be read: while parsing"),
-        ("a: !!python/object/apply:os.system [ls]", "cannot be read: could not determine a constructor"),
+        ("a: [", "line 1, column 5: "),
+        ("a: !!python/object/apply:os.system [ls]", "tags are not allowed"),
     ],
 )
 def test_a_mistake_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from blockyard.sweep.spec import strict_yaml
+from blockyard.sweep.spec import sweep_yaml
 from blockyard.sweep.spec.question import BadQuestionError, parse, read
 
 GOOD = """
@@ -33,7 +33,7 @@ ARMS = "arms: {a: [block=pre_norm], b: [block=post_norm]}"
 
 def problems(text: str, name: str = "file") -> list[str]:
     with pytest.raises(BadQuestionError) as caught:
-        parse(strict_yaml.parse(textwrap.dedent(text)), name=name)
+        parse(sweep_yaml.parse(textwrap.dedent(text)), name=name)
     return caught.value.problems
 
 
@@ -51,7 +51,7 @@ def test_a_good_file(tmp_path):
 
 
 def test_what_a_file_may_leave_out():
-    question = parse(strict_yaml.parse(f"claim: x\n{ARMS}"), name="x")
+    question = parse(sweep_yaml.parse(f"claim: x\n{ARMS}"), name="x")
     assert (question.baseline, question.seeds, question.base, question.metric) == ("a", (0, 1, 2), (), None)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.sweep.spec import strict_yaml
+from blockyard.atomic_files.strict_yaml import StrictYamlError
+from blockyard.sweep.spec import sweep_yaml
 from blockyard.sweep.spec.question import BadQuestionError, read
 
 
@@ -27,8 +28,8 @@ from blockyard.sweep.spec.question import BadQuestionError, read
     ],
 )
 def test_hostile_yaml(text, said):
-    with pytest.raises(strict_yaml.UnreadableError, match=None) as caught:
-        strict_yaml.parse(text)
+    with pytest.raises(StrictYamlError, match=None) as caught:
+        sweep_yaml.parse(text)
     assert said in str(caught.value)
 
 
@@ -40,7 +41,7 @@ def test_files_that_are_no_text(tmp_path, content):
 
 
 def test_values_mean_the_same_as_on_the_command_line():
-    read_ = strict_yaml.parse(
+    read_ = sweep_yaml.parse(
         "a: 3e-4\nb: on\nc: 12:30\nd: 0x1f\ne: 2020-01-01\nf: {5e-4: 1, 1: 2, true: 3}\ng: ~\nh: .5"
     )
     assert read_ == {

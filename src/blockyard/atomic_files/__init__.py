@@ -6,7 +6,8 @@ removes.
     replace.py     any file, and JSON with a checksum on request; removing what was left
     owner.py       whether another user decides what a file holds
     csv_text.py    CSV for spreadsheets
-    yaml_file.py   YAML
+    strict_yaml.py YAML that may come from a stranger: what every reader of YAML refuses
+    yaml_file.py   YAML of plain data, written here
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from blockyard.atomic_files.replace import read_bytes, write_text
-
-_MAX_BYTES = 4_000_000
+from blockyard.atomic_files.replace import write_text
+from blockyard.atomic_files.strict_yaml import StrictLoader, StrictYamlError, load_mapping, read_text
 
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:
@@ -18,12 +17,12 @@ def write_yaml(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping. Raises ValueError if it is damaged, too large or uses aliases."""
+    """Return the mapping in a file. Raises ValueError if it is damaged or refused by `strict_yaml`."""
     try:
-        value = yaml.load(read_bytes(path, _MAX_BYTES).decode("utf-8"), Loader=_Loader)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        value = load_mapping(read_text(path, StrictLoader.limits))
+    except StrictYamlError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(value, dict):
+    if value is None:
         raise ValueError(f"{path} is damaged: expected a mapping")
     return value
 
@@ -37,18 +36,3 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_multi_representer(tuple, lambda dumper, value: dumper.represent_list(list(value)))
 _Dumper.add_multi_representer(Path, lambda dumper, value: dumper.represent_str(str(value)))
 _Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
-
-
-class _Loader(yaml.SafeLoader):
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        # A few nested aliases can expand to billions of nodes; files written here have none.
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("aliases are not allowed here")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        others = [key for key in mapping if not isinstance(key, str)]
-        if others:
-            raise ValueError(f"the key {others[0]!r} is not text")
-        return mapping

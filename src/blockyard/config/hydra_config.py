@@ -64,7 +64,7 @@ ALLOW = Issue("allow", "is taken from the command line only, not from a file", [
 _FILLED = {"overrides", "runtime", "searchpath"}
 
 
-class Reaching(ValueError):  # noqa: N818 - it is reported, not raised to a caller
+class ReachingError(ValueError):
     """Files changed keys that they may not change."""
 
     def __init__(self, issue: Issue) -> None:
@@ -134,15 +134,15 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _refuse_reaching(composed: DictConfig) -> None:
-    """Raise Reaching where files have set `allow`, or keys of Hydra itself."""
+    """Raise ReachingError where files have set `allow`, or keys of Hydra itself."""
     from omegaconf import OmegaConf
 
     if OmegaConf.to_container(composed, resolve=False).get("allow") not in ([], None):  # type: ignore[union-attr]
-        raise Reaching(ALLOW)
+        raise ReachingError(ALLOW)
     own, keys = _own_keys(), _hydra_keys(composed)
     changed = sorted(name for name in own.keys() | keys.keys() if own.get(name) != keys.get(name))
     if changed:
-        raise Reaching(Issue(f"hydra.{changed[0]}", f"a file of --config-dir {user_yaml.HYDRA}"))
+        raise ReachingError(Issue(f"hydra.{changed[0]}", f"a file of --config-dir {user_yaml.HYDRA}"))
 
 
 @lru_cache(maxsize=1)
@@ -214,9 +214,9 @@ def _resolved(
             issues += problems
             return {}, {}
         return _plain(config, issues), dict(choices)
-    except Reaching as reaching:
+    except ReachingError as reaching:
         issues.append(reaching.issue)
-    except user_yaml.UnsafeFile as unsafe:
+    except user_yaml.UnsafeFileError as unsafe:
         issues.append(Issue(str(unsafe.path), unsafe.reason))
     except RecursionError:
         issues.append(Issue("config", "a defaults list or an interpolation leads back to itself"))

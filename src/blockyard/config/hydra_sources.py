@@ -39,7 +39,7 @@ class UserFolder(ConfigSource):
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Read a file. Raises `user_yaml.UnsafeFile` where it is not sound."""
+        """Read a file. Raises `user_yaml.UnsafeFileError` where it is not sound."""
         text = user_yaml.read(self._path(self._normalize_file_name(config_path)))
         header = ConfigSource._get_header_dict(text[:512])
         return CountedFile(self.provider, str(self._path("")), OmegaConf.load(io.StringIO(text)), header)
@@ -83,7 +83,9 @@ class CountedFile(ConfigResult):
         if name == "defaults_list":
             CountedFile.reads += 1
             if CountedFile.reads > MAX_READS:
-                raise user_yaml.UnsafeFile(Path(self.path), f"its defaults lists lead to more than {MAX_READS:,} files")
+                raise user_yaml.UnsafeFileError(
+                    Path(self.path), f"its defaults lists lead to more than {MAX_READS:,} files"
+                )
         return super().__getattribute__(name)
 
 

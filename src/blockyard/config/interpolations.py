@@ -23,7 +23,7 @@ _RESOLVER = re.compile(r"\s*oc\.env\s*:")
 Path = tuple[str, ...]
 
 
-class _Refused(ValueError):  # noqa: N818 - caught below
+class _UnboundedError(ValueError):
     pass
 
 
@@ -34,8 +34,8 @@ def problems(config: DictConfig) -> Iterator[Issue]:
     plain = OmegaConf.to_container(config, resolve=False)
     try:
         if _size(plain, (), plain, {}) > LARGEST:
-            raise _Refused("its interpolations expand to more than a million values")
-    except _Refused as refused:
+            raise _UnboundedError("its interpolations expand to more than a million values")
+    except _UnboundedError as refused:
         yield Issue("config", str(refused))
 
 
@@ -49,19 +49,19 @@ def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> i
     if path in sizes:
         resolved = sizes[path]
         if resolved is None:
-            raise _Refused(f"{'.'.join(path)}: {value!r} leads back to itself")
+            raise _UnboundedError(f"{'.'.join(path)}: {value!r} leads back to itself")
         return resolved
     sizes[path] = None
     names = _ONE.findall(value)
     if len(names) != value.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):
-        raise _Refused(
+        raise _UnboundedError(
             f"{'.'.join(path)}: {value[:80]!r} is not allowed; an interpolation names one key, such as "
             "${model.dim}, or a variable, ${oc.env:NAME}"
         )
     targets = [_target(name.strip(), path) for name in names if ":" not in name]
     sizes[path] = size = len(value) + sum(_size(_at(target, root), target, root, sizes) for target in targets)
     if size > LARGEST:
-        raise _Refused(f"{'.'.join(path)}: {value[:80]!r} expands to more than a million values")
+        raise _UnboundedError(f"{'.'.join(path)}: {value[:80]!r} expands to more than a million values")
     return size
 
 

@@ -25,7 +25,6 @@ from blockyard.errors import UserError, did_you_mean, printable
 
 NAME = "blockyard.yaml"
 VARIABLE = "BLOCKYARD_PROJECT"
-LARGEST = 100_000  # bytes
 _LINKS = 40  # that are followed, as by the system
 KEYS = ("config_dirs", "allow", "outputs", "logger")
 # What each command takes of the file; commands that are not here take nothing.
@@ -155,7 +154,7 @@ def _unsafe(path: Path, reason: str) -> UserError:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    import yaml
+    from blockyard.atomic_files.strict_yaml import Limits, StrictYamlError, load_mapping, read_text  # imports yaml
 
     try:
         status = path.stat()
@@ -164,16 +163,11 @@ def _content(path: Path) -> dict[str, Any]:
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
             reason = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
             raise _unsafe(path, reason)
-        if status.st_size > LARGEST:
-            raise UserError(f"{path}: has {status.st_size:,} bytes, at most {LARGEST:,} are read")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        return load_mapping(read_text(path, Limits(size=100_000, depth=20))) or {}
+    except StrictYamlError as error:
+        raise UserError(f"{path}: {str(error)[:300]}") from error
+    except OSError as error:
         raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())[:300]}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: holds a {type(content).__name__}, not `key: value` lines")
-    return content
 
 
 def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:

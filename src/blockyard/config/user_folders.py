@@ -90,7 +90,7 @@ def _problems(folder: Path) -> list[tuple[str, str]]:
         for path in sorted((folder / family).glob("*.yaml")):
             try:
                 user_yaml.read(path)
-            except user_yaml.UnsafeFile as unsafe:
+            except user_yaml.UnsafeFileError as unsafe:
                 problems.append((str(unsafe.path), unsafe.reason))
     return problems
 

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from blockyard.atomic_files import read_bytes, replacing
 

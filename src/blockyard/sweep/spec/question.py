@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
-from blockyard.sweep.spec import budget, fields, file_paths, strict_yaml
+from blockyard.sweep.spec import budget, fields, file_paths, sweep_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of
 
@@ -128,8 +129,8 @@ class Question:
 def read(path: Path, seeds: int | None = None) -> Question:
     """The question in a file, with `seeds` in place of its own if given. Raises BadQuestionError with every problem."""
     try:
-        content, header = strict_yaml.read(path), strict_yaml.header(path)
-    except strict_yaml.UnreadableError as error:
+        content, header = sweep_yaml.read(path), sweep_yaml.header(path)
+    except StrictYamlError as error:
         raise BadQuestionError([f"{path}: {error}"]) from error
     content |= {} if seeds is None else {"seeds": seeds}
     question = parse(content, name=path.stem, path=str(path), header=header)
@@ -143,8 +144,8 @@ def command_keys(path: Path) -> tuple[list[str], list[str]]:
     Raises BadQuestionError where either is no list of names.
     """
     try:
-        content = strict_yaml.read(path)
-    except strict_yaml.UnreadableError:
+        content = sweep_yaml.read(path)
+    except StrictYamlError:
         return [], []  # `read` says what is wrong
     values = []
     for key in COMMAND_KEYS:
