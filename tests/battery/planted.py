@@ -99,7 +99,7 @@ BUGS = (
     _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
-    _bug("hydra-visible", "config/user_folders.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
+    _bug("hydra-visible", "config/hydra_sources.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if self.aliases > self.limits.aliases:", "if self.aliases < 0:", SAFETY),
     _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
     _bug("cores-ignored", "config/schema.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),

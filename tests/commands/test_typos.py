@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from blockyard.cli import main
 from blockyard.config import catalog
@@ -101,3 +102,10 @@ def test_info_needs_no_word(capsys: pytest.CaptureFixture[str]) -> None:
     for line in (["--info"], ["-i", "seed=1"], ["--info", "defaults"]):
         assert main(["train", *line]) == 0
         assert "Defaults List" in capsys.readouterr().out
+
+
+def test_what_hydra_prints_has_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that no YAML holds, with the overrides of them."""
+    assert main(["train", "--cfg", "job", "optimizer.lr=0.1", "seed=3"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["optimizer"]["lr"], shown["seed"], shown["optimizer"]["eps"]) == (0.1, 3, 1e-8)

@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from blockyard.commands._args import Args, Parser
 from blockyard.config import catalog, user_folders
@@ -175,22 +175,45 @@ def show(args: TrainArgs) -> int:
     expanded, replaced = expand(groups, folders)
     if replaced:
         sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
-    own = [text for text in args.overrides if text.partition("=")[0] != user_folders.KEY]
+    own = [_added(text) for text in args.overrides if text.partition("=")[0] != user_folders.KEY]
     _print(args, [*own, *(group for group in expanded if group not in groups), *user_folders.searchpath(folders)])
     return 0
 
 
+def _added(text: str) -> str:
+    """An override of a value as Hydra takes it where no file has the key: the defaults are in the signatures."""
+    key = text.partition("=")[0]
+    is_value = "=" in text and key.lstrip("+~").partition("@")[0] not in catalog.groups() and not key.startswith("~")
+    return f"++{text.lstrip('+')}" if is_value and not key.startswith("hydra.") else text
+
+
 def _print(args: TrainArgs, overrides: list[str]) -> None:
-    """Let Hydra print the config, or what it was composed of."""
+    """Let Hydra print the config with all defaults, or what it was composed of."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf, flag_override
     from omegaconf.errors import OmegaConfBaseException
+
+    from blockyard.config.placed_nodes import fill_defaults
 
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
+        composed_by_hydra = hydra.compose_config
+
+        def compose_whole(*arguments: Any, **options: Any) -> DictConfig:
+            config = composed_by_hydra(*arguments, **options)
+            own = [str(key) for key in config if key != "hydra"]
+            content = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.masked_copy(config, own)))
+            fill_defaults(content)
+            with flag_override(config, ["struct", "readonly"], False):
+                for key, value in content.items():
+                    config[key] = value
+            return config
+
+        hydra.compose_config = compose_whole  # type: ignore[method-assign]
         try:
             if args.cfg is not None:
                 hydra.show_cfg("config", overrides, args.cfg, args.package, resolve=args.resolve)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files.strict_yaml import Limits, StrictYamlError, load_mapping, read_text
 from blockyard.errors import UserError, did_you_mean, printable
 
 NAME = "blockyard.yaml"
@@ -154,8 +155,6 @@ def _unsafe(path: Path, reason: str) -> UserError:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    from blockyard.atomic_files.strict_yaml import Limits, StrictYamlError, load_mapping, read_text  # imports yaml
-
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
