@@ -25,7 +25,7 @@ def test_no_file_of_the_package_is_parsed_twice(monkeypatch):
     compose = compose_choices.__wrapped__
     compose(("block=parallel",))
     monkeypatch.setattr(OmegaConf, "load", lambda file: pytest.fail(f"{file} is parsed again"))
-    assert compose(("block=parallel",))[1]["block"] == "parallel"
+    assert compose(("block=parallel",)).choices["block"] == "parallel"
 
 
 def test_files_of_a_user_are_read_again(tmp_path):
@@ -34,8 +34,8 @@ def test_files_of_a_user_are_read_again(tmp_path):
     overrides = ("norm=mine", f"hydra.searchpath=[file://{tmp_path}]")
     for size in (1, 2):
         choice.write_text(f"_target_: blockyard.norm.rms.RmsNorm\nsize: {size}\n")
-        pickled, _ = compose_choices.__wrapped__(overrides)
-        assert pickle.loads(pickled).norm.size == size
+        composed = compose_choices.__wrapped__(overrides)
+        assert pickle.loads(composed.pickled).norm.size == size
 
 
 def test_what_is_set_in_a_config_does_not_reach_the_next_one():

@@ -40,7 +40,7 @@ def test_literals_are_set_as_omegaconf_sets_them(values, monkeypatch):
 def test_most_values_need_no_omegaconf(monkeypatch):
     assert hydra_config.literals(["++optimizer.lr=1e-3", "++model.depth=3"]) is not None
     compose([*SMALL])
-    monkeypatch.setattr(hydra_config, "_resolved", lambda *arguments: pytest.fail("OmegaConf was used"))
+    monkeypatch.setattr(hydra_config, "_resolve", lambda *arguments: pytest.fail("OmegaConf was used"))
     assert compose([*SMALL, "optimizer.lr=1e-3"]).config["optimizer"]["lr"] == 1e-3
 
 

@@ -16,10 +16,10 @@ from typing import Any, TypeGuard
 from pydantic import TypeAdapter, ValidationError
 
 from blockyard.config import catalog, presets, size_matching, user_folders
-from blockyard.config.hydra_config import Choices, Config, HydraConfig
+from blockyard.config.hydra_config import Choices, Config, HydraConfig, compose_groups
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
-from blockyard.config.overrides import sort_overrides
+from blockyard.config.overrides import SortedOverrides, sort_overrides
 from blockyard.config.placed_nodes import default_node, fill, fill_defaults, nested_choices
 from blockyard.config.schema import RESERVED, options
 from blockyard.config.targets import allow_of, allowed, locate
@@ -176,39 +176,70 @@ class Composed:
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
-    """The config of a command line, or of the first run of a multirun. Problems are collected, never raised."""
-    issues: list[Issue] = []
+    """Return the config of a command line, or of the first run of a multirun. Problems are collected, never raised.
+
+    Hydra composes the choices once. From that follow, one after the other: the *base*, of choices alone; the
+    *expanded* config, with nested choices filled in, which decides what keys there are; the *overridden* config, with
+    every known value set; and the *complete* one, with all defaults and the solved size.
+    """
     folders, problems = user_folders.folders(config_dirs, overrides)
-    issues += [Issue(where, what) for where, what in problems]
-    if issues:  # a folder that cannot be trusted is not composed from
-        return Composed({}, {}, (), issues)
+    if problems:  # a folder that cannot be trusted is not composed from
+        return Composed({}, {}, (), [Issue(where, what) for where, what in problems])
+    issues: list[Issue] = []
     ordered = sort_overrides(overrides, folders, issues, multirun)
     groups, replaced = presets.expand(ordered.groups, folders)
-    hydra = HydraConfig(groups, replaced, folders)
-    of_base: list[Issue] = []  # those of values that the overrides do not replace are found again
-    base, choices = hydra.compose([], of_base)
-    if not base:  # Hydra could not compose at all and has reported the reason
-        return Composed({}, {}, folders, [*issues, *of_base])
-    remove_options(base, choices, folders)
-    # Options that list nested choices come first: they decide which options there are.
-    listing = {f"{nested.key}.{nested.names}" for nested in nested_choices(base)}
-    early = [f"++{key}={value}" for key, value in ordered.values if key in listing]
-    if early:
-        base = hydra.compose(early, [])[0] or base
-        remove_options(base, choices, folders)
-    fill(base, folders)
-    retarget(base, ordered.values)
-    known_keys = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
-    values = []
-    for key, value in ordered.values:
-        issue = known_keys.issue(key, value)
-        issues += [issue] if issue else []
-        values += [] if issue else [f"++{key}={value}"]
-    issues += [] if values else of_base
-    config = hydra.compose(values, issues)[0] if values else base
-    if not config:
+    hydra, hydra_issues = compose_groups(groups, replaced, folders)
+    if hydra is None:
+        return Composed({}, {}, folders, [*issues, *hydra_issues])
+
+    base, base_issues = _with_values(hydra, (), folders)
+    if not base:
+        return Composed({}, {}, folders, [*issues, *base_issues, *hydra_issues])
+    expanded = _expanded(hydra, base, ordered.values, folders)
+    values, unknown = _known_values(expanded, hydra.choices, ordered.values, folders)
+    issues += unknown
+    if values:  # issues of the base that the values do not replace are reported again
+        overridden, value_issues = _with_values(hydra, values, folders)
+        issues += [*value_issues, *hydra_issues]
+    else:
+        overridden, issues = expanded, [*issues, *base_issues, *hydra_issues]
+    if not overridden:
         return Composed({}, {}, folders, issues)
-    remove_options(config, choices, folders)
+    return _completed(overridden, hydra.choices, ordered, folders, issues)
+
+
+def _with_values(hydra: HydraConfig, values: Sequence[str], folders: tuple[Path, ...]) -> tuple[Config, list[Issue]]:
+    """Return Hydra's config with values set in it, without the options that do not apply to its choices."""
+    config, issues = hydra.with_values(values)
+    if config:
+        remove_options(config, hydra.choices, folders)
+    return config, issues
+
+
+def _expanded(hydra: HydraConfig, base: Config, values: list[tuple[str, str]], folders: tuple[Path, ...]) -> Config:
+    """Return the base with its nested choices, those that the values list, and the classes that the values name."""
+    listing = {f"{nested.key}.{nested.names}" for nested in nested_choices(base)}
+    listed = [f"++{key}={value}" for key, value in values if key in listing]
+    config = (_with_values(hydra, listed, folders)[0] or base) if listed else base
+    fill(config, folders)
+    retarget(config, values)
+    return config
+
+
+def _known_values(
+    expanded: Config, choices: Choices, values: list[tuple[str, str]], folders: tuple[Path, ...]
+) -> tuple[list[str], list[Issue]]:
+    """Return the values whose keys exist, as `++key=value`, and the issues of the others."""
+    known_keys = KnownKeys(expanded, choices, allowed_packages(values), folders)
+    checked = [(key, value, known_keys.issue(key, value)) for key, value in values]
+    known = [f"++{key}={value}" for key, value, issue in checked if issue is None]
+    return known, [issue for _, _, issue in checked if issue is not None]
+
+
+def _completed(
+    config: Config, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
+) -> Composed:
+    """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
     _delete(config, ordered.deleted, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
 from blockyard.config.override_grammar import parse_override
@@ -18,6 +18,10 @@ from blockyard.errors import shortened
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+
+Config = dict[str, Any]
+Choices = dict[str, str | None]
+T = TypeVar("T")
 
 # Sets numbers, flags and names in a composed config without OmegaConf, which takes a hundred times longer.
 #
@@ -73,11 +77,8 @@ class ReachingError(ValueError):
 
 
 @lru_cache(maxsize=256)
-def compose_choices(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
-    """The config of choices alone with every default, unresolved and pickled, and the choice of each family.
-
-    Takes about 0.1 s.
-    """
+def compose_choices(overrides: tuple[str, ...]) -> Composition:
+    """Let Hydra compose choices alone, with every default; takes about 0.1 s. The only cache of composed configs."""
     from omegaconf import OmegaConf
 
     single, several = _apart(overrides)
@@ -93,7 +94,7 @@ def compose_choices(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
     config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     content = cast("Config", OmegaConf.to_container(config, resolve=False))
     fill_defaults(content)  # before values are set, which may interpolate any option
-    return pickle.dumps(OmegaConf.create(content)), choices
+    return Composition(pickle.dumps(OmegaConf.create(content)), choices)
 
 
 def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]]:
@@ -145,7 +146,7 @@ def _refuse_reaching(composed: DictConfig) -> None:
         raise ReachingError(Issue(f"hydra.{changed[0]}", f"a file of --config-dir {user_yaml.HYDRA}"))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _own_keys() -> dict[str, Any]:
     return _hydra_keys(_compose(()))
 
@@ -159,87 +160,127 @@ def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
     return {name: value for name, value in keys.items() if name not in _FILLED} | {"job": job}
 
 
-Config = dict[str, Any]
-Choices = dict[str, str | None]
+@dataclass(frozen=True)
+class Composition:
+    """What Hydra composed from choices alone, before any value is set.
+
+    pickled: the config, its interpolations unresolved; choices: the choice of each family
+    """
+
+    pickled: bytes
+    choices: Choices
+
+    def with_values(self, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+        """Return the resolved config with values (`++key=value`) set in it, and issues; {} where that fails.
+
+        A value that cannot be set is left out, so that the other problems are found too.
+        """
+        if not values:
+            pickled, issues = self._resolved
+            return pickle.loads(pickled), list(issues)
+        assignments = literals(values)
+        if assignments is not None and self._is_literal and not self._resolved[1]:
+            config: Config = pickle.loads(self._resolved[0])
+            if config and assign(config, assignments):
+                return config, []
+        return _resolve(self.pickled, values)
+
+    @cached_property
+    def _resolved(self) -> tuple[bytes, list[Issue]]:
+        """The config without values, pickled: that of every arm of a sweep in which only values differ."""
+        config, issues = _resolve(self.pickled, ())
+        return pickle.dumps(config), issues
+
+    @cached_property
+    def _is_literal(self) -> bool:
+        """Whether there are no interpolations, so that setting a value changes nothing else."""
+        return b"${" not in self.pickled
 
 
-@dataclass
+@dataclass(frozen=True)
 class HydraConfig:
-    """The config that Hydra composes from the choices of a command line.
+    """The config of the choices on a command line.
+
+    composition: of all choices
+    bare: without the preset, whose options do not apply to `replaced`, the families whose choice differs from its own
+    """
+
+    composition: Composition
+    bare: Composition | None = None
+    replaced: Sequence[str] = ()
+
+    @property
+    def choices(self) -> Choices:
+        """The choice of each family."""
+        return dict(self.composition.choices)
+
+    def with_values(self, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+        """As `Composition.with_values`."""
+        config, issues = self.composition.with_values(values)
+        if config and self.bare is not None:
+            bare, bare_issues = self.bare.with_values(values)
+            issues += [issue for issue in bare_issues if issue not in issues]
+            config |= {family: bare[family] for family in self.replaced if family in bare}
+        return config, issues
+
+
+def compose_groups(
+    groups: Sequence[str], replaced: Sequence[str], folders: tuple[Path, ...]
+) -> tuple[HydraConfig | None, list[Issue]]:
+    """Let Hydra compose the choices; None with an issue where it cannot.
 
     groups: `family=name`, those of a preset too; replaced: families whose choice differs from the preset's
     folders: the user's own config folders
     """
-
-    groups: list[str]
-    replaced: list[str]
-    folders: tuple[Path, ...] = ()
-
-    def compose(self, values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
-        """The resolved config with values (`++key=value`) set in it; empty where that fails, with an issue."""
-        if not values and not self.folders and not self.replaced:
-            pickled, choices, new_issues = _of_choices(tuple(self.groups))
-            issues += new_issues
-            return pickle.loads(pickled), dict(choices)
-        if not self.folders and not self.replaced and (assignments := literals(values)) is not None:
-            pickled, choices, group_issues = _of_choices(tuple(self.groups))
-            config = pickle.loads(pickled)
-            if config and not group_issues and _is_literal(tuple(self.groups)) and assign(config, assignments):
-                return config, dict(choices)
-        config, choices = _resolved(self.groups, self.folders, values, issues)
-        if config and self.replaced:  # the preset's options do not apply to what replaces its choice
-            own = [group for group in self.groups if not group.startswith(f"{presets.FAMILY}=")]
-            again: list[Issue] = []
-            bare = _resolved(own, self.folders, values, again)[0]
-            issues += [issue for issue in again if issue not in issues]
-            config |= {family: bare[family] for family in self.replaced if family in bare}
-        return config, choices
+    composition, issues = _composition(groups, folders)
+    if composition is None:
+        return None, issues
+    if not replaced:
+        return HydraConfig(composition), issues
+    without_preset = [group for group in groups if not group.startswith(f"{presets.FAMILY}=")]
+    bare, issues = _composition(without_preset, folders)
+    return HydraConfig(composition, bare, replaced), issues
 
 
-def _resolved(
-    groups: Sequence[str], folders: tuple[Path, ...], values: Sequence[str], issues: list[Issue]
-) -> tuple[Config, Choices]:
+def _composition(groups: Sequence[str], folders: tuple[Path, ...]) -> tuple[Composition | None, list[Issue]]:
+    # The user's own files may change while this process runs; the package's do not.
+    composed_by_hydra = compose_choices.__wrapped__ if folders else compose_choices
+    overrides = (*map(_as_hydra_names_it, groups), *user_folders.searchpath(folders))
+    return _reported(lambda: composed_by_hydra(overrides), None)
+
+
+def _resolve(pickled: bytes, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+    """Set values with OmegaConf and resolve interpolations."""
+    issues: list[Issue] = []
+
+    def resolved() -> Config:
+        config: DictConfig = pickle.loads(pickled)
+        issues.extend(issue for value in values for issue in _set(config, value))
+        problems = list(interpolations.problems(config))
+        issues.extend(problems)
+        return {} if problems else _plain(config, issues)
+
+    nothing: Config = {}
+    config, failures = _reported(resolved, nothing)
+    return config, issues + failures
+
+
+def _reported(function: Callable[[], T], failed: T) -> tuple[T, list[Issue]]:
+    """Return what a function returns; `failed` and an issue where Hydra, OmegaConf or a guard refuses."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    # The user's own files may change while this process runs; the package's do not.
-    composed_by_hydra = compose_choices.__wrapped__ if folders else compose_choices
     try:
-        named = [_as_hydra_names_it(group) for group in groups]
-        pickled, choices = composed_by_hydra((*named, *user_folders.searchpath(folders)))
-        config: DictConfig = pickle.loads(pickled)
-        # What cannot be set is left out, so that the other problems are found too.
-        issues += [issue for value in values for issue in _set(config, value)]
-        if problems := list(interpolations.problems(config)):
-            issues += problems
-            return {}, {}
-        return _plain(config, issues), dict(choices)
+        return function(), []
     except ReachingError as reaching:
-        issues.append(reaching.issue)
+        issue = reaching.issue
     except user_yaml.UnsafeFileError as unsafe:
-        issues.append(Issue(str(unsafe.path), unsafe.reason))
+        issue = Issue(str(unsafe.path), unsafe.reason)
     except RecursionError:
-        issues.append(Issue("config", "a defaults list or an interpolation leads back to itself"))
+        issue = Issue("config", "a defaults list or an interpolation leads back to itself")
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-        issues.append(Issue("config", _one_line(error)))
-    return {}, {}
-
-
-@lru_cache(maxsize=256)
-def _of_choices(groups: tuple[str, ...]) -> tuple[bytes, Choices, list[Issue]]:
-    """The resolved config of the package's own choices, pickled, with their issues: that of every arm of a sweep in
-    which only values differ.
-    """
-    issues: list[Issue] = []
-    config, choices = _resolved(groups, (), [], issues)
-    return pickle.dumps(config), choices, issues
-
-
-@lru_cache(maxsize=256)
-def _is_literal(groups: tuple[str, ...]) -> bool:
-    """Whether the package's own choices use no interpolation, so that setting a value changes nothing else."""
-    pickled, _ = compose_choices(tuple(_as_hydra_names_it(group) for group in groups))
-    return b"${" not in pickled
+        issue = Issue("config", _one_line(error))
+    return failed, [issue]
 
 
 def _plain(config: DictConfig, issues: list[Issue]) -> Config:
