@@ -18,11 +18,11 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
 from blockyard.config import catalog, user_yaml
-from blockyard.config.user_folders import SCHEME
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
+SCHEME = "userfolder"
 MAX_READS = 1_000  # of files by one composition
 
 

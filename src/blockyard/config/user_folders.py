@@ -20,7 +20,6 @@ from blockyard.config.local_path import url_problem
 from blockyard.config.override_grammar import parse_override
 
 KEY = "hydra.searchpath"
-SCHEME = "userfolder"
 
 
 def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -99,6 +98,8 @@ def searchpath(folders: Sequence[Path]) -> list[str]:
     """The override that makes Hydra read these folders, through `UserFolder`."""
     if not folders:
         return []
+    from blockyard.config.hydra_sources import SCHEME
+
     _register()
     paths = [f"'{SCHEME}://{quote(os.fsencode(folder))}'" for folder in folders]
     return [f"{KEY}=[{','.join(paths)}]"]
