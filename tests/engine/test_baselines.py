@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from blockyard.atomic_files import TEMPORARY, read_json, write_json
 from blockyard.cli import main
-from blockyard.contracts import SimpleModel
+from blockyard.contracts import Baseline, Baselines, SimpleModel
 from blockyard.data.splits import simple_models
 from blockyard.data.splits.images import ImageSplit
 from blockyard.engine import baselines as engine_baselines
@@ -56,6 +58,16 @@ def test_baselines_are_computed_once_for_all_runs_of_a_data_set(
     assert set(json.loads(file.read_text())) >= set(computed)
 
 
+def test_asking_for_a_name_computes_nothing() -> None:
+    """A run that finds every baseline in the file computes none again."""
+
+    def fail() -> dict[str, float]:
+        raise AssertionError("computed")
+
+    assert "linear" in Baselines([Baseline("linear", fail)])
+    assert "majority" not in Baselines([Baseline("linear", fail)])
+
+
 @pytest.mark.parametrize("error", [MemoryError("too many words"), RuntimeError("planted")])
 def test_a_baseline_that_fails_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, capsys: pytest.CaptureFixture[str]
@@ -89,19 +101,46 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_run_whose_baseline_is_killed_is_done(tmp_path: Path) -> None:
-    """As by a lack of memory: figures and reason are on disk, and the next seed goes on with the other baselines."""
-    words = ["train", *SHORT, f"outputs={tmp_path}"]
-    done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    (path,) = tmp_path.glob("*/s0")
-    folder = RunFolder.open(path)
-    assert folder.status.state == "done"
-    assert "test/accuracy" in folder.summary()["metrics"]
-    assert folder.summary()["baselines_missing"]["linear"] == engine_baselines.LOST
-    code, again = train(tmp_path, "seed=1")
+    """As by a lack of memory: figures and reason are on disk. The next run tries once more, those after it do not."""
+    for seed in ("0", "1"):
+        words = ["train", *SHORT, f"outputs={tmp_path}", f"seed={seed}"]
+        done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        (path,) = tmp_path.glob(f"*/s{seed}")
+        folder = RunFolder.open(path)
+        assert folder.status.state == "done"
+        assert "test/accuracy" in folder.summary()["metrics"]
+        assert folder.summary()["baselines_missing"]["linear"] == engine_baselines.LOST
+    code, again = train(tmp_path, "seed=2")
     assert code == 0
     assert set(again.summary()["baselines"]) == {"majority", "nearest_centroid"}
     assert again.summary()["baselines_missing"] == {"linear": engine_baselines.LOST}
+
+
+@pytest.mark.parametrize("entry", [{}, {"attempts": 1}, {"attempts": 2}], ids=str)
+def test_a_baseline_whose_process_was_killed_is_tried_again(tmp_path: Path, entry: dict[str, int]) -> None:
+    """A scheduler may have killed it: the next run of the task computes it, at most twice in all."""
+    assert train(tmp_path)[0] == 0
+    (file,) = (tmp_path / engine_baselines.FOLDER).glob("*.json")
+    write_json(file, read_json(file) | {"linear": {"missing": engine_baselines.LOST} | entry}, checked=True)
+    summary = train(tmp_path, "seed=1")[1].summary()
+    tried = entry.get("attempts", 1) < engine_baselines.MOST_ATTEMPTS
+    assert ("linear" in summary["baselines"]) == tried
+    assert ("linear" in summary.get("baselines_missing", {})) != tried
+
+
+def test_files_of_killed_runs_are_removed_beside_the_baselines(tmp_path: Path) -> None:
+    """A temporary file in outputs/.baselines goes once it is older than an hour; a younger one may have a writer."""
+    path = tmp_path / engine_baselines.FOLDER / "0123456789abcdef.json"
+    path.parent.mkdir()
+    old, young = (path.parent / f"{TEMPORARY}{path.name}-1-{mark * 8}" for mark in "ab")
+    for file, age in ((old, engine_baselines._LEFT + 60), (young, engine_baselines._LEFT - 60)):
+        file.touch()
+        os.utime(file, (time.time() - age,) * 2)
+    with engine_baselines._alone(path):
+        pass
+    assert not old.exists()
+    assert young.exists()
 
 
 def test_a_signal_ends_the_baselines_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

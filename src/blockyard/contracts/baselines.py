@@ -47,6 +47,9 @@ class Baselines(Mapping[str, Values]):
     def __getitem__(self, name: str) -> Values:
         return self._baselines[name].values()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._baselines  # that of Mapping asks for the value, which computes it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._baselines)
 

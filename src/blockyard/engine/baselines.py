@@ -37,6 +37,7 @@ log = logging.getLogger("blockyard")
 
 FOLDER = ".baselines"  # under the folder of runs
 LOST = "the process ended while it was computed"
+MOST_ATTEMPTS = 2  # of a baseline whose process ended: it may have been killed from outside, or for want of memory
 _VERSION = 1  # of what the baselines compute
 _LEFT = 3600.0  # seconds after which a temporary file has no writer any more
 _WAIT = 300.0  # seconds for another run that computes the same ones
@@ -84,17 +85,30 @@ def _of_summary(entries: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, dict[str, Any]]:
-    """The entry of each baseline: those of the file, and the others computed and added to it, one after the other."""
-    with _alone(path):
+    """The entry of each baseline: those of the file, and the others computed and added to it, one after the other.
+
+    An entry of the file: values, seconds and note, or missing; `attempts` where it is LOST.
+    """
+    with _alone(path) as alone:
         entries = {name: entry for name, entry in _read(path).items() if name in baselines}
         for name in baselines:
-            if name in entries:
+            attempts = _attempts(entries.get(name, {}))
+            # Beside another run, a lost one may be the one that the other computes at this moment.
+            if name in entries and (not alone or not 0 < attempts < MOST_ATTEMPTS):
                 continue
-            # Where the process does not survive it, the next run goes on with the others.
-            _write(path, entries | {name: {"missing": LOST}})
+            # Where the process does not survive it, a later run tries once more, then goes on with the others.
+            _write(path, entries | {name: {"missing": LOST, "attempts": attempts + 1}})
             entries[name] = _computed(baselines, name)
             _write(path, entries)
     return {name: entries[name] for name in baselines}
+
+
+def _attempts(entry: dict[str, Any]) -> int:
+    """Return how many processes have ended while they computed a baseline; an older file has no number for its one."""
+    attempts = entry.get("attempts", 1)
+    if entry.get("missing") != LOST:
+        return 0
+    return attempts if isinstance(attempts, int) else MOST_ATTEMPTS
 
 
 def _computed(baselines: Baselines, name: str) -> dict[str, Any]:
@@ -109,17 +123,18 @@ def _computed(baselines: Baselines, name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other run computes the same baselines, and keep others waiting."""
+def _alone(path: Path) -> Iterator[bool]:
+    """Wait until no other run computes the same baselines, and keep others waiting. Yield whether that succeeded."""
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError:
-        yield
+        yield False
         return
-    lock, deadline = RunLock(path), time.monotonic() + _WAIT
+    lock, deadline, alone = RunLock(path), time.monotonic() + _WAIT, False
     while True:
         try:
             lock.acquire()
+            alone = True
             remove_temporary(path.parent, untouched=_LEFT)  # what killed runs left; others may write beside it
             break
         except InUseError:
@@ -129,7 +144,7 @@ def _alone(path: Path) -> Iterator[None]:
         except UserError:  # a file system without locks
             break
     try:
-        yield
+        yield alone
     finally:
         lock.release()
 
