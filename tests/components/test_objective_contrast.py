@@ -16,7 +16,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Batch
 from blockyard.data.splits.order import take
 from blockyard.objective._contrast_metrics import distractors
-from blockyard.objective.masked_contrast import Contrast, MaskedContrast
+from blockyard.objective.masked_contrast import HiddenContrast, MaskedContrast
 
 WORDS = (
     *("data=dial_tones", "data.samples=24", "data.eval_samples=8", "tokenizer=char", "objective=masked_contrast"),
@@ -68,7 +68,7 @@ def test_distractors_are_equally_likely() -> None:
         assert share.sum() - share[list(others)].sum() == 0
 
 
-def random_case(equal: bool = False) -> tuple[torch.Tensor, Contrast]:
+def random_case(equal: bool = False) -> tuple[torch.Tensor, HiddenContrast]:
     generator = torch.Generator().manual_seed(1)
     prediction, frames = torch.randn(2, 3, 7, 5, generator=generator)
     hidden = torch.tensor([[1, 1, 1, 0, 0, 1, 1], [0, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0]]).bool()
@@ -76,7 +76,7 @@ def random_case(equal: bool = False) -> tuple[torch.Tensor, Contrast]:
         frames[0, 1] = frames[0, 0]
     negatives = distractors(hidden, torch.rand(3, 7, 4, generator=generator))
     truth = torch.zeros(3, 7, dtype=torch.int64).masked_fill(~hidden, Batch.ignore)
-    return prediction, Contrast(truth, negatives, frames)
+    return prediction, HiddenContrast(truth, negatives, frames)
 
 
 @pytest.mark.parametrize("equal", [False, True])

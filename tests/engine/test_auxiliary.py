@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Batch, Inputs
 from blockyard.engine import cost_card
-from blockyard.engine.module import Learner, LossMean, Settings
+from blockyard.engine.module import Learner, LearnerSettings, LossMean
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.optimizer.sgd import SGD
@@ -51,7 +51,7 @@ class Points:
 
 
 def learner(model: nn.Module) -> Learner:
-    return Learner(model, Classify(), SGD(lr=0.1), Constant(), Settings(total=2))
+    return Learner(model, Classify(), SGD(lr=0.1), Constant(), LearnerSettings(total=2))
 
 
 def test_auxiliary_losses_of_all_modules_are_added_to_the_loss_alone() -> None:

@@ -14,7 +14,7 @@ from blockyard.contracts import Batch, Inputs, Objective
 from blockyard.engine import setup_model
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
-from blockyard.engine.module import Learner, Settings
+from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder
@@ -70,7 +70,7 @@ def test_a_batch_or_a_piece_that_asks_for_nothing_counts_for_nothing(
             return super().forward(inputs.inputs)
 
     model = Scores(5, 5)
-    learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))
+    learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, LearnerSettings(total=1))
     batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=weight)
     loss = learner.training_step(learner.objective.prepare(batch), 0)
     loss.backward()

@@ -11,19 +11,19 @@ from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from blockyard.report.load.group_by import by_task
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 from tests.report.report_runs import ARMS, run, sweep
 
 OTHER = {"data": {"fingerprint": "e" * 64, "train": 10, "validation": 10, "test": 10}}
 
 
-def record(data: str, objective: str, fingerprint: str | None, seed: int = 0) -> RunRecord:
+def record(data: str, objective: str, fingerprint: str | None, seed: int = 0) -> LoadedRun:
     facts = {"choices": {"data": data, "objective": objective}}
     summary = {"data": {"fingerprint": fingerprint}} if fingerprint else {}
-    return RunRecord("", seed, Path("x"), "done", facts=facts, summary=summary)
+    return LoadedRun("", seed, Path("x"), "done", facts=facts, summary=summary)
 
 
-def names(records: list[RunRecord], by: str | None = None) -> list[str]:
+def names(records: list[LoadedRun], by: str | None = None) -> list[str]:
     return [str(task) for task in by_task(records, by)]
 
 

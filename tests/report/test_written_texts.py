@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 from blockyard.report.arms.written_texts import FILE, MAX_ROWS, MAX_TEXT, written_texts
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 
 
-def record(folder: Path, arm: str, texts: list[tuple[str, str, str]] | None, seed: int = 0) -> RunRecord:
+def record(folder: Path, arm: str, texts: list[tuple[str, str, str]] | None, seed: int = 0) -> LoadedRun:
     path = folder / arm / f"s{seed}"
     path.mkdir(parents=True)
     if texts is not None:
         rows = [{"source": a, "reference": b, "written": c, "exact": b == c} for a, b, c in texts]
         (path / FILE).write_text("".join(json.dumps(row) + "\n" for row in ({"scores": {}}, *rows)))
-    return RunRecord(arm, seed, path, "done")
+    return LoadedRun(arm, seed, path, "done")
 
 
 def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:

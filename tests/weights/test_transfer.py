@@ -11,7 +11,7 @@ from blockyard.errors import UserError
 from blockyard.model._embedding import scaled_coords
 from blockyard.position.learned import Learned
 from blockyard.weights.lora import Lora, add_lora
-from blockyard.weights.transfer import Layout, compare, load
+from blockyard.weights.transfer import WeightLayout, compare, load
 from tests.helpers import context, tiny
 
 
@@ -122,9 +122,9 @@ def test_values_that_are_not_finite_are_refused() -> None:
 
 def test_a_table_of_positions_is_resized_into_a_model() -> None:
     source, model = (tiny(axes=2, position="learned", sizes={"grid": grid}) for grid in ((2, 3), (4, 6)))
-    transfer = compare(model, shapes(source), None, head=True, theirs=Layout((2, 3)))
+    transfer = compare(model, shapes(source), None, head=True, theirs=WeightLayout((2, 3)))
     assert transfer.resized == {"position.table": ((6, 16), (24, 16))}
-    load(model, source.state_dict(), transfer, theirs=Layout((2, 3)))
+    load(model, source.state_dict(), transfer, theirs=WeightLayout((2, 3)))
     expected = model.position.resized("table", source.position.table, (2, 3))
     torch.testing.assert_close(model.position.table, expected)
 
@@ -133,7 +133,7 @@ def test_a_table_of_positions_is_resized_into_a_model() -> None:
 def test_the_row_of_the_mask_is_left_out_or_stays(theirs: bool, ours: bool) -> None:
     source, model = nn.Sequential(Lookup(6 + theirs)), nn.Sequential(Lookup(6 + ours))
     before = model[0].symbols.weight.detach().clone()
-    layouts = {"theirs": Layout(mask=theirs), "ours": Layout(mask=ours)}
+    layouts = {"theirs": WeightLayout(mask=theirs), "ours": WeightLayout(mask=ours)}
     transfer = compare(model, shapes(source), None, head=True, **layouts)
     assert transfer.resized == {"0.symbols.weight": ((6 + theirs, 4), (6 + ours, 4))}
     load(model, source.state_dict(), transfer, **layouts)

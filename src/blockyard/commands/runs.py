@@ -56,7 +56,7 @@ from blockyard.config.local_path import local_path
 from blockyard.config.option_text import integer
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.home.telling_apart import telling_apart
-from blockyard.runs.delete import Size, check_is_run, check_is_unchanged, delete, size_of
+from blockyard.runs.delete import FolderSize, check_is_run, check_is_unchanged, delete, size_of
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.index import records
 from blockyard.runs.lock import held
@@ -286,7 +286,7 @@ def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
     used = _sweeps_with(runs, outputs)
     count = f"{len(runs)} run{'s'[: len(runs) != 1]}"
     sizes = {run.path: size_of(run) for run in runs}
-    whole = Size(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
+    whole = FolderSize(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
     what = f"delete {count} ({whole}): {fold([run.name for run in runs])}"
     if used:
         what += f"; cells of {fold(used)}, which would be trained again"

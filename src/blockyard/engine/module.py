@@ -108,7 +108,7 @@ class LossMean:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LearnerSettings:
     """Training settings in addition to the components.
 
     total: steps in the whole run; clip: largest gradient norm, or None
@@ -156,7 +156,7 @@ class Learner(CheapHookName):
         objective: Objective,
         optimizer: OptimizerBuilder,
         schedule: Schedule,
-        settings: Settings,
+        settings: LearnerSettings,
     ) -> None:
         super().__init__()
         self.model = model

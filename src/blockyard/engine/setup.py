@@ -25,7 +25,7 @@ from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_wei
 from blockyard.engine.job import Job
 from blockyard.engine.kernel_record import KernelRecord
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
-from blockyard.engine.module import Learner, Settings
+from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
 from blockyard.engine.setup_data import DataSetup, RunSetup, load_data
 from blockyard.engine.setup_model import BuiltModel, build_model
@@ -164,7 +164,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
     """The learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
     total = _total_steps(options, data.layout.steps_per_epoch, warn=data.rank == 0)
-    settings = Settings(
+    settings = LearnerSettings(
         total=total,
         clip=options.gradient_clip,
         half=model.precision["precision"] == "16-mixed",

@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal["normal", "logistic"]
 OPEN = 1e6  # an edge so far away that nothing is beyond it; infinity has no gradient
 
 
-class Mixture(NamedTuple):
+class MixtureDensity(NamedTuple):
     """log_weight: (..., K), normalized; mean, log_scale: (..., K, V)."""
 
     log_weight: Tensor
@@ -24,14 +24,14 @@ class Mixture(NamedTuple):
     log_scale: Tensor
 
 
-def mixture_of(prediction: Tensor, values: int) -> Mixture:
+def mixture_of(prediction: Tensor, values: int) -> MixtureDensity:
     """Returns the mixture of what `head=mixture` gives: (..., K (1 + 2 V)), component by component."""
     parts = prediction.float().unflatten(-1, (-1, 1 + 2 * values))  # (..., K, 1 + 2 V)
     logit, mean, log_scale = parts.split([1, values, values], -1)
-    return Mixture(logit[..., 0].log_softmax(-1), mean, log_scale)
+    return MixtureDensity(logit[..., 0].log_softmax(-1), mean, log_scale)
 
 
-def log_density(mixture: Mixture, x: Tensor, kind: Kind) -> Tensor:
+def log_density(mixture: MixtureDensity, x: Tensor, kind: Kind) -> Tensor:
     """Returns the log density (...) of values x (..., V)."""
     z = (x[..., None, :] - mixture.mean) * (-mixture.log_scale).exp()  # (..., K, V)
     normal = kind == "normal"
@@ -39,7 +39,7 @@ def log_density(mixture: Mixture, x: Tensor, kind: Kind) -> Tensor:
     return torch.logsumexp(mixture.log_weight + (each - mixture.log_scale).sum(-1), -1)
 
 
-def log_mass(mixture: Mixture, low: Tensor, high: Tensor, kind: Kind) -> Tensor:
+def log_mass(mixture: MixtureDensity, low: Tensor, high: Tensor, kind: Kind) -> Tensor:
     """Returns the log probability (...) of a bin for each value, from `low` to `high` (..., V); +-OPEN is an open end.
 
     Source: Salimans et al. 2017, PixelCNN++ (arXiv 1701.05517), section 2.1
@@ -60,7 +60,7 @@ def _log_one_minus(x: Tensor) -> Tensor:
     return torch.log(-torch.expm1(x.clamp_max(-1e-6)))
 
 
-def draw(mixture: Mixture, kind: Kind, temperature: float, generator: torch.Generator) -> Tensor:
+def draw(mixture: MixtureDensity, kind: Kind, temperature: float, generator: torch.Generator) -> Tensor:
     """Returns values (V,) drawn from one mixture, (K,) and (K, V).
 
     temperature: divides the log weights and multiplies the scales; 0 is the mean of the heaviest component

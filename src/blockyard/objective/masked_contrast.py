@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torchmetrics
 
 
-class Contrast(NamedTuple):
+class HiddenContrast(NamedTuple):
     """What a batch is to be told apart.
 
     truth: (B, N) int64, 0 at hidden tokens, the index of the true one among the candidates; else `Batch.ignore`
@@ -86,7 +86,7 @@ class MaskedContrast(HiddenSound):
         mean, size = (part.to(frames.device) for part in self._scale)
         hidden = self.hidden(batch, key, frames.shape[1], tokens)
         truth, negatives = choose(batch, hidden, key, self.negatives)
-        return replace(batch, hidden=hidden, target=Contrast(truth, negatives, (frames - mean) / size))
+        return replace(batch, hidden=hidden, target=HiddenContrast(truth, negatives, (frames - mean) / size))
 
     def logits(self, prediction: Tensor, target: Any) -> Tensor:
         """Returns the similarities (B, N, 1 + K) of predictions (B, N, F) to the true frame and to the distractors."""
@@ -95,7 +95,7 @@ class MaskedContrast(HiddenSound):
         return similarities(prediction, frames, target.negatives, equal) / self.temperature
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, F); target: `Contrast`."""
+        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, F); target: `HiddenContrast`."""
         logits = self.logits(prediction, target)
         return F.cross_entropy(logits.flatten(0, 1), target.truth.flatten(), ignore_index=Batch.ignore)
 

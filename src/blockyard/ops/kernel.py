@@ -83,7 +83,7 @@ class Record(TypedDict):
     reason: str
 
 
-class _State:
+class _KernelState:
     """The records so far, None outside `record`; and the path of the layer that runs."""
 
     records: list[Record] | None = None
@@ -92,13 +92,13 @@ class _State:
 
 def recording() -> bool:
     """Whether kernels are being recorded."""
-    return _State.records is not None
+    return _KernelState.records is not None
 
 
 def note(kernel: str, reasons: list[str]) -> None:
     """Record the kernel of one call of `attend`, or of another attention, and why it takes none faster."""
-    if _State.records is not None:
-        _State.records.append({"layer": _State.layer, "kernel": kernel, "reason": "; ".join(reasons)})
+    if _KernelState.records is not None:
+        _KernelState.records.append({"layer": _KernelState.layer, "kernel": kernel, "reason": "; ".join(reasons)})
 
 
 def faster_in_float32(q: Tensor, k: Tensor, allowed: Tensor | None) -> bool:
@@ -155,31 +155,31 @@ def named_layers(model: nn.Module) -> Iterator[None]:
             name = f"{path}.token_mixer" if isinstance(module, Block) else path
 
             def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
-                _State.layer = name
+                _KernelState.layer = name
 
             handles.append(module.register_forward_pre_hook(enter))
     try:
         yield
     finally:
-        _State.layer = ""
+        _KernelState.layer = ""
         for handle in handles:
             handle.remove()
 
 
 def layer() -> str:
     """Returns the path of the token mixer that runs; empty outside `named_layers`."""
-    return _State.layer
+    return _KernelState.layer
 
 
 @contextmanager
 def _listen(model: nn.Module) -> Iterator[list[Record]]:
     """Collect the kernels that mixers of `model` note, each under the path of its layer."""
-    _State.records = []
+    _KernelState.records = []
     try:
         with named_layers(model):
-            yield _State.records
+            yield _KernelState.records
     finally:
-        _State.records = None
+        _KernelState.records = None
 
 
 def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:

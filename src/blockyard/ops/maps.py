@@ -53,7 +53,7 @@ class Seen:
         return sees.expand(shape)
 
 
-class _State:
+class _MapState:
     """The calls kept so far; None outside `listen`."""
 
     seen: list[Seen] | None = None
@@ -61,7 +61,7 @@ class _State:
 
 def listening() -> bool:
     """Whether calls are kept."""
-    return _State.seen is not None
+    return _MapState.seen is not None
 
 
 def note(
@@ -75,19 +75,19 @@ def note(
     rule: Callable[..., Tensor] = reference.weights,
 ) -> None:
     """Keep the arguments of a call of `attend`, or of another function with a `rule` for its weights."""
-    if _State.seen is not None:
-        _State.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, visibility, scale, rule))
+    if _MapState.seen is not None:
+        _MapState.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, visibility, scale, rule))
 
 
 @contextmanager
 def listen(model: nn.Module) -> Iterator[list[Seen]]:
     """Collect the calls of `attend` while `model` runs inside this context, in order."""
-    _State.seen = []
+    _MapState.seen = []
     try:
         with kernel.named_layers(model):
-            yield _State.seen
+            yield _MapState.seen
     finally:
-        _State.seen = None
+        _MapState.seen = None
 
 
 def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:

@@ -27,7 +27,7 @@ class Projection(NamedTuple):
         return F.linear(self.x, self.weight, self.bias)
 
 
-class _State:
+class _ProjectionState:
     """Whether heads may leave the logits to the loss."""
 
     allowed = False
@@ -36,14 +36,14 @@ class _State:
 @contextmanager
 def deferred(allowed: bool = True) -> Iterator[None]:
     """Inside this context a head may return a `Projection` in place of many logits, where `allowed`."""
-    before = _State.allowed
-    _State.allowed = allowed
+    before = _ProjectionState.allowed
+    _ProjectionState.allowed = allowed
     try:
         yield
     finally:
-        _State.allowed = before
+        _ProjectionState.allowed = before
 
 
 def defers(x: Tensor, outputs: int) -> bool:
     """Returns whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, from `LOGITS` on."""
-    return _State.allowed and x.numel() // x.shape[-1] * outputs >= LOGITS
+    return _ProjectionState.allowed and x.numel() // x.shape[-1] * outputs >= LOGITS

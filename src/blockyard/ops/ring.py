@@ -92,7 +92,7 @@ class Ring:
         return received, dist.batch_isend_irecv([*sends, *receives])
 
 
-class _State:
+class _RingState:
     """The ring in force."""
 
     ring: Ring | None = None
@@ -101,17 +101,17 @@ class _State:
 @contextmanager
 def sharing(ring: Ring | None) -> Iterator[None]:
     """Inside this context models cut their sequences among the processes of a ring; None changes nothing."""
-    before = _State.ring
-    _State.ring = ring
+    before = _RingState.ring
+    _RingState.ring = ring
     try:
         yield
     finally:
-        _State.ring = before
+        _RingState.ring = before
 
 
 def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
     """Returns this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
-    return (x, seq) if _State.ring is None else _State.ring.cut(x, seq)
+    return (x, seq) if _RingState.ring is None else _RingState.ring.cut(x, seq)
 
 
 def _part(seq: Seq, tokens: Tensor) -> Seq:

@@ -27,7 +27,7 @@ from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
 from blockyard.report.stats import effects
-from blockyard.report.stats.expectations import Outcome, evaluate
+from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
@@ -260,7 +260,7 @@ def _expect(text: str, values: Values, direction: str, margin: float | None, mis
     try:
         return evaluate(text, values, direction, margin=margin, missing=missing).as_dict()
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
-        return Outcome(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
+        return ExpectedOutcome(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
 
 
 def _effects(

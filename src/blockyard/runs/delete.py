@@ -26,7 +26,7 @@ _SEED = re.compile(r"s(?P<seed>[0-9]+)")
 
 
 @dataclass(frozen=True)
-class Size:
+class FolderSize:
     """What lies in a folder. Links count as themselves: what they lead to stays where it is."""
 
     files: int
@@ -36,10 +36,10 @@ class Size:
         return f"{self.files} file{'s'[: self.files != 1]}, {self.bytes / 1e6:.1f} MB"
 
 
-def size_of(run: RunFolder) -> Size:
+def size_of(run: RunFolder) -> FolderSize:
     """Return the number and size of a run's files."""
     sizes = [path.lstat().st_size for path in run.path.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return Size(len(sizes), sum(sizes))
+    return FolderSize(len(sizes), sum(sizes))
 
 
 def check_is_run(run: RunFolder, action: str) -> None:

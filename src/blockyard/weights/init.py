@@ -19,8 +19,8 @@ from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers, tied_layer
 from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw, unknown_part
 from blockyard.weights.sources import (
-    Facts,
     Source,
+    SourceFacts,
     facts,
     facts_of_run,
     find_source,
@@ -250,7 +250,7 @@ class Init:
             dtypes=stored.dtypes,
         )
 
-    def _facts(self, components: Components, source: Source) -> Facts | None:
+    def _facts(self, components: Components, source: Source) -> SourceFacts | None:
         """What a run says of its weights; None of a file, which says nothing."""
         return None if source.run is None else facts_of_run(source.run, allow_of(components.config))
 

@@ -30,7 +30,7 @@ from blockyard.runs.weights_file import WEIGHTS
 from blockyard.weights.library_source import KEY, converted_weights, files_to_watch, library_folder, library_of
 from blockyard.weights.lora import merged
 from blockyard.weights.safetensors_files import files_of_folder, read_files
-from blockyard.weights.transfer import Layout, content_hash
+from blockyard.weights.transfer import WeightLayout, content_hash
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Weights:
+class SourceWeights:
     """Tensors by name, on the CPU, and the hash of their content: names, types, shapes and values."""
 
     tensors: Mapping[str, Tensor]
@@ -113,16 +113,16 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
     return Source(run.path, (run.checkpoints / WHICH[which],), run)
 
 
-def read_weights(source: Source) -> Weights:
+def read_weights(source: Source) -> SourceWeights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
     # Token ids mean what the tokenizer learned, so that is a part of the content.
     states = [path.read_bytes() for path in source.tokenizer_states().values()]
     if source.library is not None:
         tensors = converted_weights(source.path)
-        return Weights(tensors, content_hash(tensors))
+        return SourceWeights(tensors, content_hash(tensors))
     if source.run is None or source.files[0].name == WEIGHTS:
         tensors = read_files(source.files)
-        return Weights(tensors, content_hash(tensors, states))
+        return SourceWeights(tensors, content_hash(tensors, states))
     (path,) = source.files
     try:
         content = read(path, identity=source.run.identity, seed=source.run.seed)
@@ -130,7 +130,7 @@ def read_weights(source: Source) -> Weights:
         raise UserError(f"{KEY}: {source.run.name} has no {path.name}; init.which names another checkpoint") from None
     saved: dict[str, Any] = content["state_dict"]
     tensors = merged({name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)})
-    return Weights(tensors, content_hash(tensors, states))
+    return SourceWeights(tensors, content_hash(tensors, states))
 
 
 def outline(source: Source) -> Outline:
@@ -188,14 +188,14 @@ def _safetensors(name: str, path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Facts:
+class SourceFacts:
     """Of a run or of a config. task: what its head predicts; layout: of its tokens"""
 
     task: str
-    layout: Layout
+    layout: WeightLayout
 
 
-def facts(components: Components) -> Facts:
+def facts(components: Components) -> SourceFacts:
     """What the weights of these components are for."""
     ctx, spec, config = components.context(), components.data.spec, components.config
     targets = {key: config[key]["_target_"] for key in ("head", "objective")}
@@ -205,10 +205,10 @@ def facts(components: Components) -> Facts:
         meaning = list(spec.class_names) or config["data"]["_target_"]
     task = json.dumps([targets, ctx.outputs, meaning], sort_keys=True)
     # Beside a source there are two sequences, whose tables of positions have grids of their own.
-    return Facts(task, Layout(ctx.tokens.grid if ctx.source is None else None, ctx.tokens.mask is not None))
+    return SourceFacts(task, WeightLayout(ctx.tokens.grid if ctx.source is None else None, ctx.tokens.mask is not None))
 
 
-def facts_of_run(run: RunFolder, allow: list[str]) -> Facts:
+def facts_of_run(run: RunFolder, allow: list[str]) -> SourceFacts:
     """The facts of a finished run. Raises UserError where it cannot be rebuilt, or needs a package not in `allow`."""
     return facts(components_of(run, allow))
 

@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """What resizing must know of a model's tokens besides the shapes of its weights.
 
     grid: of a full sequence; None if not known
@@ -38,13 +38,13 @@ class Layout:
     mask: bool = False
 
 
-UNKNOWN = Layout()
+UNKNOWN = WeightLayout()
 
 
 class Fitting:
     """Resizes tables to the tokens of a model: those of positions by their scheme, those of token ids by the mask."""
 
-    def __init__(self, model: nn.Module, theirs: Layout, ours: Layout) -> None:
+    def __init__(self, model: nn.Module, theirs: WeightLayout, ours: WeightLayout) -> None:
         self.theirs, self.ours = theirs, ours
         modules = dict(model.named_modules())
         names = {id(tensor): name for name, tensor in reversed(own_tensors(model).items())}
@@ -158,8 +158,8 @@ def compare(
     parts: tuple[str, ...] | None,
     *,
     head: bool,
-    theirs: Layout = UNKNOWN,
-    ours: Layout = UNKNOWN,
+    theirs: WeightLayout = UNKNOWN,
+    ours: WeightLayout = UNKNOWN,
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> Transfer:
     """What `model`, with or without additions of LoRA, takes of tensors with these shapes. Allocates nothing.
@@ -203,8 +203,8 @@ def load(
     source: Mapping[str, Tensor],
     transfer: Transfer,
     *,
-    theirs: Layout = UNKNOWN,
-    ours: Layout = UNKNOWN,
+    theirs: WeightLayout = UNKNOWN,
+    ours: WeightLayout = UNKNOWN,
 ) -> None:
     """Put the taken tensors of a source into a model. Raises UserError where one of them is not finite."""
     tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)

@@ -83,7 +83,7 @@ Value = TypeVar("Value")
 _SETTLED = 2.0  # seconds since the last change of a file
 
 
-class _State(NamedTuple):
+class _LoadedState(NamedTuple):
     """Of a file. A file that another one replaces has another inode."""
 
     path: str
@@ -95,7 +95,7 @@ class _State(NamedTuple):
 
 class _Key(NamedTuple):
     options: tuple[Any, ...]
-    files: tuple[_State, ...]
+    files: tuple[_LoadedState, ...]
 
 
 _entry: tuple[_Key, dict[str, Any]] | None = None
@@ -152,6 +152,6 @@ def _key(data: LoadedData, files: list[Path]) -> _Key | None:
         return None
 
 
-def _state(path: Path) -> _State:
+def _state(path: Path) -> _LoadedState:
     stat = path.stat()
-    return _State(str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    return _LoadedState(str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)

@@ -11,7 +11,7 @@ from blockyard.report.arms.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios
 from blockyard.report.load.metrics import metric_names
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference
@@ -94,7 +94,7 @@ def _difference(gap: Difference | None) -> dict[str, Any] | None:
     return {key: value for key, value in asdict(gap).items() if key != "deviation"} | {"effect_kind": EFFECT}
 
 
-def cell_row(record: RunRecord) -> dict[str, Any]:
+def cell_row(record: LoadedRun) -> dict[str, Any]:
     """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
     there = record.state not in ("missing", "refused")
     return {

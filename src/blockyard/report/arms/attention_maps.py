@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from blockyard.atomic_files import read_bytes, read_json
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 
 FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch
 MAX_MAPS = 60  # in all; each arm shows its first layers and heads
 
 
-def maps(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+def maps(records: Iterable[LoadedRun]) -> list[dict[str, Any]]:
     """Return the last maps of each arm's first run that has any: arm, seed, name of the layer, map."""
     by_arm: dict[str, list[dict[str, Any]]] = {}
     for record in records:
@@ -24,7 +24,7 @@ def maps(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
     return [each for saved in by_arm.values() for each in saved[:per_arm]][:MAX_MAPS]
 
 
-def _saved(record: RunRecord) -> list[dict[str, Any]]:
+def _saved(record: LoadedRun) -> list[dict[str, Any]]:
     try:
         saved = read_json(record.path / FILE)["maps"]
         last = max((each["step"] for each in saved), default=0)
@@ -68,7 +68,7 @@ MAX_BYTES = 2_000_000  # of a picture, which the page holds as text
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def pictures(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+def pictures(records: Iterable[LoadedRun]) -> list[dict[str, Any]]:
     """Return the pictures of each arm's first run that has any: arm, seed, name, image as a data URL."""
     by_arm: dict[str, list[dict[str, Any]]] = {}
     for record in records:
@@ -77,7 +77,7 @@ def pictures(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
     return [each for own in by_arm.values() for each in own][:MAX_PICTURES]
 
 
-def _pictures(record: RunRecord) -> list[dict[str, Any]]:
+def _pictures(record: LoadedRun) -> list[dict[str, Any]]:
     images = {name: _image(record, file) for name, file in FILES.items()}
     return [
         {"arm": record.arm, "seed": record.seed, "name": name, "image": image}
@@ -86,7 +86,7 @@ def _pictures(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _image(record: RunRecord, file: str) -> str | None:
+def _image(record: LoadedRun, file: str) -> str | None:
     """A PNG file as a data URL; None where it is missing, too large or no PNG: the page shows the rest."""
     try:
         content = read_bytes(record.path / file, MAX_BYTES)

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import ALIKE
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.status import now
 
 # Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.
@@ -54,7 +54,7 @@ def _number(value: Any) -> TypeGuard[int | float]:
 
 _MAX_NAMED = 6
 
-Fact = Callable[[RunRecord], Hashable]
+Fact = Callable[[LoadedRun], Hashable]
 
 
 def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
@@ -75,16 +75,16 @@ def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _fingerprint(run: RunRecord) -> Hashable:
+def _fingerprint(run: LoadedRun) -> Hashable:
     return str(run.data["fingerprint"])[:12] if run.data.get("fingerprint") else None
 
 
-def _split_sizes(run: RunRecord) -> Hashable:
+def _split_sizes(run: LoadedRun) -> Hashable:
     sizes = [run.data.get(part) for part in ("train", "validation", "test")]
     return None if None in sizes else "/".join(map(str, sizes))
 
 
-def _precision(run: RunRecord) -> Hashable:
+def _precision(run: LoadedRun) -> Hashable:
     precision = run.summary.get("precision")
     return precision.get("precision") if isinstance(precision, dict) else precision
 
@@ -156,12 +156,12 @@ def _load(arms: list[ArmRuns]) -> Iterator[str]:
         )
 
 
-def _git(run: RunRecord) -> dict[str, Any]:
+def _git(run: LoadedRun) -> dict[str, Any]:
     git = run.facts.get("git")
     return git if isinstance(git, dict) else {}
 
 
-def _commit(run: RunRecord) -> Hashable:
+def _commit(run: LoadedRun) -> Hashable:
     git = _git(run)
     if not git.get("commit"):
         return None
@@ -169,7 +169,7 @@ def _commit(run: RunRecord) -> Hashable:
 
 
 def _version(package: str) -> Fact:
-    def version(run: RunRecord) -> Hashable:
+    def version(run: LoadedRun) -> Hashable:
         versions = run.facts.get("versions")
         return versions.get(package) if isinstance(versions, dict) else None
 
@@ -186,7 +186,7 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
         if not arm.runs and arm.planned:
             yield f"{arm.name}: no setting is chosen yet; none has finished on all its seeds"
             continue
-        states: dict[str, list[RunRecord]] = {}
+        states: dict[str, list[LoadedRun]] = {}
         for run in arm.runs:
             if not run.done:
                 states.setdefault(run.state, []).append(run)
@@ -220,7 +220,7 @@ def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
         yield f"tested with the last weights instead of the best: {_listed(last)}"
 
 
-def _seeds(runs: list[RunRecord]) -> str:
+def _seeds(runs: list[LoadedRun]) -> str:
     """Return "seed 1" or "seeds 1, 2"."""
     return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}"
 
@@ -255,7 +255,7 @@ class MissingResult:
         return REASONS[self.verdict][0]
 
 
-def missing_result(arm: ArmRuns, metric: str, records: Sequence[RunRecord]) -> MissingResult | None:
+def missing_result(arm: ArmRuns, metric: str, records: Sequence[LoadedRun]) -> MissingResult | None:
     """Return why an arm has no value of a metric; None for an arm that has one.
 
     records: of the whole sweep, including runs of settings that were not chosen

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from blockyard.atomic_files import read_bytes
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 
 FILE = "written-test.jsonl"
 MAX_BYTES = 50_000_000
@@ -19,12 +19,12 @@ MAX_ROWS = 24  # those that most arms get wrong first
 MAX_TEXT = 300  # characters
 
 
-def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
+def written_texts(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
     """Return the texts of each arm's first run that has any, side by side; None without any.
 
     Only arms that wrote for the same sources stand side by side; the others are named in `left_out`.
     """
-    by_arm: dict[str, tuple[RunRecord, list[dict[str, Any]]]] = {}
+    by_arm: dict[str, tuple[LoadedRun, list[dict[str, Any]]]] = {}
     left_out: list[str] = []
     for record in records:
         if not record.done or record.arm in by_arm or len(by_arm) >= MAX_ARMS:
@@ -60,7 +60,7 @@ def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
     }
 
 
-def _read_samples(record: RunRecord) -> list[dict[str, Any]]:
+def _read_samples(record: LoadedRun) -> list[dict[str, Any]]:
     """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
     lines = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8").splitlines()[1:]
     samples = []

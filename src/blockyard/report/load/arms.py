@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config import tree
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
 
 
@@ -27,7 +27,7 @@ class ArmRuns:
     choices: dict[str, str | None] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     levels: dict[str, str] = field(default_factory=dict)
-    runs: list[RunRecord] = field(default_factory=list)
+    runs: list[LoadedRun] = field(default_factory=list)
     planned: int = 0
     chosen: dict[str, Any] | None = None
     tried: int | None = None
@@ -42,7 +42,7 @@ class ArmRuns:
         return {run.seed: value for run in self.runs if (value := run.value(metric)) is not None}
 
     @property
-    def done(self) -> list[RunRecord]:
+    def done(self) -> list[LoadedRun]:
         """The runs that finished."""
         return [run for run in self.runs if run.done]
 
@@ -59,7 +59,7 @@ class ComparisonInput:
 
     title: str
     arms: list[ArmRuns]
-    records: list[RunRecord]
+    records: list[LoadedRun]
     kind: str = "arms"
     question: dict[str, Any] | None = None
     baseline: str | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.metrics import default_metric
-from blockyard.report.load.run_record import RunRecord, read_run
+from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -40,7 +40,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     question = plan.question
     metric = plan.facts.get("metric") or {}
     refused = [
-        RunRecord(r.arm, 0, plan.folder, "refused", "; ".join(r.reasons), setting=dict(r.setting)) for r in plan.refused
+        LoadedRun(r.arm, 0, plan.folder, "refused", "; ".join(r.reasons), setting=dict(r.setting)) for r in plan.refused
     ]
     return ComparisonInput(
         title=plan.name,
@@ -58,7 +58,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     )
 
 
-def refuse_shared(records: list[RunRecord]) -> None:
+def refuse_shared(records: list[LoadedRun]) -> None:
     """Raise UserError where two arms have the same run: they built the same model."""
     arms: dict[str, dict[str, None]] = {}
     for record in records:
@@ -105,7 +105,7 @@ def _trials(plan: SweepPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _arm(plan: SweepPlan, index: int, records: list[RunRecord], chosen: dict[str, str]) -> ArmRuns:
+def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str, str]) -> ArmRuns:
     arm = plan.arms[index]
     variants = [variant for variant in plan.variants.values() if variant.arm == arm.name]
     selected = plan.variants.get(chosen.get(arm.name, ""))
@@ -125,7 +125,7 @@ def _arm(plan: SweepPlan, index: int, records: list[RunRecord], chosen: dict[str
     )
 
 
-def _tried(plan: SweepPlan, arm: str, records: list[RunRecord]) -> int | None:
+def _tried(plan: SweepPlan, arm: str, records: list[LoadedRun]) -> int | None:
     """Return how many settings of an arm gave a value or were pruned; None where nothing is tuned."""
     if plan.question.get("search"):
         trials = ((plan.facts.get("search") or {}).get("arms") or {}).get(arm, {}).get("trials") or []

@@ -19,7 +19,7 @@ from blockyard.report.load.arms import (
     semantic_options,
 )
 from blockyard.report.load.group_by import Runs, by_task, group_by
-from blockyard.report.load.run_record import RunRecord, read_run
+from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import CONFIG, RunFolder
 from blockyard.runs.identity import identity
 
@@ -69,7 +69,7 @@ def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:
     ]
 
 
-def _read_all(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
     records, warnings = [], []
     for path in paths:
         digits = path.name[1:]
@@ -82,7 +82,7 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
-def _by_identity(records: list[RunRecord], warnings: list[str]) -> tuple[dict[str, RunConfig], Runs]:
+def _by_identity(records: list[LoadedRun], warnings: list[str]) -> tuple[dict[str, RunConfig], Runs]:
     """Group the runs by identity, the arm that was started first in front."""
     every: Runs = {}
     for record in records:
@@ -109,7 +109,7 @@ def _by_identity(records: list[RunRecord], warnings: list[str]) -> tuple[dict[st
     return configs, runs
 
 
-def _config(runs: list[RunRecord], warnings: list[str]) -> dict[str, Any] | None:
+def _config(runs: list[LoadedRun], warnings: list[str]) -> dict[str, Any] | None:
     """Return the config that runs of one identity share, from the first that can be read."""
     problem = None
     for run in runs:
@@ -121,9 +121,9 @@ def _config(runs: list[RunRecord], warnings: list[str]) -> dict[str, Any] | None
     return None
 
 
-def _one_per_seed(runs: list[RunRecord]) -> list[RunRecord]:
+def _one_per_seed(runs: list[LoadedRun]) -> list[LoadedRun]:
     """Return one run for each seed. Raises UserError where two are finished: nothing says which one counts."""
-    best: dict[int, RunRecord] = {}
+    best: dict[int, LoadedRun] = {}
     for run in runs:
         other = best.get(run.seed)
         if other and other.done and run.done and other.path != run.path:

@@ -10,9 +10,9 @@ from typing import Any
 from blockyard.config import tree
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ArmRuns, RunConfig, choice_name, factors, format_value
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 
-Runs = dict[str, list[RunRecord]]  # identity of a config -> its runs, one for each seed
+Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for each seed
 
 
 def group_by(key: str, configs: dict[str, RunConfig], runs: Runs, warnings: list[str]) -> list[ArmRuns]:
@@ -79,7 +79,7 @@ def _arm(
     )
 
 
-def averaged(settings: Sequence[Sequence[RunRecord]]) -> dict[str, dict[int, float]]:
+def averaged(settings: Sequence[Sequence[LoadedRun]]) -> dict[str, dict[int, float]]:
     """Return metric -> seed -> mean over settings, for the seeds that every setting has."""
     by_seed = [{run.seed: run.metrics | run.cost for run in runs if run.done} for runs in settings]
     result: dict[str, dict[int, float]] = {}
@@ -110,18 +110,18 @@ _KEYS = ("data", "objective")
 
 
 @dataclass
-class Task:
+class GroupedTask:
     """Runs of one data set and one objective. name: `data=digits objective=classify`"""
 
     name: str
-    records: list[RunRecord] = field(default_factory=list)
+    records: list[LoadedRun] = field(default_factory=list)
 
     def __str__(self) -> str:
         count = len(self.records)
         return f"{self.name} ({count} run{'s' if count != 1 else ''})"
 
 
-def by_task(records: Sequence[RunRecord], by: str | None = None) -> list[Task]:
+def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[GroupedTask]:
     """Return the tasks of the runs, the one with the most runs first.
 
     Data is the same where its fingerprint is. A run that has recorded none, because it has not read its data yet, goes
@@ -132,14 +132,14 @@ def by_task(records: Sequence[RunRecord], by: str | None = None) -> list[Task]:
     family = (by or "").partition(".")[0]
     keys = [_key(record, without=family) for record in records]
     recorded = {key[:2]: key for key in keys if key[2] is not None}
-    groups: dict[tuple[str, str, str | None], Task] = {}
+    groups: dict[tuple[str, str, str | None], GroupedTask] = {}
     for record, key in zip(records, keys, strict=True):
         key = recorded.get(key[:2], key) if key[2] is None else key
-        groups.setdefault(key, Task(_name(key, keys))).records.append(record)
+        groups.setdefault(key, GroupedTask(_name(key, keys))).records.append(record)
     return sorted(groups.values(), key=lambda task: -len(task.records))
 
 
-def _key(record: RunRecord, *, without: str) -> tuple[str, str, str | None]:
+def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
     """The choices of data and objective, and the fingerprint of the data if there is one."""
     recorded = record.facts.get("choices")
     choices = recorded if isinstance(recorded, dict) else {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import KEYS
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 
 MORE = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "psnr", "ssim", "iou", "r2", "top1", "top5")
 LESS = ("loss", "perplexity", "bits_per_byte", "bits_per_dim", "error", "mse", "mae", "rmse", "nll", "fid")
@@ -24,7 +24,7 @@ def direction_by_name(metric: str) -> str | None:
     return "max" if last in MORE else "min" if last in LESS else None
 
 
-def directions(records: Iterable[RunRecord]) -> dict[str, str]:
+def directions(records: Iterable[LoadedRun]) -> dict[str, str]:
     """Return the better direction of each metric of the runs, where it is known."""
     recorded: dict[str, str] = {}
     names: dict[str, None] = {}
@@ -40,7 +40,7 @@ def directions(records: Iterable[RunRecord]) -> dict[str, str]:
     }
 
 
-def default_metric(records: Iterable[RunRecord]) -> str | None:
+def default_metric(records: Iterable[LoadedRun]) -> str | None:
     """Return the test twin of the metric that chose the checkpoints; without a record, a common test metric."""
     every = list(records)
     for record in every:
@@ -64,7 +64,7 @@ def direction_of(metric: str, recorded: dict[str, str], requested: str | None = 
     return direction
 
 
-def metric_names(records: Iterable[RunRecord]) -> list[str]:
+def metric_names(records: Iterable[LoadedRun]) -> list[str]:
     """Return the names of all metrics, those on test first."""
     names = dict.fromkeys(name for run in records for name in run.metrics)
     return sorted(names, key=lambda name: (not name.startswith("test/"), name))

@@ -16,7 +16,7 @@ State = Literal["done", "failed", "running", "queued", "interrupted", "missing",
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class LoadedRun:
     """One cell of a comparison.
 
     arm: its name; seed: its replicate; setting: of the tuned keys, key -> value
@@ -73,7 +73,7 @@ class RunRecord:
 
 def read_run(
     path: Path, *, arm: str = "", seed: int = 0, setting: dict[str, Any] | None = None, variant: str = ""
-) -> RunRecord:
+) -> LoadedRun:
     """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason."""
     cell: dict[str, Any] = {
         "arm": arm,
@@ -83,7 +83,7 @@ def read_run(
         "variant": variant,
     }
     if not (path / CONFIG).is_file():
-        return RunRecord(**cell, state="missing", reason="not started")
+        return LoadedRun(**cell, state="missing", reason="not started")
     status = read_status(path)
     facts, lost = _read_mapping(path / RUN)
     summary, damage = _read_mapping(path / SUMMARY) if status.finished else ({}, None)
@@ -92,7 +92,7 @@ def read_run(
         reason = damage or f"finished, but has no {SUMMARY}"
     elif status.finished and (names := _not_finite(summary.get("metrics"))):
         reason = f"not a finite number: {', '.join(names)}"
-    return RunRecord(**cell, state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
+    return LoadedRun(**cell, state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:

@@ -14,7 +14,7 @@ from typing import Any
 from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
 from blockyard.report.load.metrics import direction_by_name
-from blockyard.report.load.run_record import RunRecord, read_run
+from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import RUN
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -39,7 +39,7 @@ def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[l
 
     listed: the runs that came with a folder of many; runs named one by one stay
     """
-    trials: dict[_Study, list[RunRecord]] = {}
+    trials: dict[_Study, list[LoadedRun]] = {}
     arms_with_runs: set[Path] = set()  # parent folders of runs that are not trials
     for path in paths:
         study = _study(path) if path in listed else None
@@ -86,7 +86,7 @@ def _metric(study: _Study) -> tuple[str, str]:
     return name, str(metric.get("direction") or direction_by_name(name) or "min")
 
 
-def _best(runs: list[RunRecord], metric: str, direction: str) -> RunRecord | None:
+def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | None:
     sign = -1.0 if direction == "max" else 1.0
     scored = [(sign * value, run.run, run) for run in runs if (value := run.value(metric)) is not None]
     return min(scored, key=lambda entry: entry[:2])[2] if scored else None

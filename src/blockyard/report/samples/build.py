@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from blockyard.report.load.run_record import RunRecord
+from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.samples.views import views
 from blockyard.runs.predictions_file import TEST, read_predictions
 
@@ -221,10 +221,10 @@ MAX_DISPUTED = 24
 MAX_VIEWS = 160
 MAX_VALUES = 48  # of a sample with several values
 
-Runs: TypeAlias = "list[tuple[RunRecord, SamplePredictions]]"
+Runs: TypeAlias = "list[tuple[LoadedRun, SamplePredictions]]"
 
 
-def samples(records: Iterable[RunRecord]) -> dict[str, Any] | None:
+def samples(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
     """Return the tables and samples of the page; None where no run has predictions.
 
     Only runs of the same test samples can stand side by side: `left_out` names those that have others than most. The
@@ -251,7 +251,7 @@ def samples(records: Iterable[RunRecord]) -> dict[str, Any] | None:
     return result
 
 
-def _read(records: Iterable[RunRecord]) -> tuple[dict[str, Runs], list[str]]:
+def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
     """Return the predictions by arm, of runs of the same test samples, and why others are left out."""
     read: Runs = []
     problems: list[str] = []
@@ -290,7 +290,7 @@ def _key(predictions: SamplePredictions) -> tuple[object, ...]:
     return (predictions.kind, predictions.meta.get("fingerprint"), predictions["sample"].tobytes(), shape)
 
 
-def _class_names(record: RunRecord, predictions: SamplePredictions) -> list[str]:
+def _class_names(record: LoadedRun, predictions: SamplePredictions) -> list[str]:
     if predictions.kind != "classes":
         return []
     named = record.data.get("classes")

@@ -25,7 +25,7 @@ Verdict = Literal["supported", "contradicted", "undecided"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExpectedOutcome:
     """The verdict on an expectation, and the reason."""
 
     text: str
@@ -44,7 +44,7 @@ def evaluate(
     *,
     margin: float | None = None,
     missing: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> ExpectedOutcome:
     """Return whether the results support an expectation.
 
     values: arm -> seed -> value
@@ -72,7 +72,7 @@ def evaluate(
     )
     several = len(parts) > 1
     reason = "; ".join(f"{verdict}: {reason}" if several else reason for verdict, reason in parts)
-    return Outcome(text, whole, reason)
+    return ExpectedOutcome(text, whole, reason)
 
 
 def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:

@@ -11,7 +11,7 @@ from blockyard.runs.redact import is_secret_key, redact, redact_command, redact_
 FORMAT = 1
 
 
-class Nodes:
+class SharedNodes:
     """Distinct plain values. Two values are the same where their JSON is."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Nodes:
 
 def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
     """Variants and cells as plain data that refers to nodes by index."""
-    nodes = Nodes()
+    nodes = SharedNodes()
     packed = [
         [
             v.key,

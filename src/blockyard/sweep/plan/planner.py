@@ -19,7 +19,7 @@ from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import Arm, Cell, Refused, Variant
 from blockyard.sweep.plan import cell_settings, matched_widths
 from blockyard.sweep.plan.cell_composer import CellComposer
-from blockyard.sweep.plan.compact_json import Nodes
+from blockyard.sweep.plan.compact_json import SharedNodes
 from blockyard.sweep.plan.matched_widths import QUANTITIES
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
@@ -210,7 +210,7 @@ class _Planner:
     base: list[str]
     composer: CellComposer
     sizes: ModelSizes = field(default_factory=ModelSizes)
-    nodes: Nodes = field(default_factory=Nodes)
+    nodes: SharedNodes = field(default_factory=SharedNodes)
     variants: dict[str, Variant] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     metric: dict[str, str] = field(default_factory=dict)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from blockyard.contracts import Context, DataSpec
-from blockyard.weights.convert.rules import Rule
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule
+from blockyard.weights.convert.settings import LibrarySettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ class Foreign:
     """
 
     overrides: list[str]
-    rules: list[Rule]
+    rules: list[ConversionRule]
     data: DataSpec
     vocabulary: int | None = None
     outputs: int | None = None
@@ -99,7 +99,7 @@ class Converter:
     preset: str
     library: Library
     architecture: str
-    read: Callable[[Settings], Foreign]
+    read: Callable[[LibrarySettings], Foreign]
     write: Callable[[Trained], dict[str, Any]] | None = None
     model_type: str = ""
     others: tuple[str, ...] = ()

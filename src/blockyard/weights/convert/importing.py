@@ -35,7 +35,7 @@ from blockyard.runs.weights_file import WEIGHTS, write_weights
 from blockyard.tokenizer.pretrained import Pretrained
 from blockyard.weights.convert.converter import Foreign
 from blockyard.weights.convert.rules import convert
-from blockyard.weights.convert.source import Source, read_source, special_id
+from blockyard.weights.convert.source import LibrarySource, read_source, special_id
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,13 +96,15 @@ class Imported:
     """
 
     folder: Path
-    source: Source
+    source: LibrarySource
     loads: bool
     missing: list[str]
     unread: list[str]
 
 
-def converted(source: Source, components: Components, ctx: Any) -> tuple[dict[str, Tensor], list[str], list[str]]:
+def converted(
+    source: LibrarySource, components: Components, ctx: Any
+) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """The weights under our names, those of ours that are missing, and theirs that are not read. Raises UserError."""
     wanted = build(components, ctx).state_dict()
     names = {name for rule in source.foreign.rules for name in rule.theirs}
@@ -164,7 +166,7 @@ def import_weights(
     return Imported(folder, read, composition is not None, missing, unread)
 
 
-def _run(source: Source, overrides: Sequence[str]) -> Composed | None:
+def _run(source: LibrarySource, overrides: Sequence[str]) -> Composed | None:
     """The config of the run that the folder is; None where no data is known that suits the model."""
     if source.converter.partly:
         if overrides:
@@ -184,7 +186,7 @@ def _run(source: Source, overrides: Sequence[str]) -> Composed | None:
     return composed(source.converter.preset, source.foreign, [*defaults, *overrides])
 
 
-def _special(source: Source) -> list[str]:
+def _special(source: LibrarySource) -> list[str]:
     """The token ids that hide others, and that stand around what a decoder writes."""
     ids = source.config
     overrides = []
@@ -195,7 +197,7 @@ def _special(source: Source) -> list[str]:
     return overrides if mask is None else [*overrides, f"tokenizer.mask_id={mask}"]
 
 
-def _check_fit(source: Source, components: Components) -> None:
+def _check_fit(source: LibrarySource, components: Components) -> None:
     """Raises UserError where the data or the tokenizer has other sizes than the library's model."""
     ctx, wanted = components.context(), source.foreign
     sizes: dict[str, tuple[Any, Any]] = {
@@ -212,7 +214,7 @@ def _check_fit(source: Source, components: Components) -> None:
             )
 
 
-def _facts(source: Source, missing: list[str], unread: list[str]) -> dict[str, Any]:
+def _facts(source: LibrarySource, missing: list[str], unread: list[str]) -> dict[str, Any]:
     return {
         "preset": source.converter.preset,
         "overrides": source.foreign.overrides,

@@ -10,7 +10,7 @@ from typing import Any
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
 from blockyard.weights.convert.importing import architecture
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 # Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.
 _FREE = frozenset(
@@ -80,7 +80,7 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
         return wrong
     try:
         config = converter.write(run)
-        settings = Settings(config, converter.name)
+        settings = LibrarySettings(config, converter.name)
         foreign = converter.read(settings)
         settings.finish(converter.preset)
         reasons = list(_differences(converter, run, architecture(converter.preset, foreign)))

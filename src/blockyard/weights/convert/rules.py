@@ -20,7 +20,7 @@ KINDS = ("weight", "bias")
 
 
 @dataclass(frozen=True)
-class Rule:
+class ConversionRule:
     """Our weights `ours` are `to_ours` of theirs, and `theirs` are `to_theirs` of ours.
 
     Either may be empty: what only theirs has is checked by `to_ours`, and made from nothing by `to_theirs`.
@@ -34,7 +34,7 @@ class Rule:
     to_theirs: Map
     copies: tuple[str, ...] = ()
 
-    def named(self, **values: object) -> Rule:
+    def named(self, **values: object) -> ConversionRule:
         """The rule with the fields of its names filled in."""
 
         def fill(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -46,39 +46,41 @@ class Rule:
         return replace(self, ours=fill(self.ours), theirs=fill(self.theirs), copies=fill(self.copies))
 
 
-def same(ours: str, theirs: str) -> Rule:
+def same(ours: str, theirs: str) -> ConversionRule:
     """Equal weights."""
-    return Rule((ours,), (theirs,), _as_is, _as_is)
+    return ConversionRule((ours,), (theirs,), _as_is, _as_is)
 
 
-def reshaped(ours: str, theirs: str, shape: Sequence[int], own: Sequence[int]) -> Rule:
+def reshaped(ours: str, theirs: str, shape: Sequence[int], own: Sequence[int]) -> ConversionRule:
     """Equal numbers, theirs of `shape` and ours of shape `own`."""
     return mapped(ours, theirs, lambda x: x.reshape(*own), lambda x: x.reshape(*shape))
 
 
-def transposed(ours: str, theirs: str) -> Rule:
+def transposed(ours: str, theirs: str) -> ConversionRule:
     """Matrices that they store transposed."""
     return mapped(ours, theirs, _transpose, _transpose)
 
 
-def mapped(ours: str, theirs: str, to_ours: Callable[[Tensor], Tensor], to_theirs: Callable[[Tensor], Tensor]) -> Rule:
+def mapped(
+    ours: str, theirs: str, to_ours: Callable[[Tensor], Tensor], to_theirs: Callable[[Tensor], Tensor]
+) -> ConversionRule:
     """One weight of each side, with a map in each direction."""
-    return Rule((ours,), (theirs,), lambda x: [to_ours(x[0])], lambda x: [to_theirs(x[0])])
+    return ConversionRule((ours,), (theirs,), lambda x: [to_ours(x[0])], lambda x: [to_theirs(x[0])])
 
 
-def scaled(ours: str, theirs: str, factor: float) -> Rule:
+def scaled(ours: str, theirs: str, factor: float) -> ConversionRule:
     """Ours are theirs times `factor`."""
     return mapped(ours, theirs, lambda x: x * factor, lambda x: x / factor)
 
 
-def tied(ours: Sequence[str], theirs: str) -> Rule:
+def tied(ours: Sequence[str], theirs: str) -> ConversionRule:
     """One weight of theirs that several of ours share."""
-    return Rule(tuple(ours), (theirs,), lambda x: [x[0]] * len(ours), lambda x: [x[0]])
+    return ConversionRule(tuple(ours), (theirs,), lambda x: [x[0]] * len(ours), lambda x: [x[0]])
 
 
 def stacked(
     ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[tuple[Callable[[Tensor], Tensor], ...]] = ()
-) -> Rule:
+) -> ConversionRule:
     """Matrices (or biases) of theirs that we store below each other as one.
 
     sizes: outputs of each; maps: for each of theirs, what is done before stacking and after taking apart
@@ -91,26 +93,30 @@ def stacked(
         parts = whole[0].split(list(sizes))
         return [maps[i][1](each) if maps else each for i, each in enumerate(parts)]
 
-    return Rule((ours,), tuple(theirs), join, part)
+    return ConversionRule((ours,), tuple(theirs), join, part)
 
 
-def spare(theirs: str, *shape: int, dtype: torch.dtype = torch.float32) -> Rule:
+def spare(theirs: str, *shape: int, dtype: torch.dtype = torch.float32) -> ConversionRule:
     """A weight of theirs that no prediction depends on: not read where it is there, and written as zeros."""
-    return Rule((), (theirs,), lambda _: [], lambda _: [torch.zeros(shape, dtype=dtype)])
+    return ConversionRule((), (theirs,), lambda _: [], lambda _: [torch.zeros(shape, dtype=dtype)])
 
 
-def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[Rule]:
+def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[ConversionRule]:
     """Equal modules, ours -> theirs, of the given kinds of weights."""
     return [same(f"{ours}.{kind}", f"{theirs}.{kind}") for ours, theirs in names.items() for kind in kinds]
 
 
-def per_block(rules: Iterable[Rule], depth: int) -> list[Rule]:
+def per_block(rules: Iterable[ConversionRule], depth: int) -> list[ConversionRule]:
     """The rules for each block, whose number replaces `{n}`."""
     return [rule.named(n=n) for rule in rules for n in range(depth)]
 
 
 def convert(
-    rules: Sequence[Rule], weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, ignored: Iterable[str] = ()
+    rules: Sequence[ConversionRule],
+    weights: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    *,
+    ignored: Iterable[str] = (),
 ) -> dict[str, Tensor]:
     """Their weights under our names, in float32 where they are of lower precision.
 
@@ -158,7 +164,7 @@ def convert(
     return {name: converted[name].contiguous() for name in wanted if name in converted}
 
 
-def convert_back(rules: Sequence[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_back(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under their names. Raises UserError for one that no rule names."""
     left, converted = set(weights), dict[str, Tensor]()
     for rule in rules:

@@ -103,7 +103,7 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Settings:
+class LibrarySettings:
     """The keys of a config, each taken once; `finish` refuses those that are left.
 
     values: plain data; name: what messages call it, such as the path of the file

@@ -16,7 +16,7 @@ from blockyard.errors import UserError, did_you_mean, quoted
 from blockyard.runs.weights_file import WEIGHTS, read_weights, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.declared_sizes import Stored, mapping, names
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 from blockyard.weights.convert.timm_models import checked_arguments, describe
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 @dataclass(frozen=True)
-class Source:
+class LibrarySource:
     """What an import reads.
 
     foreign: the library's config in our terms; weights: by their names, as the converter's rules have them
@@ -85,7 +85,7 @@ class Source:
         return f"{self.converter.library} {self.architecture}"
 
 
-def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> Source:
+def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> LibrarySource:
     """Read a folder of a library's checkpoint, or a file of weights of a model of timm.
 
     preset: the converter to use; None takes the one that the config names
@@ -111,7 +111,7 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
     for file in files:
         weights |= read_weights(file)
     tokenizer = folder / TOKENIZER
-    return Source(
+    return LibrarySource(
         path=path,
         converter=converter,
         foreign=foreign,
@@ -165,7 +165,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _of_transformers(
     config: Mapping[str, Any], folder: Path, preset: str | None, stored: Stored
-) -> tuple[Converter, Settings]:
+) -> tuple[Converter, LibrarySettings]:
     kind = config.get("model_type")
     by_type = {each.model_type: each for each in converters().values() if each.library == "transformers"}
     if preset is None and (not isinstance(kind, str) or kind not in by_type):
@@ -189,7 +189,7 @@ def _of_transformers(
     first = special_id(folder / TOKENIZER, "[CLS]", "<s>")
     if first is not None:
         values.setdefault("cls_token_id", first)
-    return converter, Settings(values, str(folder / CONFIG), stored)
+    return converter, LibrarySettings(values, str(folder / CONFIG), stored)
 
 
 def special_id(path: Path, *names: str) -> int | None:
@@ -204,7 +204,7 @@ def special_id(path: Path, *names: str) -> int | None:
 
 def _of_timm(
     name: Any, config: Mapping[str, Any], preset: str | None, folder: Path, stored: Stored
-) -> tuple[Converter, Settings]:
+) -> tuple[Converter, LibrarySettings]:
     if not isinstance(name, str):
         raise UserError(f"{folder / CONFIG}: architecture={quoted(name)} is not the name of a model of timm")
     arguments = mapping(str(folder / CONFIG), "model_args", config.get("model_args") or {})
@@ -213,7 +213,7 @@ def _of_timm(
     kind, sizes = describe(name, checked_arguments(name, arguments, stored))
     if preset is not None and preset != kind:
         raise UserError(f"as={preset}: {name} of timm is like preset={kind}")
-    return converters()[kind], Settings(sizes, f"{name} of timm")
+    return converters()[kind], LibrarySettings(sizes, f"{name} of timm")
 
 
 def _hash(files: Iterable[Path]) -> str:

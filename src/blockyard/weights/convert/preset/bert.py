@@ -17,8 +17,8 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, stacked
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
+from blockyard.weights.convert.settings import LibrarySettings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 CLASSIFIER = "BertForSequenceClassification"
@@ -31,7 +31,9 @@ LAYER = {
 }
 
 
-def layers(names: dict[str, str], prefix: str, depth: int, dim: int, inner: str = "attention.self") -> list[Rule]:
+def layers(
+    names: dict[str, str], prefix: str, depth: int, dim: int, inner: str = "attention.self"
+) -> list[ConversionRule]:
     """Rules of blocks whose attention keeps queries, keys and values apart, or has none."""
     rules = modules({f"blocks.{{n}}.{ours}": f"{prefix}.{{n}}.{theirs}" for ours, theirs in names.items()})
     if inner:
@@ -41,7 +43,7 @@ def layers(names: dict[str, str], prefix: str, depth: int, dim: int, inner: str 
     return per_block(rules, depth)
 
 
-def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
+def table(module: str, to: Sequence[str], is_tied: bool) -> ConversionRule:
     """Our table of token ids: theirs plus the vector of the first token type. Back, that vector is zero.
 
     to: further weights of ours that are their table as it is (a head)
@@ -55,10 +57,10 @@ def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
     def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
 
-    return Rule(("embedder.symbols.weight", *to), (word_table, types, *more), to_ours, to_theirs)
+    return ConversionRule(("embedder.symbols.weight", *to), (word_table, types, *more), to_ours, to_theirs)
 
 
-def sizes(settings: Settings) -> tuple[list[str], int, int]:
+def sizes(settings: LibrarySettings) -> tuple[list[str], int, int]:
     """Overrides that BERT and FNet share, the width and the number of blocks."""
     dim, depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
     activation = settings.one_of("hidden_act", ACTIVATIONS, "gelu")
@@ -72,7 +74,7 @@ def sizes(settings: Settings) -> tuple[list[str], int, int]:
     return overrides, dim, depth
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """BERT's config as overrides."""
     overrides, dim, depth = sizes(settings)
     overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
@@ -98,7 +100,7 @@ def read(settings: Settings) -> Foreign:
     )
 
 
-def masked_head(is_tied: bool, module: str) -> list[Rule]:
+def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
     """Rules of the table of token ids, the positions and the head of masked language models."""
     transform = "cls.predictions.transform"
     head = modules({"head.hidden.proj": f"{transform}.dense", "head.hidden.norm": f"{transform}.LayerNorm"})
@@ -117,7 +119,7 @@ def is_spare(name: str) -> bool:
 
 
 def _classifier(
-    settings: Settings, overrides: list[str], rules: list[Rule], vocabulary: int, positions: int
+    settings: LibrarySettings, overrides: list[str], rules: list[ConversionRule], vocabulary: int, positions: int
 ) -> Foreign:
     """Of a class from the first token, [CLS], which is our class token: its vector and that of the first position."""
     labels = settings.optional_integer("num_labels") or len(settings.mapping("id2label") or (0, 1))
@@ -140,7 +142,7 @@ def _classifier(
     overrides += ["head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"]
     return Foreign(
         overrides,
-        [*rules, Rule(own, tuple(names), to_ours, to_theirs), *modules(head)],
+        [*rules, ConversionRule(own, tuple(names), to_ours, to_theirs), *modules(head)],
         DataSpec("text", (positions - 1,), variable=True, target="class", classes=labels),
         vocabulary,
         labels,

@@ -15,13 +15,13 @@ from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained
 from blockyard.weights.convert.preset.bert import LAYER, is_spare, layers, masked_head, shared, sizes
-from blockyard.weights.convert.rules import Rule, modules, spare
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, spare
+from blockyard.weights.convert.settings import LibrarySettings
 
 _PROJECTION = ("fnet.embeddings.projection.weight", "fnet.embeddings.projection.bias")
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """FNet's config as overrides."""
     settings.values = {"hidden_act": "gelu_new", **settings.values}
     overrides, dim, depth = sizes(settings)
@@ -51,7 +51,7 @@ def read(settings: Settings) -> Foreign:
     )
 
 
-def _projection(dim: int) -> Rule:
+def _projection(dim: int) -> ConversionRule:
     """The projection that ours has not: it must be the identity."""
 
     def check(parts: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -62,7 +62,7 @@ def _projection(dim: int) -> Rule:
             )
         return []
 
-    return Rule((), _PROJECTION, check, lambda _: [torch.eye(dim), torch.zeros(dim)])
+    return ConversionRule((), _PROJECTION, check, lambda _: [torch.eye(dim), torch.zeros(dim)])
 
 
 def write(run: Trained) -> dict[str, Any]:

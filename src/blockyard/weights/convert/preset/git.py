@@ -9,19 +9,19 @@ from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign
 from blockyard.weights.convert.preset.bert import LAYER, layers, sizes
 from blockyard.weights.convert.rules import modules, same
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = "transformers' GIT reads the features of a Vision Transformer of its own; the preset reads patches"
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the blocks over both as overrides."""
     overrides, dim, depth = sizes(settings)
     overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
     settings.must("position_embedding_type", "absolute")
     settings.must("tie_word_embeddings", False)
     settings.must("num_image_with_embedding", None)
-    vision = Settings(settings.mapping("vision_config"), f"{settings.name}: vision_config")
+    vision = LibrarySettings(settings.mapping("vision_config"), f"{settings.name}: vision_config")
     side, patch = vision.integer("image_size", 224), vision.integer("patch_size", 16)
     vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 1024)
     embeddings = "git.embeddings"

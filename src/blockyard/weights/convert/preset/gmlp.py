@@ -9,7 +9,7 @@ from typing import Any
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
 from blockyard.weights.convert.preset.mixer import mlp_mixer, mlp_mixer_settings
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 _LAYER = {
     "token_norm": "norm",
@@ -20,7 +20,7 @@ _LAYER = {
 }
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """A gMLP's sizes as overrides."""
     hidden, dim = settings.integer("hidden"), settings.integer("embed_dim")
     return mlp_mixer(settings, _LAYER, [f"token_mixer.expansion={hidden / dim!r}"])

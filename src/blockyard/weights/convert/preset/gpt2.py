@@ -10,8 +10,8 @@ from typing import Any
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, tied, transposed
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied, transposed
+from blockyard.weights.convert.settings import LibrarySettings
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"} | {
     "silu": "silu",
@@ -26,7 +26,7 @@ _MATRICES = {
 }
 
 
-def sizes(settings: Settings) -> tuple[list[str], int, int]:
+def sizes(settings: LibrarySettings) -> tuple[list[str], int, int]:
     """Overrides that GPT-2 and Image GPT share, the number of positions, and of blocks."""
     for key in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
         settings.must(key, False)
@@ -38,7 +38,7 @@ def sizes(settings: Settings) -> tuple[list[str], int, int]:
     return overrides, settings.integer("n_positions", 1024), depth
 
 
-def blocks(depth: int, kinds: tuple[str, ...]) -> list[Rule]:
+def blocks(depth: int, kinds: tuple[str, ...]) -> list[ConversionRule]:
     """Rules of the blocks, the positions and the norm behind them. kinds: of weights of a norm."""
     rules = [
         transposed(f"blocks.{{n}}.{ours}.{kind}", f"transformer.h.{{n}}.{theirs}.{kind}")
@@ -56,7 +56,7 @@ def is_buffer(name: str) -> bool:
     return bool(re.search(r"\.attn\.(masked_)?bias$", name))
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """GPT-2's config as overrides."""
     overrides, positions, depth = sizes(settings)
     vocabulary = settings.integer("vocab_size", 50257)

@@ -13,10 +13,10 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
 from blockyard.weights.convert.preset.gpt2 import ACTIVATIONS, blocks, is_buffer, shared, sizes
 from blockyard.weights.convert.rules import same
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """Image GPT's config as overrides. Its last token id is the start of an image, which is never predicted."""
     overrides, positions, depth = sizes(settings)
     vocabulary = settings.integer("vocab_size", 513)

@@ -11,8 +11,8 @@ from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import real_number
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, stacked, tied
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
+from blockyard.weights.convert.settings import LibrarySettings
 
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
 ACTIVATIONS = {
@@ -26,7 +26,7 @@ Maps = tuple[tuple[Any, ...], ...]
 AS_IS = (lambda x: x, lambda x: x)
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """Llama's config as overrides."""
     sizes = Sizes(settings)
     overrides = [*sizes.overrides, f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}"]
@@ -41,7 +41,7 @@ def read(settings: Settings) -> Foreign:
 class Sizes:
     """What the configs of Llama and Command-R share."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LibrarySettings) -> None:
         self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
         self.heads = settings.integer("num_attention_heads")
         self.kv_heads = settings.optional_integer("num_key_value_heads") or self.heads
@@ -65,7 +65,7 @@ class Sizes:
         if self.head_dim * self.heads != self.dim:
             self.overrides += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
 
-    def foreign(self, overrides: list[str], rules: list[Rule], is_tied: bool) -> Foreign:
+    def foreign(self, overrides: list[str], rules: list[ConversionRule], is_tied: bool) -> Foreign:
         """Everything as one."""
         context = min(self.positions, CONTEXT)
         return Foreign(
@@ -79,7 +79,7 @@ class Sizes:
         )
 
 
-def _rotary(settings: Settings) -> list[str]:
+def _rotary(settings: LibrarySettings) -> list[str]:
     """Of both ways to write it: keys of their own, and one mapping."""
     rope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
     settings.take("rope_scaling", None)
@@ -102,7 +102,7 @@ def _rotary(settings: Settings) -> list[str]:
     return overrides
 
 
-def decoder(sizes: Sizes, is_tied: bool, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[Rule]:
+def decoder(sizes: Sizes, is_tied: bool, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
     """Rules but for the second norm; those of blocks have `{n}`. maps: of queries, keys and values."""
     layer, table, rules = "model.layers.{n}", "model.embed_tokens.weight", []
     widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]

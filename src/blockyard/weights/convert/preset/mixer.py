@@ -11,7 +11,7 @@ from typing import Any
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
 from blockyard.weights.convert.preset.vit import images, patches, square
 from blockyard.weights.convert.rules import modules, per_block
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 _LAYER = {
     "token_norm": "norm1",
@@ -23,14 +23,14 @@ _LAYER = {
 }
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """A Mixer's sizes as overrides."""
     dim, hidden = settings.integer("embed_dim"), settings.integer("hidden")
     tokens = f"token_mixer.expansion={settings.integer('token_hidden') / dim!r}"
     return mlp_mixer(settings, _LAYER, [tokens, expansion(hidden, dim)])
 
 
-def mlp_mixer(settings: Settings, layer: Mapping[str, str], expansions: Sequence[str]) -> Foreign:
+def mlp_mixer(settings: LibrarySettings, layer: Mapping[str, str], expansions: Sequence[str]) -> Foreign:
     """A model of timm's class MlpMixer.
 
     layer: the modules of a block, ours and theirs; expansions: the overrides that give the widths of its MLPs

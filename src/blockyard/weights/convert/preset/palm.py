@@ -14,10 +14,10 @@ from torch import Tensor
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.preset.llama import AS_IS, Sizes, decoder, shared
 from blockyard.weights.convert.rules import per_block, scaled
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """Command-R's config as overrides."""
     sizes = Sizes(settings)
     settings.must("use_qk_norm", False)

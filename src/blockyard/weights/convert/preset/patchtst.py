@@ -12,7 +12,7 @@ import torch
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import modules, per_block, same, spare, stacked
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "norm_type": ("batchnorm",),
@@ -45,7 +45,7 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 _ENCODER = "model.encoder"
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """PatchTST's config as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, stacked
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
+from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = (
     "transformers' Perceiver has preprocessors, positions and a decoder of each task; the preset embeds pixels with "
@@ -28,7 +28,7 @@ _ELSEWHERE = [
 ]
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the latents and their blocks as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)
@@ -67,7 +67,7 @@ def read(settings: Settings) -> Foreign:
     )
 
 
-def _layer(ours: str, theirs: str, dim: int) -> list[Rule]:
+def _layer(ours: str, theirs: str, dim: int) -> list[ConversionRule]:
     names = {
         "token_norm": "attention.self.layernorm1",
         "token_mixer.proj_out": "attention.output.dense",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, expansion
 from blockyard.weights.convert.rules import modules, per_block, reshaped, same
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = (
     "timm's PoolFormer has four stages of their own widths, a norm over tokens and channels, and its last norm behind "
@@ -16,7 +16,7 @@ PARTLY = (
 )
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the first stage as overrides."""
     dim, depth, hidden = (settings.integer(key) for key in ("embed_dim", "depth", "hidden"))
     settings.take("stages")

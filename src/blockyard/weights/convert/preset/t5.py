@@ -12,13 +12,13 @@ from typing import Any
 from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import Rule, mapped, modules, per_block, same, scaled, stacked, tied
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, scaled, stacked, tied
+from blockyard.weights.convert.settings import LibrarySettings
 
 LENGTH = 512  # tokens of each side; the biases have no limit of their own
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """T5's config as overrides."""
     dim, heads = settings.integer("d_model", 512), settings.integer("num_heads", 8)
     width, hidden = settings.integer("d_kv", 64), settings.integer("d_ff", 2048)
@@ -71,7 +71,7 @@ def read(settings: Settings) -> Foreign:
     )
 
 
-def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int, gated: bool) -> list[Rule]:
+def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int, gated: bool) -> list[ConversionRule]:
     """Rules of one stack. inner: of all heads together."""
     layer, root = f"{stack}.block.{{n}}.layer", width**0.5
     queries = (lambda x: x * root, lambda x: x / root)

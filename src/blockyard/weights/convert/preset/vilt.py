@@ -9,7 +9,7 @@ from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign
 from blockyard.weights.convert.preset.bert import layers, sizes
 from blockyard.weights.convert.rules import mapped, modules, reshaped, same
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = "transformers' ViLT normalises its words before the blocks, which the preset does not"
 LAYER = {
@@ -21,7 +21,7 @@ LAYER = {
 }
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the blocks as overrides."""
     overrides, dim, depth = sizes(settings)
     overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, reshaped, same
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, reshaped, same
+from blockyard.weights.convert.settings import LibrarySettings
 
 _LAYER = {
     "token_norm": "norm1",
@@ -26,14 +26,14 @@ _LAYER = {
 }
 
 
-def images(settings: Settings) -> DataSpec:
+def images(settings: LibrarySettings) -> DataSpec:
     """The images and classes that a model of timm is for."""
     side = settings.integer("img_size", is_dimension=False)
     shape = (settings.integer("in_chans"), side, side)
     return DataSpec("image", shape, target="class", classes=settings.integer("num_classes"))
 
 
-def patches(settings: Settings, data: DataSpec, module: str) -> list[Rule]:
+def patches(settings: LibrarySettings, data: DataSpec, module: str) -> list[ConversionRule]:
     """Rules of the projection of patches, a convolution of theirs."""
     size, dim = settings.integer("patch_size"), settings.integer("embed_dim")
     channels = data.shape[0]
@@ -43,7 +43,7 @@ def patches(settings: Settings, data: DataSpec, module: str) -> list[Rule]:
     return [weight, same("embedder.proj.bias", f"{module}.proj.bias")]
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """A Vision Transformer's sizes as overrides."""
     dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
     settings.must("act", "GELU")
@@ -73,7 +73,7 @@ def read(settings: Settings) -> Foreign:
     )
 
 
-def _prefix(bare: bool, has_class: bool, registers: int) -> Rule:
+def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     """Class and register tokens, and positions, of which those tokens have some too unless `bare`."""
     tokens = (["cls_token"] if has_class else []) + (["reg_token"] if registers else [])
     ours = (["prefix.class_token"] if has_class else []) + (["prefix.registers"] if registers else [])
@@ -91,7 +91,7 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> Rule:
         table = own[-1] if bare else torch.cat([torch.zeros(sum(counts), own[-1].shape[1]), own[-1]])
         return [*(vector[None] for vector in own[:-1]), table[None]]
 
-    return Rule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
+    return ConversionRule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
 
 
 def write(run: Trained) -> dict[str, Any]:

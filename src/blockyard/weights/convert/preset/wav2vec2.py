@@ -13,8 +13,8 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, spare, stacked
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, spare, stacked
+from blockyard.weights.convert.settings import LibrarySettings
 
 RATE, SECONDS = 16000, 20
 # Of pre-training, of other tasks, and of masking in training.
@@ -54,7 +54,7 @@ _LAYER = {
 }
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """Wav2vec's config as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)
@@ -112,11 +112,11 @@ def _audio() -> DataSpec:
     return DataSpec("audio", (RATE * SECONDS,), variable=True, rate=RATE)
 
 
-def _positions() -> list[Rule]:
+def _positions() -> list[ConversionRule]:
     conv = "wav2vec2.encoder.pos_conv_embed.conv"
     names = (f"{conv}.parametrizations.weight.original0", f"{conv}.parametrizations.weight.original1")
     return [
-        Rule(("position.weight",), names, _joined, _apart),
+        ConversionRule(("position.weight",), names, _joined, _apart),
         same("position.constant", f"{conv}.bias"),
     ]
 

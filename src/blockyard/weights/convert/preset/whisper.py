@@ -14,8 +14,8 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import Rule, modules, per_block, same, tied
-from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
+from blockyard.weights.convert.settings import LibrarySettings
 
 RATE, HOP = 16000, 160  # samples a second, and from one frame to the next
 # Of other tasks, and of masking in training.
@@ -35,7 +35,7 @@ _ELSEWHERE = [
 _WAVES = "model.encoder.embed_positions.weight"
 
 
-def read(settings: Settings) -> Foreign:
+def read(settings: LibrarySettings) -> Foreign:
     """Whisper's config as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)
@@ -84,7 +84,7 @@ def _base(dim: int) -> float:
     return float(10000 ** (half / (half - 1)))
 
 
-def _stack(stack: str, to: str, depth: int, dim: int) -> list[Rule]:
+def _stack(stack: str, to: str, depth: int, dim: int) -> list[ConversionRule]:
     layer = f"model.{stack}.layers.{{n}}"
     names = {
         "token_norm": "self_attn_layer_norm",
@@ -103,7 +103,7 @@ def _stack(stack: str, to: str, depth: int, dim: int) -> list[Rule]:
     return [*per_block(rules, depth), *modules({f"{to}final_norm": f"model.{stack}.layer_norm"})]
 
 
-def _heads(ours: str, theirs: str, dim: int) -> Rule:
+def _heads(ours: str, theirs: str, dim: int) -> ConversionRule:
     """Queries, keys and values, of which keys have no bias."""
     names = [f"{theirs}.{each}_proj.weight" for each in "qkv"] + [f"{theirs}.{each}_proj.bias" for each in "qv"]
 
@@ -115,10 +115,10 @@ def _heads(ours: str, theirs: str, dim: int) -> Rule:
         q, _, v = own[1].split(dim)
         return [*own[0].split(dim), q, v]
 
-    return Rule((f"{ours}.weight", f"{ours}.bias"), tuple(names), join, part)
+    return ConversionRule((f"{ours}.weight", f"{ours}.bias"), tuple(names), join, part)
 
 
-def _waves(frames: int, dim: int) -> Rule:
+def _waves(frames: int, dim: int) -> ConversionRule:
     """The waves of the encoder's positions, which ours computes: what is stored must be them."""
     half = dim // 2
     speed = 10000.0 ** -(torch.arange(half, dtype=torch.float64) / (half - 1))
@@ -130,7 +130,7 @@ def _waves(frames: int, dim: int) -> Rule:
             raise UserError(f"{_WAVES} are not the waves of Whisper's paper, which ours computes")
         return []
 
-    return Rule((), (_WAVES,), check, lambda _: [waves])
+    return ConversionRule((), (_WAVES,), check, lambda _: [waves])
 
 
 def write(run: Trained) -> dict[str, Any]:
