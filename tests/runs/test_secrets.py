@@ -131,6 +131,73 @@ def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.Ca
     assert TOKEN not in "".join(capfd.readouterr())
 
 
+def test_trackio_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed to Trackio, config and names, holds no token."""
+    from blockyard.engine.loggers.base import presented
+    from blockyard.engine.loggers.trackio import Trackio
+    from tests.engine.loggers.logged_runs import run_folder
+
+    trackio = pytest.importorskip("trackio")
+    records: list[str] = []
+    monkeypatch.setattr(trackio, "init", lambda **options: records.append(repr(options)))
+    folder = run_folder(tmp_path, name=f"my {TOKEN}", data={"password": SECRET, "url": f"https://me:{SECRET}@host"})
+    Trackio().start(folder, presented(folder))
+    assert "model.dim" in records[0]
+    assert TOKEN not in records[0]
+    assert SECRET not in records[0]
+
+
+def test_pages_and_exported_weights_hold_no_token(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A token in a name, a tag or a project reaches no page of runs and no file beside exported weights."""
+    from blockyard.cli import main
+    from tests.tiny import DEBUG
+
+    outputs, exported = tmp_path / "outputs", tmp_path / "exported"
+    free = [f"name=my {TOKEN}", f"tags=[{TOKEN}]", f"outputs={outputs}"]
+    assert main(["train", *DEBUG, *free]) == 0
+    assert main(["runs", "--html", f"outputs={outputs}"]) == 0
+    assert main(["compare", str(outputs), f"outputs={outputs}"]) == 0
+    assert main(["export", "run=last", f"outputs={outputs}", f"to={exported}", "format=safetensors"]) == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix == ".html"]
+    assert [path for path in files if path.suffix == ".safetensors"]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in "".join(capfd.readouterr())
+
+
+def test_a_wandb_sweep_file_and_the_page_of_a_sweep_hold_no_token(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token in a claim, an arm, a setting or an override of a sweep is not written into what leaves its folder."""
+    import yaml
+
+    from blockyard.cli import main
+    from tests.tiny import TINY, steps
+
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "leak.yaml"
+    body = {
+        "claim": f"see https://me:{SECRET}@host and {TOKEN}",
+        "metric": "val/loss",
+        "base": [*TINY, *steps(2, 2), "logger=none", f"name={TOKEN}"],
+        "arms": {"pre": ["block=pre_norm"], "post": ["block=post_norm", f"tags=[{TOKEN}]"]},
+        "seeds": [0, 1],
+    }
+    file.write_text(yaml.safe_dump(body))
+    assert main(["sweep", str(file), "--to-wandb", f"outputs={tmp_path / 'o'}"]) == 0
+    printed = "".join(capfd.readouterr())
+    (written,) = (tmp_path / "wandb").glob("*.yaml")
+    assert main(["sweep", str(file), f"outputs={tmp_path / 'o'}"]) == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != file]
+    assert written in files
+    assert [path for path in files if path.suffix == ".html"]
+    for secret in (TOKEN, SECRET):
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    printed += "".join(capfd.readouterr())
+    assert TOKEN not in printed
+    assert SECRET not in printed
+
+
 @pytest.mark.parametrize("words", [["tag", TOKEN[:40]], ["note", f"see {TOKEN}"]], ids=["tag", "note"])
 def test_notes_take_no_secret(words: list[str]) -> None:
     """A tag or note with a token is refused before it is written; the message does not repeat it."""

@@ -47,7 +47,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         arms=[_arm(plan, index, records, chosen) for index in range(len(plan.arms))],
         records=[*records, *refused],
         kind=str(question.get("kind") or "arms"),
-        question=dict(question),
+        question=without_secrets(dict(question)),  # the plan in memory still has those of the sweep file
         baseline=question.get("baseline"),
         metric=question.get("metric") or metric.get("name") or default_metric(records),
         direction=metric.get("direction"),
@@ -113,10 +113,10 @@ def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str
     runs = [run for run in records if selected is not None and run.variant == selected.key]
     return ArmRuns(
         name=arm.name,
-        config=dict(shown.config) if shown else {},
+        config=without_secrets(dict(shown.config)) if shown else {},
         choices=dict(shown.choices) if shown else {},
-        overrides=tuple(arm.overrides),
-        levels=dict(arm.levels),
+        overrides=tuple(without_secrets(list(arm.overrides))),
+        levels=without_secrets(dict(arm.levels)),
         runs=runs,
         planned=len({cell.seed for cell in plan.cells}) or len(plan.question.get("seeds") or ()),
         chosen=dict(selected.setting) if selected and selected.setting else None,

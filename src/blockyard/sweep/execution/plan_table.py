@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from blockyard.sweep.cell.states import CellState, read_state
 from blockyard.sweep.cells import Cell
+from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.terminal import console, table
@@ -67,7 +68,7 @@ def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
 
 
 def _question(plan: SweepPlan) -> Iterator[str]:
-    question = plan.question
+    question = without_secrets(plan.question)
     yield f"{plan.name}: {question['claim']}"
     for key in ("source", "expect", "margin"):
         if question.get(key):
@@ -108,7 +109,7 @@ def _grid(status: PlanStatus, retry: bool) -> object:
             shown = [states.get(seed, "refused") for seed in seeds]
         else:
             shown = [_counts(plan, arm.name, Counter(_tuned_label(status, cell, due, retry) for cell in cells))]
-        grid.add_row(name, " ".join(arm.overrides) or "(base)", *size, *shown)
+        grid.add_row(name, " ".join(without_secrets(list(arm.overrides))) or "(base)", *size, *shown)
     return grid
 
 
