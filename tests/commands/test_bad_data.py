@@ -113,3 +113,25 @@ def test_bad_data_is_refused_with_its_place(
     error = capsys.readouterr().err
     assert message.replace("FOLDER", str(tmp_path)) in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("write", "option", "names"),
+    [
+        (table(texts(row2_label=7)), "data.label=label", ("x.csv", "label", "'7'")),
+        (table(texts()), "data.label=kind", ("x.csv", "data.label=kind")),
+        (table(texts()), "data.text=body", ("x.csv", "data.text=body")),
+    ],
+    ids=["class without rows", "missing label", "missing text"],
+)
+def test_check_reads_the_table(
+    write: Callable[[Path], Path],
+    option: str,
+    names: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`check` refuses a class without a training row and a column that the table lacks, and names them."""
+    assert main(["check", *TEXT, option, f"data.path={write(tmp_path)}", *ON_CPU, *ONE_LAYER]) == 2
+    error = capsys.readouterr().err
+    assert [name for name in names if name not in error] == []

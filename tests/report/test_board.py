@@ -67,6 +67,14 @@ def test_the_page_and_its_data(board):
     assert answer.getheader("ETag").strip('"').encode() in ask(board)[1]
 
 
+def test_the_heading_is_the_name_of_the_sweep(board, plan):
+    """The page is titled as its comparison, which has the name of the sweep."""
+    _, body = ask(board)
+    title = json.loads(ask(board, "/comparison.json")[1])["title"]
+    assert title == plan.name
+    assert f"<title>{title} · blockyard</title>" in body.decode()
+
+
 def test_nothing_new_is_sent_only_when_there_is(board, plan):
     answer, _ = ask(board, "/comparison.json")
     mark = answer.getheader("ETag")
