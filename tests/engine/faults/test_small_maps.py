@@ -21,7 +21,7 @@ def test_weights_that_only_meet_padding_have_no_gradient(size: int, padding: int
     guard_small_maps(guarded)
     guarded = copy.deepcopy(guarded)  # as averages of weights do
     image = torch.randn(32, 64, size, size).bfloat16().float()
-    conv(image).sum().backward()
+    expected, tolerance = _gradient_and_bound(conv, image)
     for fill in (float("nan"), 1e4, float("inf")):
         _dirty_memory(conv.weight.numel(), fill)
         guarded.zero_grad()
@@ -31,10 +31,20 @@ def test_weights_that_only_meet_padding_have_no_gradient(size: int, padding: int
         output.sum().backward()
         gradient = guarded[0].weight.grad
         assert gradient is not None
-        assert conv.weight.grad is not None
-        # A sum of n products of size 1 is about sqrt(n); CPUs without bf16 of their own round its parts to bf16 too.
-        terms = output.numel() / output.shape[1]
-        torch.testing.assert_close(gradient, conv.weight.grad, rtol=0.02, atol=8 * 2**-8 * terms**0.5)
+        assert _within(gradient, expected, tolerance)
+
+
+@pytest.mark.parametrize("fault", [float("nan"), float("inf"), 1e4, "3 %"])
+def test_the_bound_catches_a_planted_error(fault: float | str) -> None:
+    """A value out of memory, and a relative error of 3 % of the largest gradient of a small map."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(64, 64, 3, 2, 1)
+    expected, tolerance = _gradient_and_bound(conv, torch.randn(32, 64, 1, 1).bfloat16().float())
+    gradient = expected.float()
+    assert _within(gradient, expected, tolerance)
+    largest = int(gradient.abs().argmax())
+    gradient.view(-1)[largest] = gradient.view(-1)[largest] * 1.03 if isinstance(fault, str) else fault
+    assert not _within(gradient, expected, tolerance)
 
 
 def test_the_offsets_that_meet_an_input() -> None:
@@ -61,3 +71,33 @@ def _dirty_memory(count: int, fill: float) -> None:
     """Leave a value in the memory that the allocator gives next."""
     blocks = [torch.full((count,), fill, dtype=dtype) for dtype in (torch.bfloat16, torch.float32) for _ in range(8)]
     del blocks
+
+
+def _gradient_and_bound(conv: nn.Conv2d, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradient of the sum of a convolution's output by its weights in float64, and the error allowed.
+
+    The gradient is a sum of inputs, exact in bf16, times ones: no product rounds. Sums of n terms in float32 err by at
+    most n * 2**-24 of the sum of sizes. A convolution of maps that are not small runs in bf16, whose unit roundoff is
+    2**-8: the result is rounded to bf16 once, and CPUs without bf16 of their own may round partial sums once before
+    that. Together this is at most twice 2**-8 of the sum of sizes. What the guard computes is not rounded to bf16.
+    """
+    gradients = []
+    for values in (image.double(), image.double().abs()):
+        exact = copy.deepcopy(conv).double().bfloat16().double()
+        output = exact(values)
+        output.sum().backward()
+        assert exact.weight.grad is not None
+        gradients.append(exact.weight.grad)
+    terms = output.numel() / output.shape[1]
+    in_bf16 = _meets_all(conv, image.shape[-1])
+    return gradients[0], gradients[1] * (terms * 2**-24 + (2 * 2**-8 if in_bf16 else 0))
+
+
+def _meets_all(conv: nn.Conv2d, size: int) -> bool:
+    kernel, padding = conv.kernel_size[0], conv.padding
+    before = (kernel - 1) // 2 if isinstance(padding, str) else padding[0]
+    return _reads_all(size, kernel, conv.stride[0], before, 1)
+
+
+def _within(gradient: torch.Tensor, expected: torch.Tensor, tolerance: torch.Tensor) -> bool:
+    return bool(((gradient.double() - expected).abs() <= tolerance).all())
