@@ -51,9 +51,13 @@ def repeated_defaults(_: Path) -> str:
     """Options in the YAML of a choice that equal the default of its constructor, and all options there."""
     from blockyard.config import catalog, tree
     from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
-    from blockyard.config.placed_nodes import plain_default
     from blockyard.config.schema import RESERVED, options
     from blockyard.config.targets import locate
+
+    try:
+        from blockyard.config.placed_nodes import plain_default
+    except ImportError:  # in older trees
+        from blockyard.config.compose import _plain as plain_default  # type: ignore[attr-defined,no-redef]
 
     repeated = total = 0
     families = (*CONTRACTS, *RUNTIME_CONTRACTS, *catalog.OUTSIDE_RUN)

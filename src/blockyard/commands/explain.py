@@ -47,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     for text in args.overrides:
         family, equals, name = text.partition("=")
         is_name = not equals and family not in catalog.groups() and not meant_by(family, folders)
-        if is_name and (places := _option_places(text, folders, allow)):
-            screen.print(_option_table(places))
+        if is_name and (matches := _option_places(text, folders, allow)):
+            screen.print(_option_table(matches))
             continue
         choice = _find(family, name, folders)
         for line in _lines(choice, folders, allow):
@@ -148,10 +148,10 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
     return named or [place for place in every if place.key in options_for(name)]
 
 
-def _option_table(places: Sequence[OptionPlace]) -> Any:
+def _option_table(matches: Sequence[OptionPlace]) -> Any:
     """A row for each meaning of an option, with all choices that share it."""
     choices: dict[tuple[str, ...], list[str]] = {}
-    for place in places:
+    for place in matches:
         row = (place.key, place.option.describe(), _default_text(place.default), place.option.help)
         choices.setdefault(row, []).append(place.choice)
     rows = table(None, "option", "of", "type", "default", "what it does")

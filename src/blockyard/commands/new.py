@@ -134,10 +134,10 @@ def _check_is_own(package: str, folder: Path) -> None:
     taken = "of Python's standard library" if package in sys.stdlib_module_names else None
     if taken is None and not (folder / package).is_dir():
         try:
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
-            found = None
-        taken = "an installed package" if found is not None else None
+            spec = None
+        taken = "an installed package" if spec is not None else None
     if taken:
         raise UserError(f"package={package} is {taken}, not one of yours; write package={PACKAGE}")
 

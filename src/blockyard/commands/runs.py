@@ -158,10 +158,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check_first(conditions: Sequence[str], every: Sequence[RunRecord]) -> None:
     """Raise UserError for a first word that is no action and in the name of no run: `runs list` asks for something."""
-    word = conditions[0] if conditions else ""
-    if re.fullmatch(r"[a-z_-]+", word) and not select(every, [parse(word)]):
+    first = conditions[0] if conditions else ""
+    if re.fullmatch(r"[a-z_-]+", first) and not select(every, [parse(first)]):
         raise UserError(
-            f"runs {word}: no such action, and no run has {word} in its name{did_you_mean(word, ACTIONS)} "
+            f"runs {first}: no such action, and no run has {first} in its name{did_you_mean(first, ACTIONS)} "
             f"(actions: {', '.join(ACTIONS)}; `blockyard runs` alone lists)"
         )
 

@@ -199,7 +199,7 @@ def _declared_by(kind: ast.ClassDef, module: str, tree: ast.Module) -> dict[str,
     names = [_dotted(base.value if isinstance(base, ast.Subscript) else base) for base in kind.bases]
     bases = [_imported(name, module, tree) for name in names if name]
     if any("dataclass" in ast.unparse(decorator) for decorator in kind.decorator_list):
-        fields = {name: given for base in reversed(bases) for name, given in _declared(base).items()}
+        fields = {name: is_parameter for base in reversed(bases) for name, is_parameter in _declared(base).items()}
         for node in kind.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 fields[node.target.id] = _is_parameter(node)

@@ -232,8 +232,8 @@ def _known_values(
     """Return the values whose keys exist, as `++key=value`, and the issues of the others."""
     known_keys = KnownKeys(expanded, choices, allowed_packages(values), folders)
     checked = [(key, value, known_keys.issue(key, value)) for key, value in values]
-    known = [f"++{key}={value}" for key, value, issue in checked if issue is None]
-    return known, [issue for _, _, issue in checked if issue is not None]
+    assignments = [f"++{key}={value}" for key, value, issue in checked if issue is None]
+    return assignments, [issue for _, _, issue in checked if issue is not None]
 
 
 def _completed(

@@ -215,9 +215,9 @@ class KnownKeys:
         """A family by the name it has elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
         family = family_for(key)
         if family:
-            known = value in catalog.choices(family, self.folders)
+            is_choice = value in catalog.choices(family, self.folders)
             named_so = choices_for(value, family)
-            return [f"{family}={value}"] if known else named_so or [f"{family}=NAME"]
+            return [f"{family}={value}"] if is_choice else named_so or [f"{family}=NAME"]
         return meant(key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()])
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:

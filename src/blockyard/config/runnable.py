@@ -118,5 +118,5 @@ def _ordered(family: str) -> list[str]:
     """The choices of a family, the default first, and of data those that need no file."""
     first = (catalog.default_choices().get(family), *(BUILT_IN if family == "data" else ()))
     names = catalog.choices(family)
-    known = [name for name in first if name in names]
-    return [*dict.fromkeys([*known, *names])]
+    preferred = [name for name in first if name in names]
+    return [*dict.fromkeys([*preferred, *names])]

@@ -111,8 +111,8 @@ class CodeTopics(LoadedData):
         if tokenizer.pieces("") is None:
             token_ids = [token_id for text in texts for token_id in tokenizer.encode(text)]
             return [tokenizer.decode(token_ids[start:stop]) for start, stop in bounds]
-        pieces = [piece for text in texts for piece in tokenizer.pieces(text) or []]
-        return ["".join(pieces[start:stop]) for start, stop in bounds]
+        parts = [part for text in texts for part in tokenizer.pieces(text) or []]
+        return ["".join(parts[start:stop]) for start, stop in bounds]
 
     def _windows(self, name: str, files: Files, tokenizer: TextTokenizer) -> LabelledTexts:
         """Cut the files of a split into windows, in order. Raises UserError if a package has none."""

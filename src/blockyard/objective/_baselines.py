@@ -121,9 +121,9 @@ def of_classes(split: Split, train: Split | None, objective: Objective, classes:
 
 
 def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleModel]:
-    known = known_classes(train)
-    if known is not None:
-        yield majority_model(known.bincount(minlength=classes))
+    targets = known_classes(train)
+    if targets is not None:
+        yield majority_model(targets.bincount(minlength=classes))
     if not has_features(split):
         return
     features = _Features(train, split)
@@ -359,12 +359,12 @@ def _copied(split: Any, tested: Tensor) -> float:
 
 
 def _nearest(split: Any, train: Any, fitted: Tensor, tested: Tensor) -> float:
-    known = [train.pairs[index] for index in fitted.tolist()]
-    nearest, right = nearest_sources([source for source, _ in known]), 0
+    fitted_pairs = [train.pairs[index] for index in fitted.tolist()]
+    nearest, right = nearest_sources([source for source, _ in fitted_pairs]), 0
     for order in tested.split(BATCH):
         pairs = [split.pairs[index] for index in order.tolist()]
         similar = nearest([source for source, _ in pairs])
         right += sum(
-            known[index][1].strip() == target.strip() for index, (_, target) in zip(similar, pairs, strict=True)
+            fitted_pairs[index][1].strip() == target.strip() for index, (_, target) in zip(similar, pairs, strict=True)
         )
     return right / len(tested)

@@ -59,7 +59,7 @@ def check_is_unchanged(run: RunFolder, action: str) -> None:
     expected = _hash(run)
     if (computed := _identity(run)) != expected:
         raise UserError(
-            f"{action}: {run.path / CONFIG} does not fit its folder: its identity is {computed or 'unknown'}, not "
+            f"{action}: {run.path / CONFIG} belongs to another folder: its identity is {computed or 'unknown'}, not "
             f"{expected} (edited, or of another version); nothing was changed. Remove the folder by hand if it is yours"
         )
 
@@ -93,17 +93,17 @@ def _why_no_run(run: RunFolder) -> str | None:
         if path.is_symlink():
             return f"is reached through a link, {path} to {os.readlink(path)}; give the path of the folder itself"
     if arm is None or seed is None:
-        return "is no run of blockyard: those are folders NAME-HASH/sSEED, such as vit_digits-6cd717198b/s0"
+        return "is not a run of blockyard: those are folders NAME-HASH/sSEED, such as vit_digits-6cd717198b/s0"
     if not is_regular(run.path / STATUS):
-        return f"is no run of blockyard: it has no {STATUS}"
+        return f"is not a run of blockyard: it has no {STATUS}"
     if run.config.get("seed", 0) != int(seed["seed"]):
-        return f"is no run of blockyard: the seed in its {CONFIG} is {run.config.get('seed', 0)!r:.40}"
+        return f"is not a run of blockyard: the seed in its {CONFIG} is {run.config.get('seed', 0)!r:.40}"
     try:
         recorded = run.facts().get("identity")
     except UserError:
         recorded = None
     if arm["hash"] not in (recorded, _identity(run)):
-        return f"is no run of blockyard: its {CONFIG} does not have the identity {arm['hash']}"
+        return f"is not a run of blockyard: its {CONFIG} does not have the identity {arm['hash']}"
     return None
 
 

@@ -76,8 +76,8 @@ def tf_idf(
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         own = target[chosen]
-        words = MOST_WORDS if many else min(MOST_WORDS, _WEIGHTS // classes)
-        vectors = TfidfVectorizer(sublinear_tf=True, max_features=words)
+        features = MOST_WORDS if many else min(MOST_WORDS, _WEIGHTS // classes)
+        vectors = TfidfVectorizer(sublinear_tf=True, max_features=features)
         try:
             features = vectors.fit_transform(texts(chosen))
         except ValueError:  # no word of two letters in any text
@@ -171,12 +171,12 @@ def nearest_sources(fit: Sequence[str]) -> Callable[[Sequence[str]], list[int]]:
 
     vectors = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=r"(?u)\b\w+\b")
     try:
-        known = vectors.fit_transform(fit)
+        fitted = vectors.fit_transform(fit)
     except ValueError:
         raise ValueError("the training sources have no words") from None
 
     def nearest(texts: Sequence[str]) -> list[int]:
-        similar = (vectors.transform(texts) @ known.T).toarray()
+        similar = (vectors.transform(texts) @ fitted.T).toarray()
         return [int(index) for index in similar.argmax(1)]
 
     return nearest

@@ -37,10 +37,10 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[dict[str, Any
                 "missing": missing,
             }
             entries.setdefault(key, row)["arms"].append(arm)
-    rows = list(entries.values())
-    for row in rows:
+    merged = list(entries.values())
+    for row in merged:
         row["arms"] = None if len(row["arms"]) == len(with_any) else row["arms"]
-    return rows
+    return merged
 
 
 def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str | None]]:
@@ -87,5 +87,5 @@ def below_a_baseline(
 
 
 def _value(baselines: Sequence[dict[str, Any]], name: str, arm: str) -> float | None:
-    rows = (row for row in baselines if row["name"] == name and (row["arms"] is None or arm in row["arms"]))
-    return next((row["value"] for row in rows), None)
+    matching = (row for row in baselines if row["name"] == name and (row["arms"] is None or arm in row["arms"]))
+    return next((row["value"] for row in matching), None)

@@ -24,8 +24,8 @@ def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int 
     The option that tells most configs apart comes first. Runs of one config differ in the seed only.
     """
     configs = {record.run.rpartition("/")[0]: record for record in records}
-    known = {name: [_hashable(record.value(key)) for key in shown] for name, record in configs.items()}
-    if len({tuple(values) for values in known.values()}) == len(configs):
+    shown_values = {name: [_hashable(record.value(key)) for key in shown] for name, record in configs.items()}
+    if len({tuple(values) for values in shown_values.values()}) == len(configs):
         return []
     options = {
         name: {key: _hashable(value) for key, value in flatten(record.config).items() if not is_other(key)}
@@ -37,15 +37,15 @@ def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int 
     ]
     chosen: list[str] = []
     while len(chosen) < most:
-        best, groups = "", len({tuple(values) for values in known.values()})
+        best, groups = "", len({tuple(values) for values in shown_values.values()})
         for key in candidates:
-            split = len({(*values, options[name].get(key)) for name, values in known.items()})
+            split = len({(*values, options[name].get(key)) for name, values in shown_values.items()})
             if split > groups:
                 best, groups = key, split
         if not best:
             break
         chosen.append(best)
-        for name, values in known.items():
+        for name, values in shown_values.items():
             values.append(options[name].get(best))
     return chosen
 

@@ -29,9 +29,9 @@ def csv(data: dict[str, Any]) -> str:
 def _baseline(data: dict[str, Any], row: dict[str, Any], header: Sequence[str]) -> list[Any]:
     """A simple baseline: its name in the place of the arm's, its values, and its kind in that of the verdict."""
     name = f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else row["name"]
-    known = {"arm": name, "metric": data["metric"], "direction": data["direction"], "mean": row["value"]}
-    known |= {"verdict": KIND, **{key: value for key, value in row["values"].items() if key != data["metric"]}}
-    return [known.get(column) for column in header]
+    cells = {"arm": name, "metric": data["metric"], "direction": data["direction"], "mean": row["value"]}
+    cells |= {"verdict": KIND, **{key: value for key, value in row["values"].items() if key != data["metric"]}}
+    return [cells.get(column) for column in header]
 
 
 def _arm(data: dict[str, Any], arm: dict[str, Any], others: Sequence[str]) -> list[Any]:

@@ -202,7 +202,9 @@ class JobFollower:
             traces = [str(value).strip() for kind, value in pairs if kind == "error"]
             if pairs and not traces and isinstance(pairs[0][1], Outcome):
                 return pairs[0][1]
-            last = traces[0].splitlines()[-1][:200] if traces and traces[0] else "its result is no outcome of a cell"
+            last = (
+                traces[0].splitlines()[-1][:200] if traces and traces[0] else "its result is not an outcome of a cell"
+            )
             reason = f"job {job.job_id}: {last}"
         return lost_outcome(task, LOST, f"{reason}; see {job.paths.stderr}", failed=False)
 

@@ -75,8 +75,8 @@ class LibrarySource:
     @property
     def architecture(self) -> str:
         """The library's class that the config names; the converter's where it names none with the same head."""
-        known = {self.converter.architecture, *self.converter.others}
-        named = (name for name in self.config.get("architectures") or () if name in known)
+        accepted = {self.converter.architecture, *self.converter.others}
+        named = (name for name in self.config.get("architectures") or () if name in accepted)
         return next(named, self.converter.architecture)
 
     @property

@@ -62,8 +62,8 @@ def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | 
                 raise UserError(f"{where}: {key}={quoted(value)}: expected numbers above 0, at most {_WIDEST:g}")
             checked[key] = tuple(ratios) if isinstance(value, list) else ratios[0]
         else:
-            known = ", ".join((*_NUMBERS, *_RATIOS, *_FLAGS, *_NAMES_OF, *_RATES))
-            raise UserError(f"{where}: {key}={quoted(value)} is not taken from a file (these are: {known})")
+            accepted = ", ".join((*_NUMBERS, *_RATIOS, *_FLAGS, *_NAMES_OF, *_RATES))
+            raise UserError(f"{where}: {key}={quoted(value)} is not taken from a file (these are: {accepted})")
     return checked
 
 
