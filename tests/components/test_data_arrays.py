@@ -150,3 +150,16 @@ def test_bad_arrays_are_refused(arrays: dict[str, Any], options: dict[str, Any],
     data = Arrays(path=write(tmp_path / "x.npz", **{"y": CLASSES, **arrays}), **options)
     with pytest.raises(UserError, match=message):
         assert data.spec and data.load(Columns())  # noqa: PT018 - as `check` and then a run do
+
+
+def test_an_encrypted_archive_is_named_as_such(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.npz", x=KINDS["vectors"][0], y=CLASSES)
+    content = bytearray(Path(path).read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = content.find(signature)
+        while start >= 0:
+            content[start + flags] |= 1
+            start = content.find(signature, start + 1)
+    Path(path).write_bytes(content)
+    with pytest.raises(UserError, match="is encrypted"):
+        _ = Arrays(path=path).spec

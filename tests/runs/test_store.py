@@ -12,6 +12,7 @@ import torch
 
 import blockyard
 from blockyard import atomic_files
+from blockyard.atomic_files import TEMPORARY
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError
 from blockyard.runs.folder import RunFolder
@@ -189,6 +190,18 @@ def test_resume_refuses_what_it_would_have_to_ignore(stopped: RunFolder, word: s
         reopen(stopped.path, [word])
     assert {path.name: path.read_bytes() for path in stopped.path.iterdir() if path.is_file()} == before
     reopen(stopped.path).release()  # the lock was given back
+
+
+def test_resume_does_not_follow_a_link_in_place_of_the_checkpoints(stopped: RunFolder, tmp_path: Path) -> None:
+    """Files where it leads would be replaced and removed."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(stopped.checkpoints, elsewhere)
+    (elsewhere / f"{TEMPORARY}left").write_bytes(b"not ours")
+    stopped.checkpoints.symlink_to(elsewhere)
+    before = sorted(path.name for path in elsewhere.iterdir())
+    with pytest.raises(UserError, match="is a link to"):
+        reopen(stopped.path)
+    assert sorted(path.name for path in elsewhere.iterdir()) == before
 
 
 def test_resume_sees_a_frozen_config_that_was_edited(stopped: RunFolder) -> None:

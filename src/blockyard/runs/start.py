@@ -130,6 +130,11 @@ def take_over(
     Raises AlreadyDoneError, or FailedBeforeError unless `retry_failed`; a run that was refused before its first step
     may start.
     """
+    if run.checkpoints.is_symlink():  # files there would be replaced and removed, wherever it leads
+        raise UserError(
+            f"{run.checkpoints} is a link to {os.readlink(run.checkpoints)}; a run writes inside its own folder only: put "
+            "the folder itself there"
+        )
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished and not (run.path / SUMMARY).exists():  # which is written first
         status = Status("interrupted", f"{STATUS} says that it is done, and there is no {SUMMARY}", status.step)

@@ -140,7 +140,8 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
     names = sorted(set(read["train"].labels), key=_numbers_first)
     if not 2 <= len(names) <= MOST_CLASSES:
         raise UserError(
-            f"{shards[0].parent}: the training shards have {len(names):,} classes; 2 to {MOST_CLASSES:,} are allowed"
+            f"{shards[0].parent}: number of classes in the training shards: {len(names):,}; 2 to {MOST_CLASSES:,} are "
+            "allowed"
         )
     numbers = {name: number for number, name in enumerate(names)}
     for part in read.values():

@@ -51,6 +51,8 @@ def check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     info = next((info for info in archive.infolist() if info.filename == member), None)
     if info is None:  # an array that was saved under its plain name
         return
+    if info.flag_bits & 1:
+        raise UserError(f"{path}: {member} is encrypted; save the arrays without a password")
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
