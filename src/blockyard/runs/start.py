@@ -132,8 +132,8 @@ def take_over(
     """
     if run.checkpoints.is_symlink():  # files there would be replaced and removed, wherever it leads
         raise UserError(
-            f"{run.checkpoints} is a link to {os.readlink(run.checkpoints)}; a run writes inside its own folder only: put "
-            "the folder itself there"
+            f"{run.checkpoints} is a link to {os.readlink(run.checkpoints)}; a run writes inside its own folder "
+            "only: put the folder itself there"
         )
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished and not (run.path / SUMMARY).exists():  # which is written first
