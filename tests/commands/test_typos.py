@@ -109,3 +109,14 @@ def test_what_hydra_prints_has_every_default(capsys: pytest.CaptureFixture[str])
     assert main(["train", "--cfg", "job", "optimizer.lr=0.1", "seed=3"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["optimizer"]["lr"], shown["seed"], shown["optimizer"]["eps"]) == (0.1, 3, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("override", "allowed"),
+    [("trainer.deterministic=warn", "true or false"), ("trainer.strategy=deepspeed", "auto, ddp, fsdp, context")],
+)
+def test_values_of_lightning_that_a_trainer_does_not_take_are_refused(
+    override: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", override]) == 2
+    assert allowed in capsys.readouterr().err
