@@ -27,6 +27,8 @@ BUILT_IN = (
     *("digits", "code", "translation", "digits_views", "co2", "atlas", "canvas_captions", "canvas_questions"),
     *("dial_tones", "key_tones", "digit_series", "parity", "breast_cancer", "molecules"),
 )
+# What token ids are read from, with the number of ids that the files of other vocabularies need: GPT-2's.
+TOKENS = ("data=tokens", "data.vocabulary=50257")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterato
     experiments = [] if choice.family == "preset" else list(catalog.choices("experiment"))
     yield iter([*((f"experiment={name}", own) for name in experiments if _uses(name, choice)), (own,)])
     yield islice(((own, *beside) for beside in companions(choice, dirs, more)), TRIED)
+    if choice.family != "data":
+        beside_tokens = companions(choice, dirs, [*more, *TOKENS], fixed=("data",))
+        yield islice(((own, *TOKENS, *beside) for beside in beside_tokens), TRIED)
     yield iter([(f"experiment={name}", own) for name in experiments])
 
 
@@ -84,14 +89,16 @@ def _uses(experiment: str, choice: catalog.Choice) -> bool:
     return bool(re.search(rf"override /{choice.family}: *{choice.name}\s*$", text, re.MULTILINE))
 
 
-def companions(choice: catalog.Choice, dirs: Sequence[str], more: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Choices of other families with which no rule refuses this one, fewest first."""
+def companions(
+    choice: catalog.Choice, dirs: Sequence[str], more: Sequence[str], fixed: Sequence[str] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Choices of other families with which no rule refuses this one, fewest first; `fixed` families stay."""
     facts = Facts(picks(compose([f"{choice.family}={choice.name}", *more], dirs), [*CONTRACTS, *SOURCE_CONTRACTS]))
-    fixed = {choice.family}
+    stay = {choice.family, *fixed}
     if choice.family == "preset":
-        fixed |= {*choices_of_file("preset", choice.name)}
-    for count in range(1, COMPANIONS + 1):
-        yield from _repaired(facts, fixed, count)
+        stay |= {*choices_of_file("preset", choice.name)}
+    for count in range(COMPANIONS + 1) if fixed else range(1, COMPANIONS + 1):
+        yield from _repaired(facts, stay, count)
 
 
 def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, ...]]:
