@@ -54,3 +54,10 @@ def test_a_source_is_refused_where_no_model_reads_it(name: str) -> None:
 def test_a_cache_is_refused_where_a_model_keeps_none(name: str) -> None:
     with pytest.raises(ValueError, match="keeps no cache"):
         build_tiny(name)(token_ids(2, 6), cache=tiny(causal=True).init_cache(2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lengths_by_position_are_refused(name: str) -> None:
+    """The second argument is the cache; a tensor there is a call of the time before `Inputs`."""
+    with pytest.raises(TypeError, match="Inputs"):
+        build_tiny(name)(token_ids(2, 6), torch.tensor([6, 3]))

@@ -46,8 +46,13 @@ class Inputs:
     memory: Memory | None = None
 
     @classmethod
-    def of(cls, inputs: Inputs | Tensor) -> Inputs:
-        """Return the inputs as they are; a tensor is the inputs of which no other fact is known."""
+    def of(cls, inputs: Inputs | Tensor, cache: object = None) -> Inputs:
+        """Return the inputs as they are; a tensor is the inputs of which no other fact is known.
+
+        cache: what a model was called with beside them; a tensor there, such as lengths, raises TypeError
+        """
+        if isinstance(cache, Tensor):
+            raise TypeError("a model takes one object: pass lengths and other facts as Inputs(x, lengths=lengths)")
         return cls(inputs) if isinstance(inputs, Tensor) else inputs
 
     def facts(self) -> dict[str, Any]:

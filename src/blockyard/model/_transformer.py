@@ -135,7 +135,7 @@ class Transformer(Tower):
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. With a cache, `inputs` are the new tokens only."""
-        inputs = Inputs.of(inputs)
+        inputs = Inputs.of(inputs, cache)
         check_no_source(self, inputs)
         x, seq = self.forward_features(inputs, cache, record)
         prediction = self.head(x, seq)

@@ -46,7 +46,7 @@ class Bare(Embeds):
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch."""
-        inputs = Inputs.of(inputs)
+        inputs = Inputs.of(inputs, cache)
         check_no_source(self, inputs)
         check_no_cache(self, cache)
         x, seq = self.embed_tokens(inputs, record)  # (B, N, D)

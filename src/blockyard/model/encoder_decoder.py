@@ -78,7 +78,7 @@ class SequenceToSequence(SourceModel):
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        inputs = Inputs.of(inputs)
+        inputs = Inputs.of(inputs, cache)
         memory = self.memory_of(inputs, cache, record)
         x, seq = self.forward_features(inputs, cache, record, memory=memory)
         if cache is not None:

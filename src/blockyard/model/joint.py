@@ -95,7 +95,7 @@ class JointModel(SourceModel):
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         that of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        inputs = Inputs.of(inputs)
+        inputs = Inputs.of(inputs, cache)
         memory = self.memory_of(inputs, cache, record)
         check_call(self.ctx, self.prefix_options, inputs, cache is not None)
         past = 0 if cache is None else cache.length

@@ -102,7 +102,7 @@ class PerceiverModel(Embeds):
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
-        inputs = Inputs.of(inputs)
+        inputs = Inputs.of(inputs, cache)
         check_no_source(self, inputs)
         check_no_cache(self, cache)
         if inputs.segment is not None:
