@@ -81,7 +81,7 @@ def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, mo
     """Planted, on either row: lengths that never arrive."""
     assert run_or_refuse(DEFAULT_CHOICES | row) == "ran"
     read = Inputs.of
-    monkeypatch.setattr(Inputs, "of", lambda inputs: replace(read(inputs), **{lost: None}))
+    monkeypatch.setattr(Inputs, "of", lambda inputs, cache=None: replace(read(inputs, cache), **{lost: None}))
     with pytest.raises(AssertionError, match="not close"):
         run_or_refuse(DEFAULT_CHOICES | row)
 
