@@ -104,11 +104,20 @@ def test_info_needs_no_word(capsys: pytest.CaptureFixture[str]) -> None:
         assert "Defaults List" in capsys.readouterr().out
 
 
-def test_what_hydra_prints_has_every_default(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also those that no YAML holds, with the overrides of them."""
-    assert main(["train", "--cfg", "job", "optimizer.lr=0.1", "seed=3"]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
-    assert (shown["optimizer"]["lr"], shown["seed"], shown["optimizer"]["eps"]) == (0.1, 3, 1e-8)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.lr=0.1", "seed=3"],
+        ["data=translation", "source_tokenizer=byte", "objective=translate", "model=encoder_decoder"],
+        ["logger=[wandb,tensorboard]", "logger.wandb.project=x"],
+        ["experiment=vit_digits", "preset=vit", "~callbacks.progress", "match.params=1e5"],
+    ],
+    ids=" ".join,
+)
+def test_the_printed_config_is_that_of_the_run(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the defaults that no YAML holds, and what Hydra alone does not know, such as a solved size."""
+    assert main(["train", "--cfg", "job", *overrides]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == compose(overrides).config
 
 
 @pytest.mark.parametrize(

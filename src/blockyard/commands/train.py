@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser
 from blockyard.config import catalog, user_folders
@@ -163,39 +163,30 @@ def train_longer(name: str, args: Args) -> int:
 
 
 def show(args: TrainArgs) -> int:
-    """Print what Hydra composes (`--cfg`, `--info`)."""
+    """Print the config of a run (`--cfg job`), Hydra's own (`hydra`) or both (`all`), or what Hydra read (`--info`)."""
+    from blockyard.config.compose import compose
+    from blockyard.config.hydra_config import as_hydra_names_it
     from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
-    folders, problems = args.folders(), problems_of(args)
-    if problems:
-        return refuse(problems)
-    # The choices that an experiment keeps with a preset are passed on to Hydra.
-    groups = sort_overrides(args.overrides, folders, []).groups
-    expanded, replaced = expand(groups, folders)
-    if replaced:
+    composed = compose(args.overrides, args.config_dirs)
+    if composed.issues:
+        return refuse([str(issue) for issue in composed.issues])
+    groups, replaced = expand(sort_overrides(args.overrides, composed.folders, []).groups, composed.folders)
+    if replaced and args.info is not None:
         sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
-    own = [_added(text) for text in args.overrides if text.partition("=")[0] != user_folders.KEY]
-    _print(args, [*own, *(group for group in expanded if group not in groups), *user_folders.searchpath(folders)])
+    choices = [*map(as_hydra_names_it, groups), *user_folders.searchpath(composed.folders)]
+    _print(args, choices, composed.config)
     return 0
 
 
-def _added(text: str) -> str:
-    """An override of a value as Hydra takes it where no file has the key: the defaults are in the signatures."""
-    key = text.partition("=")[0]
-    is_value = "=" in text and key.lstrip("+~").partition("@")[0] not in catalog.groups() and not key.startswith("~")
-    return f"++{text.lstrip('+')}" if is_value and not key.startswith("hydra.") else text
-
-
-def _print(args: TrainArgs, overrides: list[str]) -> None:
-    """Let Hydra print the config with all defaults, or what it was composed of."""
+def _print(args: TrainArgs, choices: list[str], job: dict[str, Any]) -> None:
+    """Let Hydra print what it reads for the choices; in place of its config, that of the run."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
-    from omegaconf import DictConfig, OmegaConf, flag_override
+    from omegaconf import DictConfig, flag_override
     from omegaconf.errors import OmegaConfBaseException
-
-    from blockyard.config.placed_nodes import fill_defaults
 
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
@@ -203,22 +194,21 @@ def _print(args: TrainArgs, overrides: list[str]) -> None:
         assert hydra is not None
         composed_by_hydra = hydra.compose_config
 
-        def compose_whole(*arguments: Any, **options: Any) -> DictConfig:
+        def compose_job(*arguments: Any, **options: Any) -> DictConfig:
             config = composed_by_hydra(*arguments, **options)
-            own = [str(key) for key in config if key != "hydra"]
-            content = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.masked_copy(config, own)))
-            fill_defaults(content)
             with flag_override(config, ["struct", "readonly"], False):
-                for key, value in content.items():
+                for key in [key for key in config if key != "hydra"]:
+                    del config[key]
+                for key, value in job.items():
                     config[key] = value
             return config
 
-        hydra.compose_config = compose_whole  # type: ignore[method-assign]
+        hydra.compose_config = compose_job  # type: ignore[method-assign]
         try:
             if args.cfg is not None:
-                hydra.show_cfg("config", overrides, args.cfg, args.package, resolve=args.resolve)
+                hydra.show_cfg("config", choices, args.cfg, args.package, resolve=args.resolve)
             else:
-                hydra.show_info(str(args.info), "config", overrides)
+                hydra.show_info(str(args.info), "config", choices)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(" ".join(str(error).split())) from error
         except SystemExit:  # `--package` that is not there; Hydra has written so

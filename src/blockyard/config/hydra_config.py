@@ -245,7 +245,7 @@ def compose_groups(
 def _composition(groups: Sequence[str], folders: tuple[Path, ...]) -> tuple[Composition | None, list[Issue]]:
     # The user's own files may change while this process runs; the package's do not.
     composed_by_hydra = compose_choices.__wrapped__ if folders else compose_choices
-    overrides = (*map(_as_hydra_names_it, groups), *user_folders.searchpath(folders))
+    overrides = (*map(as_hydra_names_it, groups), *user_folders.searchpath(folders))
     return _reported(lambda: composed_by_hydra(overrides), None)
 
 
@@ -305,7 +305,7 @@ def _plain(config: DictConfig, issues: list[Issue]) -> Config:
             issues.append(Issue(key, f"{shortened(str(value))} names a key that this config does not have"))
 
 
-def _as_hydra_names_it(group: str) -> str:
+def as_hydra_names_it(group: str) -> str:
     """`tokenizer@source_tokenizer=patch` for `source_tokenizer=patch`; `same` is no choice at all."""
     family, _, name = group.partition("=")
     if family not in catalog.OF_SOURCE:

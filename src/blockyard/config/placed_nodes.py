@@ -211,16 +211,20 @@ def plain_default(value: Any) -> Any:
 
 def _fill(node: dict[str, Any], declared: dict[str, Option]) -> None:
     for name, option in declared.items():
-        default = plain_default(option.default)
+        value = node.get(name)
         if name not in node:
+            default = plain_default(option.default)
             # A library's class may have a default that no YAML can hold, such as a device: it stays unwritten.
             writable = default is None or isinstance(default, bool | int | float | str | list | dict)
             if option.default is not REQUIRED and writable:
                 node[name] = default
-        elif isinstance(default, dict) and isinstance(node[name], dict) and not is_node(node[name]):
-            node[name] = _merged(default, node[name])
-    ordered = {name: node.pop(name) for name in declared if name in node}
-    node.update(ordered)
+        elif (
+            isinstance(value, dict)
+            and not is_node(value)
+            and isinstance(default := plain_default(option.default), dict)
+        ):
+            node[name] = _merged(default, value)
+    node.update({name: node.pop(name) for name in declared if name in node})
 
 
 def _merged(default: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:

@@ -140,8 +140,8 @@ def slot(annotation: Any) -> Slot | None:
         deferred = arguments[0] == []
         return Slot(product, late=not deferred, deferred=deferred) if inspect.isclass(product) else None
     if origin is dict:
-        place = slot(arguments[1])
-        return None if place is None or place.named else place._replace(named=True)
+        inner = slot(arguments[1])
+        return None if inner is None or inner.named else inner._replace(named=True)
     if inspect.isclass(annotation) and issubclass(annotation, nn.Module):
         return Slot(annotation, late=False)
     return None
