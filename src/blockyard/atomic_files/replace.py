@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 import time
 import uuid
@@ -18,6 +19,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from blockyard.errors import UserError
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
@@ -83,6 +86,26 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, renamed to `folder`, which is absent or empty, if the block ends without an error.
+
+    Otherwise nothing is left of it. An OSError becomes a UserError that names `folder`.
+    """
+    temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.is_dir():
+            folder.rmdir()
+        os.rename(temporary, folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import TEMPORARY, sync_folder, write_json, write_text, write_yaml
+from blockyard.atomic_files import new_folder, write_json, write_text, write_yaml
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER
@@ -65,18 +63,8 @@ def export_weights(loaded: Loaded, to: str | Path, *, kind: str, preset: str | N
     folder = local_path(str(to), "to").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"to={to}: it exists; choose another folder")
-    temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
-    try:
-        temporary.mkdir(parents=True)
+    with new_folder(folder) as temporary:
         lines = writers[kind](loaded, temporary)
-        if folder.is_dir():
-            folder.rmdir()
-        os.rename(temporary, folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return Exported(folder, [line.replace(str(temporary), str(folder)) for line in lines])
 
 

@@ -9,8 +9,6 @@ config.yaml, run.json, tokenizer.json   of a run that `load`, `eval`, `predict` 
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from blockyard.atomic_files import TEMPORARY, sync_folder, write_json, write_yaml
+from blockyard.atomic_files import new_folder, write_json, write_yaml
 from blockyard.config.build import Components, context
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
@@ -148,21 +146,11 @@ def import_weights(
         ctx = components.context()
     weights, missing, unread = converted(read, components, ctx)
     facts = _facts(read, missing, unread)
-    temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
-    try:
-        temporary.mkdir(parents=True)
+    with new_folder(folder) as temporary:
         write_weights(temporary / WEIGHTS, weights)
         write_json(temporary / FACTS, facts)
         if composition is not None:
             _write_run(temporary, composition, components, facts)
-        if folder.is_dir():
-            folder.rmdir()
-        os.rename(temporary, folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return Imported(folder, read, composition is not None, missing, unread)
 
 
