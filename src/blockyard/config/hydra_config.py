@@ -162,7 +162,7 @@ def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Composition:
-    """What Hydra composed from choices alone, before any value is set.
+    """Hydra's composition of choices alone, before any value is set.
 
     pickled: the config, its interpolations unresolved; choices: the choice of each family
     """

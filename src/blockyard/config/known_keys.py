@@ -136,7 +136,7 @@ ABSENT = {
 
 
 def absent(name: str) -> str | None:
-    """What to say of a mechanism that is not here, with what is related to it; None for any other name."""
+    """Return a message for a mechanism that blockyard lacks, with related choices; None for any other name."""
     for names, related in ABSENT.items():
         if _plain(name) in names.split():
             more = f" (related, not the same: {', '.join(related)})" if related else ""
@@ -162,7 +162,7 @@ def options_for(name: str, family: str | None = None) -> list[str]:
 
 
 def meant(name: str, groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """What a name alone may mean, `family=choice`: a choice of that name in any group, or one called so elsewhere.
+    """Return the choices, `family=choice`, that a bare name may mean: of that name, or known by it elsewhere.
 
     groups: each family with the names of its choices
     """

@@ -46,7 +46,7 @@ def exceeded(annotation: Any, value: Any) -> str | None:
 
 
 def exceeded_here(annotation: Any, value: Any) -> str | None:
-    """The same for bounds by the CPU cores of this machine."""
+    """Return the bound by this machine's CPU cores that a value exceeds, with its reason; None where there is none."""
     for metadata, number in _numbers(annotation, value):
         for each in metadata:
             if isinstance(each, PerCore) and number > each.count * cpu_cores():

@@ -56,7 +56,7 @@ class Need:
         return self.weights + self.batch + self.data
 
     def times(self, processes: int) -> Need:
-        """What several processes need together."""
+        """Return the need of several processes together."""
         return Need(self.weights * processes, self.batch * processes, self.data * processes)
 
 
@@ -86,7 +86,7 @@ def memory_issue(components: Components, model: nn.Module, *, training: bool) ->
 
 
 def _need(components: Components, model: nn.Module, trainer: Any) -> Need:
-    """What one process of a run needs."""
+    """Return the need of one process of a run."""
     weights = _bytes(model) * (2 + components.optimizer.tensors_per_weight)
     if trainer.sharded:
         weights = max(_bytes(model), weights // trainer.world)

@@ -141,7 +141,7 @@ class Table(LoadedData):
 
     @property
     def kind(self) -> RowKind:
-        """What a model reads of a row, by the columns that are named and there."""
+        """Return the kind of row, by the columns that are named and present."""
         if self.columns:
             return NumberRows(self.columns)
         if self.image is None:
@@ -192,7 +192,7 @@ class Table(LoadedData):
 
     @property
     def reads(self) -> Reads:
-        """What a model reads of a row, by name."""
+        """The name of the kind of row."""
         return self.kind.reads
 
     @property

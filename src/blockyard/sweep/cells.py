@@ -24,7 +24,7 @@ class Arm:
 
 
 def cell_name(arm: str, setting: Mapping[str, Any], seed: int | None = None) -> str:
-    """What people read of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
+    """Return the display name of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
     names = [key.rpartition(".")[2] for key in setting]
     unique = len(set(names)) == len(names)
     values = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in setting.values()]

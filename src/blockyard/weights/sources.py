@@ -196,7 +196,7 @@ class SourceFacts:
 
 
 def facts(components: Components) -> SourceFacts:
-    """What the weights of these components are for."""
+    """Return the task that weights of these components solve, and the layout of their tokens."""
     ctx, spec, config = components.context(), components.data.spec, components.config
     targets = {key: config[key]["_target_"] for key in ("head", "objective")}
     if spec.target in (None, "symbols"):  # predicted are token ids, which mean the same wherever the tokenizer is
@@ -245,5 +245,5 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
 
 
 def _nodes(config: dict[str, Any]) -> dict[str, Any]:
-    """What the tokenizers of a config compute."""
+    """Return the nodes of a config that decide what its tokenizers compute."""
     return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})

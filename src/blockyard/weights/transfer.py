@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """What resizing must know of a model's tokens besides the shapes of its weights.
+    """Facts of a model's tokens that resizing needs besides the shapes of its weights.
 
     grid: of a full sequence; None if not known
     mask: whether the last token id is one that hides others, which an objective has added

@@ -195,7 +195,7 @@ def samples_of(shard: Path, label: str) -> list[TarSample]:
 
 
 class _ShardState(TypedDict):
-    """What an entry is of: the file, its state and the ending of labels."""
+    """The key of a cache entry: the file, its state and the ending of labels."""
 
     format: int
     shard: str

@@ -210,7 +210,7 @@ class SplitRecord(TypedDict):
 
 
 class Manifest(TypedDict, total=False):
-    """What `blockyard tokenize` records of a folder; nothing where there is no manifest."""
+    """The manifest that `blockyard tokenize` writes into a folder; empty where there is none."""
 
     format: str
     version: int

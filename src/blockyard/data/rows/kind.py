@@ -43,7 +43,7 @@ class AssignedRows:
 
 
 class RowKind(ABC):
-    """What a model reads of a row. Subclasses hold the columns and the options of that kind.
+    """The columns of a row that a model reads. Subclasses hold them with the options of their kind.
 
     writes: whether the model writes the row's text, so that neither a label nor values are predicted
     keeps_slices: whether the batches of its splits have the slices of their samples

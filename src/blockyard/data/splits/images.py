@@ -207,7 +207,7 @@ def image_splits(
 
 
 class Selection(Protocol):
-    """What names the images of a part: their files, or members of archives."""
+    """The images of a part by name: their files, or members of archives."""
 
     def __len__(self) -> int: ...
 

@@ -302,7 +302,7 @@ class OwnData(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """What the first training sample is; without a dataset, images of unknown classes."""
+        """The specification of the first training sample; without a dataset, images of unknown classes."""
         if self.missing() is not None:
             return DataSpec("image", (1, 32, 32), target="class")
         return self._spec

@@ -111,7 +111,7 @@ class LoopActions:
             trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """What was evaluated and logged last, as plain data."""
+        """Return the metrics that were evaluated and logged last, as plain data."""
         return {"evaluated": self.evaluated_step, "values": self.last_values, "logged": list(self._logged)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

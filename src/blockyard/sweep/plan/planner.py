@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SizeMatch:
-    """What is matched between the arms, if anything.
+    """The size that is matched between the arms, if any.
 
     by: "params", "flops" or None; matched: what `matched_widths.solve_widths` recorded
     """
@@ -142,7 +142,7 @@ LISTED = 10  # problems of one kind that are reported in full
 
 
 def misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
-    """What the base and the arms name that exists nowhere, so that it is told with the other problems of a file."""
+    """Return issues for names in base and arms that exist nowhere, to be reported with the file's other problems."""
     shared = [str(issue) for issue in composer.compose(base).issues if issue.unknown]
     own = {
         f"{arm.name}: {issue}": None
