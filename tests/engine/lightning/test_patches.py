@@ -38,7 +38,7 @@ def exists(name: str) -> bool:
 
 
 def problem(part: Part) -> str | None:
-    """What an upgrade has changed about a part. Of an older release, as `make test-oldest` installs, only that it exists."""
+    """What an upgrade has changed about a part; of an older release, which test-oldest installs, that it is there."""
     distribution, release = part.release.split()
     installed = ".".join(version(distribution).split(".")[:2])
     if not exists(part.name):
