@@ -52,6 +52,18 @@ def test_a_sound_component_holds_what_it_declares(own: Path) -> None:
     assert verdicts == {each.name: "not declared" if each.name in undeclared else "holds" for each in PROPERTIES}
 
 
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(("override", "broken"), [("leak=false", set()), ("random=true", {"determinism"})])
+def test_a_component_for_decoders_alone_is_checked_in_a_decoder(own: Path, override: str, broken: set[str]) -> None:
+    """Also for the properties that every component must hold, which are checked in an encoder otherwise."""
+    file = own / "mine" / "shift.py"
+    file.write_text(file.read_text().replace("causal=True, padding", "causal=True, bidirectional=False, padding"))
+    findings = found(f"token_mixer.{override}")
+    expected = {"causality", "padding", "determinism", "gradients", "bf16"}
+    assert {name for name, each in findings.items() if each.verdict in ("holds", "broken")} == expected
+    assert broken <= {name for name, each in findings.items() if each.verdict == "broken"}
+
+
 @pytest.mark.parametrize(
     ("option", "name", "detail"),
     [

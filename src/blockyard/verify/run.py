@@ -42,6 +42,9 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
     for each in PROPERTIES:
         composed = compose([*each.base, *overrides], config_dirs)
         issues = issues_of(composed)
+        if issues and each.causal is None:  # a component may be for decoders alone
+            decoder = compose([*DECODER, *overrides], config_dirs)
+            composed, issues = (composed, issues) if issues_of(decoder) else (decoder, [])
         if issues:
             reasons |= dict.fromkeys(map(str, issues))
             findings.append(Finding(each.name, "not possible", issues[0].text))
