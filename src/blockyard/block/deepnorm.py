@@ -81,5 +81,5 @@ class DeepNorm(BranchedBlock):
         if self.cross_norm is not None:
             x = self.cross_norm(self.alpha * x + self.drop(self._cross(x, seq, memory)))
         if self.channel_norm is not None:
-            x = self.channel_norm(self.alpha * x + self.drop(self.channel_mixer(x)))
+            x = self.channel_norm(self.alpha * x + self.drop(self.channel_mixer(x, seq)))
         return x

@@ -73,5 +73,5 @@ class LayerScale(BranchedBlock):
         if self.cross_norm is not None:
             x = x + self.drop(self.cross_finish(self._cross(self.cross_norm(x), seq, memory)))
         if self.channel_norm is not None:
-            x = x + self.drop(self.channel_finish(self.channel_mixer(self.channel_norm(x))))
+            x = x + self.drop(self.channel_finish(self.channel_mixer(self.channel_norm(x), seq)))
         return x

@@ -44,5 +44,5 @@ class NoResidual(BranchedBlock):
         if self.cross_norm is not None:
             x = self.drop(self._cross(self.cross_norm(x), seq, memory)).to(x.dtype)
         if self.channel_norm is not None:
-            x = self.drop(self.channel_mixer(self.channel_norm(x))).to(x.dtype)
+            x = self.drop(self.channel_mixer(self.channel_norm(x), seq)).to(x.dtype)
         return x

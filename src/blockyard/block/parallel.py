@@ -84,9 +84,9 @@ class Parallel(Block):
     def _unfused(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
         """What the two mixers add, each run by itself, on h (B, N, D): (B, N, D). An empty mixer is left out."""
         if self.token_mixer.empty:
-            return self.channel_mixer(h)
+            return self.channel_mixer(h, seq)
         added = self.token_mixer(h, seq, cache, memory)
-        return added if self.channel_mixer.empty else added + self.channel_mixer(h)
+        return added if self.channel_mixer.empty else added + self.channel_mixer(h, seq)
 
     def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
         """What the two mixers add, in two matmuls, on h (B, N, D): (B, N, D).

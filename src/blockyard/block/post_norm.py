@@ -53,5 +53,5 @@ class PostNorm(BranchedBlock):
         if self.cross_norm is not None:
             x = self.cross_norm(x + self.drop(self._cross(x, seq, memory)))
         if self.channel_norm is not None:
-            x = self.channel_norm(x + self.drop(self.channel_mixer(x)))
+            x = self.channel_norm(x + self.drop(self.channel_mixer(x, seq)))
         return x

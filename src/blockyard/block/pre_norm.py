@@ -47,5 +47,5 @@ class PreNorm(BranchedBlock):
         if self.cross_norm is not None:
             x = x + self.drop(self._cross(self.cross_norm(x), seq, memory))
         if self.channel_norm is not None:
-            x = x + self.drop(self.channel_mixer(self.channel_norm(x)))
+            x = x + self.drop(self.channel_mixer(self.channel_norm(x), seq))
         return x

@@ -50,7 +50,7 @@ class Sandwich(BranchedBlock):
             y = self._cross(self.cross_norm(x), seq, memory)
             x = x + self.drop(self.cross_finish(_as_weights(y, self.cross_finish)))
         if self.channel_norm is not None:
-            y = self.channel_mixer(self.channel_norm(x))
+            y = self.channel_mixer(self.channel_norm(x), seq)
             x = x + self.drop(self.channel_finish(_as_weights(y, self.channel_finish)))
         return x
 

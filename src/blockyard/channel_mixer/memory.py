@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Expansion, Rate
+from blockyard.contracts import ChannelMixer, Context, Expansion, Rate, Seq
 from blockyard.ops.linear import linear, residual
 
 
@@ -53,7 +53,7 @@ class Memory(ChannelMixer):
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, keys, ctx.dim, bias=bias)  # the values, (D, E)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         return self.proj_out(self.mix(self.proj_in(x)))
 

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Expansion, Rate
+from blockyard.contracts import ChannelMixer, Context, Expansion, Rate, Seq
 from blockyard.ops.linear import linear, residual
 
 
@@ -45,7 +45,7 @@ class MLP(ChannelMixer):
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, hidden, ctx.dim, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         return self.proj_out(self.mix(self.proj_in(x)))
 

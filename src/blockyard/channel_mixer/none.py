@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from blockyard.contracts import ChannelMixer, Context
+from blockyard.contracts import ChannelMixer, Context, Seq
 
 
 class NoChannels(ChannelMixer):
@@ -26,6 +26,6 @@ class NoChannels(ChannelMixer):
     def __init__(self, ctx: Context) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> zeros (B, N, D)."""
         return x.new_zeros(x.shape)

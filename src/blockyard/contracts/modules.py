@@ -5,8 +5,10 @@ What a token mixer can do is in its `Traits`; a module with a loss of its own is
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -109,7 +111,10 @@ class TokenMixer(nn.Module):
 
 
 class ChannelMixer(nn.Module):
-    """Mixes the channels of each token alone: forward(x) -> (B, N, D).
+    """Mixes the channels of each token alone: forward(x, seq=None) -> (B, N, D).
+
+    Blocks pass `seq`, for mixers that need to know more than x, such as which tokens are padding. A class whose
+    `forward` takes x alone works as well: it is called without `seq`.
 
     An `empty` mixer adds nothing: a block leaves out its branch and the norm of the branch.
     """
@@ -117,9 +122,34 @@ class ChannelMixer(nn.Module):
     empty: ClassVar[bool] = False
     hidden_multiple: ClassVar[int] = 1  # as for a token mixer
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        forward = vars(cls).get("forward")
+        if forward is not None and not _takes_seq(forward):
+            cls.forward = _without_seq(forward)  # type: ignore[method-assign]
+
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         raise AssertionError("abstract")
+
+
+def _takes_seq(forward: Callable[..., Tensor]) -> bool:
+    """Whether a method can be called with x and seq."""
+    try:
+        inspect.signature(forward).bind("self", "x", "seq")
+    except TypeError:
+        return False
+    return True
+
+
+def _without_seq(forward: Callable[[Any, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Returns forward(self, x) as a method that takes `seq` too."""
+
+    @wraps(forward)
+    def taking_seq(self: ChannelMixer, x: Tensor, seq: Seq | None = None) -> Tensor:  # noqa: ARG001 a block passes it
+        return forward(self, x)
+
+    return taking_seq
 
 
 class Norm(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from blockyard.channel_mixer.mlp import MLP
-from blockyard.contracts import ChannelMixer, Context, Traits
+from blockyard.contracts import ChannelMixer, Context, Inputs, Seq, Traits
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
@@ -55,6 +55,35 @@ class Smears(MLP):
 def test_planted_smear_is_caught() -> None:
     with pytest.raises(AssertionError):
         tokens_alone(stir(Smears(context())).double(), 16)
+
+
+class NotesSeq(MLP):
+    """Keeps the facts that its block passes."""
+
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
+        self.seq = seq
+        return super().forward(x, seq)
+
+
+class TakesXAlone(MLP):
+    """A mixer of one's own that was written before `forward` took `seq`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("block", [name for name in blocks() if not node("block", name)[0].single])
+def test_blocks_pass_the_facts_of_the_sequence_to_channel_mixers(block: str) -> None:
+    """A mixer whose `forward` takes x alone gives the same."""
+    options = {"block": {"fused": False}} if "fused" in node("block", block)[1] else {}
+    inputs = Inputs(token_ids(2, 6), lengths=torch.tensor([6, 4]))
+    outputs = []
+    for mixer in (NotesSeq, TakesXAlone):
+        model = tiny(block=block, options=options, replace={"channel_mixer": mixer}, sizes={"variable": True})
+        outputs.append(model(inputs))
+        if mixer is NotesSeq:
+            assert all(torch.equal(b.channel_mixer.seq.valid.sum(1), inputs.lengths) for b in model.blocks)
+    assert torch.equal(*outputs)
 
 
 def projected(family: str) -> list[str]:

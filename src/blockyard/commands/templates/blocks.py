@@ -76,7 +76,7 @@ class CLASS(BranchedBlock):
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         if self.channel_norm is not None:
-            x = x + self.drop(self.channel_mixer(self.channel_norm(x)))
+            x = x + self.drop(self.channel_mixer(self.channel_norm(x), seq))
         if self.token_norm is not None:
             x = x + self.drop(self._token(self.token_norm(x), seq, cache, memory))
         if self.cross_norm is not None:
@@ -86,9 +86,9 @@ class CLASS(BranchedBlock):
     """def test_the_formula() -> None:
     x, seq = tokens()
     block = component()
-    after = x + block.channel_mixer(block.channel_norm(x))
+    after = x + block.channel_mixer(block.channel_norm(x), seq)
     assert_close(block(x, seq), after + block.token_mixer(block.token_norm(after), seq))
 """,
-    bug=("self.channel_mixer(self.channel_norm(x))", "self.channel_mixer(x)"),
+    bug=("self.channel_mixer(self.channel_norm(x), seq)", "self.channel_mixer(x, seq)"),
     verified=True,
 )

@@ -55,7 +55,7 @@ CHANNEL_MIXER = Template(
     + '''from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import ChannelMixer, Context, Expansion
+from blockyard.contracts import ChannelMixer, Context, Expansion, Seq
 from blockyard.ops.linear import linear, residual
 
 
@@ -72,7 +72,7 @@ class CLASS(ChannelMixer):
         self.proj_in = linear(ctx, ctx.dim, hidden, content=0)
         self.proj_out = residual(ctx, hidden, ctx.dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         return self.proj_out(F.relu(self.proj_in(x)).square())
 ''',
