@@ -35,10 +35,10 @@ def folder(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY) -> RunF
 
 def run(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY, code: int = 0) -> RunFolder:
     """Train in this process and expect the exit code."""
-    with folder(outputs, *overrides, base=base) as made:
-        found = train(made, resume=made.resumes)
-        assert found == code, made.status
-    return made
+    with folder(outputs, *overrides, base=base) as run_folder:
+        outcome = train(run_folder, resume=run_folder.resumes)
+        assert outcome == code, run_folder.status
+    return run_folder
 
 
 def text_run(outputs: Path, *overrides: str) -> RunFolder:
@@ -58,15 +58,15 @@ def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SI
                 os.kill(os.getpid(), signum)
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-        made = folder(outputs, *overrides)
-        return train(made, resume=made.resumes)
+        run_folder = folder(outputs, *overrides)
+        return train(run_folder, resume=run_folder.resumes)
 
     return forked(work)
 
 
-def state(made: RunFolder, name: str = "last.ckpt") -> dict[str, Any]:
+def state(run_folder: RunFolder, name: str = "last.ckpt") -> dict[str, Any]:
     """A checkpoint's weights and optimizer state, flat."""
-    content = read(made.checkpoints / name)
+    content = read(run_folder.checkpoints / name)
     flat = dict(content["state_dict"])
     for index, entry in content["optimizer_states"][0]["state"].items():
         flat |= {f"optimizer.{index}.{key}": value for key, value in entry.items()}
@@ -87,6 +87,6 @@ def assert_same_bits(left: RunFolder, right: RunFolder) -> None:
         assert kept[0].read_bytes() == kept[1].read_bytes()
 
 
-def rows(made: RunFolder) -> list[dict[str, float]]:
+def rows(run_folder: RunFolder) -> list[dict[str, float]]:
     """metrics.csv without the clock."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(made.path / "metrics.csv")]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(run_folder.path / "metrics.csv")]

@@ -53,7 +53,7 @@ def forked(work: Callable[[], int], limit: float = 120) -> int:
     return process.exitcode
 
 
-def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
+def blockyard(folder: Path, *arguments: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
     """What `python -m blockyard WORDS` prints and answers in a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
@@ -62,21 +62,21 @@ def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.Compl
             from tests.warm_servers import fork_servers
 
             fork_servers()
-            return typed(folder, words, streams)
+            return typed(folder, arguments, streams)
 
         try:
             code = forked(work, limit)
         except AssertionError as error:
-            raise AssertionError(f"{' '.join(words)}: {error}\n{''.join(_said(streams))}") from error
-        said = _said(streams)
-    return subprocess.CompletedProcess(["blockyard", *words], code, *said)
+            raise AssertionError(f"{' '.join(arguments)}: {error}\n{''.join(_printed(streams))}") from error
+        printed = _printed(streams)
+    return subprocess.CompletedProcess(["blockyard", *arguments], code, *printed)
 
 
-def _said(streams: list[str]) -> list[str]:
+def _printed(streams: list[str]) -> list[str]:
     return [Path(stream).read_text(encoding="utf-8") for stream in streams if Path(stream).exists()]
 
 
-def typed(folder: Path | None, words: tuple[str, ...], streams: list[str]) -> int:
+def typed(folder: Path | None, arguments: tuple[str, ...], streams: list[str]) -> int:
     """Run `blockyard WORDS` in this process as a shell would start it, and return its exit code.
 
     folder: None is the current one; streams: paths of standard output and error, where they are to be redirected
@@ -87,7 +87,7 @@ def typed(folder: Path | None, words: tuple[str, ...], streams: list[str]) -> in
         os.chdir(folder)
     for number, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.argv = ["blockyard", *words]
+    sys.argv = ["blockyard", *arguments]
     code = 1
     try:
         entry()

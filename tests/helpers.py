@@ -174,8 +174,8 @@ def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, 
     grid = sizes.pop("grid", GRIDS[axes])
     count = None if grid else LENGTH
     pairs = None if grid else PAIRS
-    said = {name: sizes.pop(name, False) for name in ("variable", "hides")}
-    tokens = TokenSpec(grid, **said, vocabulary=VOCABULARY, count=count, pairs=pairs)
+    flags = {name: sizes.pop(name, False) for name in ("variable", "hides")}
+    tokens = TokenSpec(grid, **flags, vocabulary=VOCABULARY, count=count, pairs=pairs)
     data = DataSpec("text", grid or (LENGTH,), packed=sizes.pop("packed", False))
     plain = {"dim": 16, "depth": 2, "heads": 4, "outputs": VOCABULARY, "num_prefix": len(prefix)}
     return Context(causal=causal, tokens=tokens, data=data, **{**plain, **sizes})

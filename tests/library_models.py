@@ -28,7 +28,7 @@ class Case:
     config: Callable[[], Any]
     overrides: tuple[str, ...]
     inputs: Callable[[], dict[str, Tensor]]
-    call: Callable[[nn.Module, dict[str, Tensor]], Tensor] = lambda model, given: model(given["inputs"]).logits
+    call: Callable[[nn.Module, dict[str, Tensor]], Tensor] = lambda model, batch: model(batch["inputs"]).logits
 
 
 def token_ids(high: int, *shape: int, seed: int = 0) -> Tensor:
@@ -53,23 +53,23 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def from_source(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+def from_source(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """T5's predictions."""
-    mask = torch.arange(given["source"].shape[1]) < given["source_lengths"][:, None]
-    return model(input_ids=given["source"], attention_mask=mask.long(), decoder_input_ids=given["inputs"]).logits
+    mask = torch.arange(batch["source"].shape[1]) < batch["source_lengths"][:, None]
+    return model(input_ids=batch["source"], attention_mask=mask.long(), decoder_input_ids=batch["inputs"]).logits
 
 
-def classified(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+def classified(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """BERT's classes; its [CLS] is token id 3, whose vector is that of our class token."""
-    ids = torch.cat([torch.full((2, 1), model.config.cls_token_id), given["inputs"]], 1)
+    ids = torch.cat([torch.full((2, 1), model.config.cls_token_id), batch["inputs"]], 1)
     return model(ids).logits
 
 
-def heard(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+def heard(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Whisper's predictions, from the spectrogram that `test_features_are_those_of_whisper` compares."""
-    sound = given["source"]
+    sound = batch["source"]
     features = log_mel(sound, hann(WINDOW).to(sound), HOP, mel_filters(WINDOW, 40, 8000).to(sound))
-    return model(input_features=features, decoder_input_ids=given["inputs"]).logits
+    return model(input_features=features, decoder_input_ids=batch["inputs"]).logits
 
 
 WINDOW, HOP = 200, 80  # samples, at 8 kHz
@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
         ),
         SERIES,
         lambda: {"inputs": noise(2, 40, 1).cumsum(1) + 5},
-        lambda model, given: model(past_values=given["inputs"]).prediction_outputs.squeeze(2),
+        lambda model, batch: model(past_values=batch["inputs"]).prediction_outputs.squeeze(2),
     ),
     "whisper": Case(
         "WhisperForConditionalGeneration",

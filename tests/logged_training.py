@@ -68,13 +68,13 @@ def logged(
             _wait()
         if sabotage is not None:
             sabotage()
-        made = folder(outputs, *overrides, base=FEW)
-        return train(made, resume=made.resumes)
+        run_folder = folder(outputs, *overrides, base=FEW)
+        return train(run_folder, resume=run_folder.resumes)
 
     code = forked(work, limit=LIMIT)
-    (made,) = [path.parent for path in outputs.glob("*/s0/config.yaml")]
+    (run_folder,) = [path.parent for path in outputs.glob("*/s0/config.yaml")]
     waited = float(clock.read_text()) if clock.exists() else 0.0
-    return Logged(RunFolder.open(made), code, waited, printed.read_text(encoding="utf-8", errors="replace"))
+    return Logged(RunFolder.open(run_folder), code, waited, printed.read_text(encoding="utf-8", errors="replace"))
 
 
 def _wait() -> None:

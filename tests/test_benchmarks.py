@@ -44,9 +44,9 @@ def test_the_gpu_check_sees_a_mask_that_is_left_out(monkeypatch: pytest.MonkeyPa
     import gpu_rows
     from blockyard.ops import attend
 
-    found = gpu_rows.masks(torch.device("cpu"), dry=True)
-    assert found.keys() == set(gpu_rows.MASKS)
-    assert gpu_check.are_exact(gpu_check.flat(found))
+    masks = gpu_rows.masks(torch.device("cpu"), dry=True)
+    assert masks.keys() == set(gpu_rows.MASKS)
+    assert gpu_check.are_exact(gpu_check.flat(masks))
     monkeypatch.setattr(attend.mask, "reasons", lambda *_: [])
     wrong = gpu_rows.masks(torch.device("cpu"), dry=True)
     assert all(values["error"] > 1e-2 for values in wrong.values())
@@ -67,8 +67,8 @@ def test_the_overhead_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import overhead
 
-    words = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=32")
-    mine, theirs = overhead.one_run(tmp_path, words, 60)
+    overrides = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=32")
+    mine, theirs = overhead.one_run(tmp_path, overrides, 60)
     assert 0 < theirs < mine * 2
     assert mine < theirs * 4
 
@@ -79,9 +79,9 @@ def test_warm_workers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     import warm_workers
 
     assert warm_workers.main(["--dry"]) == 0
-    said = capsys.readouterr().out
-    assert "| warm workers |" in said
-    assert float(said.split("ratio")[1]) > 0
+    output = capsys.readouterr().out
+    assert "| warm workers |" in output
+    assert float(output.split("ratio")[1]) > 0
 
 
 @pytest.mark.full

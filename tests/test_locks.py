@@ -22,12 +22,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 def entries(path: Path) -> dict[str, tuple[str, int]]:
     """name -> its version, and the number of its hashes."""
     text = path.read_text(encoding="utf-8")
-    found = {}
+    hashes = {}
     for entry in re.split(r"^(?=[A-Za-z])", text, flags=re.MULTILINE)[1:]:
         name, version = re.match(r"([\w.-]+)==(\S+)", entry).groups()
-        assert canonicalize_name(name) not in found, f"{name} is twice in {path.name}"
-        found[canonicalize_name(name)] = (version, len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)))
-    return found
+        assert canonicalize_name(name) not in hashes, f"{name} is twice in {path.name}"
+        hashes[canonicalize_name(name)] = (version, len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)))
+    return hashes
 
 
 def test_the_locks_hold_what_the_packages_of_this_environment_require() -> None:
@@ -47,8 +47,8 @@ def test_the_locks_hold_what_the_packages_of_this_environment_require() -> None:
 def installable(path: Path) -> set[str]:
     """The packages of a lock whose markers hold here."""
     lines = re.findall(r"^[A-Za-z].*?(?= \\$)", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = [Requirement(line) for line in lines]
-    return {canonicalize_name(each.name) for each in found if each.marker is None or each.marker.evaluate()}
+    requirements = [Requirement(line) for line in lines]
+    return {canonicalize_name(each.name) for each in requirements if each.marker is None or each.marker.evaluate()}
 
 
 def requires_of(name: str) -> list[str]:
@@ -61,14 +61,14 @@ def requires_of(name: str) -> list[str]:
 
 def required(extra: str) -> list[Requirement]:
     own = PROJECT["project"]["name"]
-    found = []
+    names = []
     for requirement in map(Requirement, PROJECT["project"]["optional-dependencies"][extra]):
-        found += (
+        names += (
             [each for name in requirement.extras for each in required(name)]
             if requirement.name == own
             else [requirement]
         )
-    return found
+    return names
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
@@ -122,5 +122,5 @@ def test_a_version_that_was_not_looked_up_is_not_called_sound(
 ) -> None:
     assert audit.verdict("run.lock", packages) == code
     printed = capsys.readouterr()
-    said = " ".join((printed.out + printed.err).split())
-    assert message in said
+    report = " ".join((printed.out + printed.err).split())
+    assert message in report

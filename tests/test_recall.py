@@ -12,12 +12,12 @@ from blockyard.engine.run import train
 from blockyard.runs.start import create_run
 
 
-def accuracy(outputs: Path, *words: str) -> float:
-    composed = compose(["experiment=recall", "logger=none", "callbacks=quiet", f"outputs={outputs}", *words])
+def accuracy(outputs: Path, *arguments: str) -> float:
+    composed = compose(["experiment=recall", "logger=none", "callbacks=quiet", f"outputs={outputs}", *arguments])
     assert not check(composed)
-    with create_run(composed.config, command=["test"], choices=composed.choices) as made:
-        assert train(made) == 0, made.status
-    return made.summary()["metrics"]["test/accuracy"]
+    with create_run(composed.config, command=["test"], choices=composed.choices) as run_folder:
+        assert train(run_folder) == 0, run_folder.status
+    return run_folder.summary()["metrics"]["test/accuracy"]
 
 
 @pytest.mark.full
@@ -29,5 +29,5 @@ def test_attention_recalls_at_length_and_width_64(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_two_convolutions_of_kernel_3_do_not(tmp_path: Path) -> None:
-    words = ("token_mixer=conv", "token_mixer.kernel=3", "model.depth=2")
-    assert accuracy(tmp_path, *words) < 0.5
+    overrides = ("token_mixer=conv", "token_mixer.kernel=3", "model.depth=2")
+    assert accuracy(tmp_path, *overrides) < 0.5

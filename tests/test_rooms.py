@@ -26,7 +26,7 @@ def imported(tree: ast.AST) -> set[str]:
             start = "." * node.level + (node.module or "")
             names |= {f"{start}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "tests." in node.value:
-            names |= {word.strip(";,'\"()") for word in node.value.replace("=", " ").split()}
+            names |= {part.strip(";,'\"()") for part in node.value.replace("=", " ").split()}
     return names
 
 

@@ -31,9 +31,9 @@ def installed(tmp_path_factory) -> Path:
     return site
 
 
-def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "blockyard", *words],
+        [sys.executable, "-m", "blockyard", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,

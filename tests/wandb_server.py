@@ -192,5 +192,5 @@ class WandbServer:
 
 def _operation(query: dict[str, Any]) -> str:
     named = query.get("operationName") or ""
-    found = re.search(r"(?:query|mutation)\s+(\w+)", query.get("query") or "")
-    return str(named or (found[1] if found else ""))
+    match = re.search(r"(?:query|mutation)\s+(\w+)", query.get("query") or "")
+    return str(named or (match[1] if match else ""))

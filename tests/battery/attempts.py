@@ -135,7 +135,7 @@ def run_folder(outputs: Path) -> RunFolder:
 def processes_of(attempts: list[Attempt]) -> list[str]:
     """Processes of ended attempts that still live: members of their groups, or with their mark."""
     groups, marks = {each.group for each in attempts}, [f"{MARK}={each.mark}".encode() for each in attempts]
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -143,10 +143,10 @@ def processes_of(attempts: list[Attempt]) -> list[str]:
             state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
             marked = any(mark in (entry / "environ").read_bytes() for mark in marks)
             if state not in "ZX" and (int(group) in groups or marked):
-                found.append(f"{entry.name} {(entry / 'cmdline').read_text()[:200]}")
+                processes.append(f"{entry.name} {(entry / 'cmdline').read_text()[:200]}")
         except OSError:  # it has just ended
             continue
-    return found
+    return processes
 
 
 def wait_for_processes(attempts: list[Attempt], seconds: float = 30) -> list[str]:

@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
 @cache
 def every_option() -> tuple[Chosen, ...]:
     """Every option of every class that a config of ours can name, once."""
-    found: list[Chosen] = [Chosen((), name, option) for name, option in options(Root).items()]
+    wanted: list[Chosen] = [Chosen((), name, option) for name, option in options(Root).items()]
     seen = set()
     for family in catalog.groups():
         for choice in catalog.choices(family).values():
@@ -51,8 +51,8 @@ def every_option() -> tuple[Chosen, ...]:
                     executor = choice.name if family in catalog.OUTSIDE_RUN else ""
                     chosen = () if executor else (f"{family}={choice.name}",)
                     for name, option in options(locate(target)).items():
-                        found.append(Chosen(chosen, name if executor else f"{key}.{name}", option, executor))
-    return tuple(found)
+                        wanted.append(Chosen(chosen, name if executor else f"{key}.{name}", option, executor))
+    return tuple(wanted)
 
 
 def _targets(family: str, choice: catalog.Choice) -> Iterator[tuple[str, str]]:
@@ -70,13 +70,13 @@ def _targets(family: str, choice: catalog.Choice) -> Iterator[tuple[str, str]]:
 @cache
 def bad_values() -> tuple[BadValue, ...]:
     """A bad value for each way that an option can be wrong, mixed, so that any part holds all kinds."""
-    found = []
+    values = []
     for chosen in every_option():
         for value in _refused(chosen.option):
             written = f"{chosen.key}={value}"
-            found.append(BadValue((*chosen.overrides, written), chosen.key, chosen.executor))
-    Random(0).shuffle(found)
-    return tuple(found)
+            values.append(BadValue((*chosen.overrides, written), chosen.key, chosen.executor))
+    Random(0).shuffle(values)
+    return tuple(values)
 
 
 def _refused(option: Option) -> list[str]:

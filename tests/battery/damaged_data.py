@@ -188,8 +188,8 @@ def _hostile() -> Iterator[tuple[str, str, Callable[[Path], object]]]:
 
 
 def _long_cell(path: Path) -> None:
-    rows = ["text,label,split", *(f"{row['text']},{row['label']},{row['split']}" for row in ROWS)]
-    path.write_text("\n".join([*rows, "x" * 200_000]) + "\n")
+    lines = ["text,label,split", *(f"{row['text']},{row['label']},{row['split']}" for row in ROWS)]
+    path.write_text("\n".join([*lines, "x" * 200_000]) + "\n")
 
 
 def _member_flag(path: Path) -> None:

@@ -70,13 +70,13 @@ def _killed(folder: Path) -> None:
 
 def _sweep(kind: str, folder: Path) -> None:
     more = SEARCH if kind == "search" else ""
-    base = ", ".join(word for word in killed_runs.SHORT if not word.startswith("data.shift"))
+    base = ", ".join(override for override in killed_runs.SHORT if not override.startswith("data.shift"))
     (folder / "tiny.yaml").write_text(SWEEP.format(base=base, more=more))
     done = blockyard(folder, "sweep", "tiny.yaml", "executor.workers=1", limit=900)
     assert done.returncode == 0, done.stderr
 
 
-def words(command: str, kind: str) -> list[str]:
+def arguments_of(command: str, kind: str) -> list[str]:
     """The arguments of a command in a folder of this kind."""
     config = killed_runs.CONFIGS["text" if kind == "text" else "logged"]
     return {
@@ -147,16 +147,16 @@ def copy(source: Path, target: Path) -> Path:
 
 def harmless(folder: Path, result: Result) -> list[str]:
     """What no damage may lead to, whatever the command answers."""
-    found = ["it hangs"] if result.hung else []
+    problems = ["it hangs"] if result.hung else []
     if "Traceback (most recent call last)" in result.out + result.err:
-        found.append("a traceback")
+        problems.append("a traceback")
     if any(folder.rglob(MARKER)):
-        found.append("code of the file was executed")
+        problems.append("code of the file was executed")
     if left := [path.name for path in folder.rglob(".tmp-*")]:
-        found.append(f"left over: {left}")
+        problems.append(f"left over: {left}")
     if result.code not in (0, 1, 2):
-        found.append(f"exit code {result.code}")
-    return found
+        problems.append(f"exit code {result.code}")
+    return problems
 
 
 def remove(folder: Path) -> None:

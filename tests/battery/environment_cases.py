@@ -39,7 +39,7 @@ class Case:
     """
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     codes: frozenset[int] = WORKS
     spoil: Callable[[], object] | None = None
     started: bool = False
@@ -47,7 +47,7 @@ class Case:
     streams: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.words[0]}-{self.name}"
+        return f"{self.arguments[0]}-{self.name}"
 
 
 def _limit(kind: int, value: int) -> Callable[[], None]:
@@ -131,9 +131,9 @@ def _jumping() -> Callable[[float], float]:
 
 def clocks() -> Iterator[Case]:
     """1970, 2038, jumps, time zones."""
-    for words in (TRAIN, QUESTION):
-        yield Case("1970", words, WORKS, _clock(lambda true: 1.0))
-        yield Case("backwards", words, WORKS, _clock(_jumping()))
+    for arguments in (TRAIN, QUESTION):
+        yield Case("1970", arguments, WORKS, _clock(lambda true: 1.0))
+        yield Case("backwards", arguments, WORKS, _clock(_jumping()))
     yield Case("2038", TRAIN, WORKS, _clock(lambda true: 2.0**31 + 7))
     for zone in ("Pacific/Kiritimati", ":/nonexistent"):
         yield Case(f"zone-{zone.replace('/', '.')}", TRAIN, WORKS, environment={"TZ": zone})
@@ -194,9 +194,9 @@ def _no_reader() -> None:
 def streams() -> Iterator[Case]:
     """Closed and full standard streams; what a terminal says of itself."""
     full = {"stdout": "/dev/full", "stderr": "/dev/full"}
-    for words in (LIST, CHECK, TRAIN, COMPARE):
-        yield Case("stdout-closed", words, EITHER, _closed(1), True)
-        yield Case("streams-full", words, EITHER, None, True, {}, full)
+    for arguments in (LIST, CHECK, TRAIN, COMPARE):
+        yield Case("stdout-closed", arguments, EITHER, _closed(1), True)
+        yield Case("streams-full", arguments, EITHER, None, True, {}, full)
     yield Case("stdin-closed", TRAIN, WORKS, _closed(0), True)
     yield Case("stderr-closed", TRAIN, EITHER, _closed(2), True)
     yield Case("all-closed", TRAIN, EITHER, _closed(0, 1, 2), True)
@@ -217,11 +217,11 @@ def variables() -> Iterator[Case]:
         "PYTHONMALLOC": "debug",
     }.items():
         yield Case(f"{name}={value}", TRAIN, WORKS, started=True, environment={name: value})
-    for words in (HELP, EXPLAIN, LIST, TRAIN):  # no docstrings, which are the help
+    for arguments in (HELP, EXPLAIN, LIST, TRAIN):  # no docstrings, which are the help
         yield Case(
             "PYTHONOPTIMIZE=2",
-            words,
-            REFUSED if words == HELP else WORKS,
+            arguments,
+            REFUSED if arguments == HELP else WORKS,
             started=True,
             environment={"PYTHONOPTIMIZE": "2"},
         )

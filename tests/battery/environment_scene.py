@@ -55,7 +55,7 @@ class Ended:
 
 def run_forked(
     folder: str | Path,
-    words: Sequence[str],
+    arguments: Sequence[str],
     spoil: Callable[[], object] | None = None,
     environment: Mapping[str, str | None] | None = None,
 ) -> Ended:
@@ -82,7 +82,7 @@ def run_forked(
             receive, send = os.pipe()
             pid = os.fork()
             if pid == 0:
-                _work(str(folder), tuple(words), spoil_all, send, receive)
+                _work(str(folder), tuple(arguments), spoil_all, send, receive)
             os.close(send)
             output = bytearray()
             while chunk := os.read(receive, 1 << 16):
@@ -95,7 +95,7 @@ def run_forked(
         return Ended(*json.loads(report.read_text()))
 
 
-def _work(folder: str, words: tuple[str, ...], spoil: Callable[[], object], send: int, receive: int) -> None:
+def _work(folder: str, arguments: tuple[str, ...], spoil: Callable[[], object], send: int, receive: int) -> None:
     code = 1
     try:
         os.close(receive)
@@ -105,14 +105,14 @@ def _work(folder: str, words: tuple[str, ...], spoil: Callable[[], object], send
             os.dup2(send, number)
         os.close(send)
         spoil()
-        code = typed(None, words, [])
+        code = typed(None, arguments, [])
     finally:
         os._exit(code)
 
 
 def run_started(
     folder: str | Path,
-    words: Sequence[str],
+    arguments: Sequence[str],
     spoil: Callable[[], object] | None = None,
     environment: Mapping[str, str | None] | None = None,
     streams: Mapping[str, int | str] | None = None,
@@ -128,7 +128,7 @@ def run_started(
             for name, where in (streams or {}).items()
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "blockyard", *words],
+            [sys.executable, "-m", "blockyard", *arguments],
             cwd=folder,
             env={name: value for name, value in variables.items() if value is not None},
             preexec_fn=spoil,
@@ -150,13 +150,13 @@ def run_together(folder: Path, commands: Sequence[Sequence[str]]) -> list[Ended]
 
         def watch() -> int:
             pids = {}
-            for number, words in enumerate(commands):
+            for number, arguments in enumerate(commands):
                 pid = os.fork()
                 if pid == 0:
                     code = 1
                     try:
                         fork_the_server()
-                        code = typed(folder, tuple(words), [f"{scratch}/{number}", f"{scratch}/{number}"])
+                        code = typed(folder, tuple(arguments), [f"{scratch}/{number}", f"{scratch}/{number}"])
                     finally:
                         os._exit(code)
                 pids[pid] = number

@@ -199,7 +199,7 @@ _NOT_TRAINING = ("test", "predict", "sanity", "exception", "load", "validation_b
 LIGHTNING_HOOKS = sorted(
     name
     for name in vars(pl.Callback)
-    if name.startswith(("on_", "setup", "teardown")) and not any(word in name for word in _NOT_TRAINING)
+    if name.startswith(("on_", "setup", "teardown")) and not any(part in name for part in _NOT_TRAINING)
 )
 _AT_START = ("setup", "on_fit_start", "on_train_start", "on_train_epoch_start", "on_run_start", "start")
 LIGHTNING = "lightning"

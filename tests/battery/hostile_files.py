@@ -212,7 +212,7 @@ TEXTS = (
 )  # fmt: skip
 
 
-def places() -> Iterator[tuple[str, str]]:
+def locations() -> Iterator[tuple[str, str]]:
     """A text, and the format in which it must stay text."""
     for text in TEXTS:
         for form in ("html", "markdown", "latex", "csv", "terminal"):

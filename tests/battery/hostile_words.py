@@ -276,7 +276,7 @@ def command_lines() -> Iterator[tuple[str, ...]]:
         for offset in (0, 3, 4):
             command = commands[(number + offset) % len(commands)]
             if not ("--config-dir" in command and path in FOLDERS):  # an empty one
-                yield tuple(word.replace("{}", path) for word in command.split())
+                yield tuple(argument.replace("{}", path) for argument in command.split())
 
 
 SWEEP_HEAD = "claim: x\nseeds: 2\nbase: [data=digits, debug=fast, logger=none, outputs=outputs]\n"

@@ -165,7 +165,7 @@ def wandb_process() -> list[Case]:
         for method in ("start", "log")
         for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
     ]
-    places = {"removed": gone, "a file": a_file, "full": full}
+    folders = {"removed": gone, "a file": a_file, "full": full}
     cases += [
         Case(
             f"wandb folder {name} after {method}",
@@ -174,7 +174,7 @@ def wandb_process() -> list[Case]:
             sabotage=after(method, strike("*/s0/wandb")),
         )
         for method in ("start", "log")
-        for name, strike in places.items()
+        for name, strike in folders.items()
     ]
     key = {"WANDB_API_KEY": "0" * 40}
     cases += [

@@ -127,8 +127,8 @@ def two(outputs: Path, kind: str, *overrides: str, base: tuple[str, ...] = TWO) 
 
     def work() -> int:
         fork_ranks()
-        with create_run(plain, command=["test"], choices=choices) as made:
-            return train(made, resume=made.resumes)
+        with create_run(plain, command=["test"], choices=choices) as run_folder:
+            return train(run_folder, resume=run_folder.resumes)
 
     return work
 

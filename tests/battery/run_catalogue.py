@@ -74,28 +74,28 @@ def overrides(family: str, name: str, files: Path) -> tuple[str, ...]:
     """Overrides of a tiny run that holds a choice and that `check` accepts."""
     problems = []
     for choices in _candidates(family, name):
-        words = (*_words(choices), *_options(choices, files))
-        issues = check(compose(words))
+        base = (*_choice_overrides(choices), *_options(choices, files))
+        issues = check(compose(base))
         if not issues:
-            return words
+            return base
         problems.append(str(issues[0]))
     raise AssertionError(f"no legal run holds {family}={name}: {problems}")
 
 
 def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
     """Choices that may be legal together, the likeliest first."""
-    rows = legal_cover(1)
+    configs = legal_cover(1)
     if family in ("experiment", "preset"):
         own = presets.choices(family, name)
         kinds = {"data": own["data"]} if "data" in own else {}
-        for data in dict.fromkeys([*kinds.values()] or [row["data"] for row in rows]):
+        for data in dict.fromkeys([*kinds.values()] or [row["data"] for row in configs]):
             yield {**kinds, family: name, "data": data}
     elif name in OF_THEIR_FILE:
         yield {**_defaults(), **OF_THEIR_FILE[name], family: name}
     elif family in products.FAMILIES:
-        yield from (row for row in rows if row[family] == name and (family, name) not in BESIDE)
+        yield from (row for row in configs if row[family] == name and (family, name) not in BESIDE)
         beside = BESIDE.get((family, name), {})
-        yield from ({**row, **beside, family: name} for row in rows)
+        yield from ({**row, **beside, family: name} for row in configs)
     else:
         yield {**_defaults(), **BESIDE.get((family, name), {}), family: name}
 
@@ -104,34 +104,34 @@ def _defaults() -> dict[str, str]:
     return {key: str(value) for key, value in catalog.default_choices().items() if key in products.FAMILIES}
 
 
-def _words(choices: dict[str, str]) -> tuple[str, ...]:
-    base = [word for word in ON_CPU if word.partition("=")[0] not in choices]
-    words = [*base, *(f"{family}={name}" for family, name in choices.items())]
+def _choice_overrides(choices: dict[str, str]) -> tuple[str, ...]:
+    base = [override for override in ON_CPU if override.partition("=")[0] not in choices]
+    overrides = [*base, *(f"{family}={name}" for family, name in choices.items())]
     if "data" in choices and not {"preset", "experiment"} & set(choices):
         source = products.readers(choices["data"])
-        words += [f"{key}={name}" for key, name in source.items()]
-        words += ["model.shared=false"] if source and choices.get("model") == "encoder_decoder" else []
-    return tuple(words)
+        overrides += [f"{key}={name}" for key, name in source.items()]
+        overrides += ["model.shared=false"] if source and choices.get("model") == "encoder_decoder" else []
+    return tuple(overrides)
 
 
 def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
     """The options that make a run of these choices small, and point it to its data."""
-    composed = compose(_words(choices))
+    composed = compose(_choice_overrides(choices))
     config, names = composed.config, {**composed.choices, **choices}
-    words = [*LENGTH, *data_overrides(str(names["data"]), files), *TRAINER.get(str(names["trainer"]), ())]
+    overrides = [*LENGTH, *data_overrides(str(names["data"]), files), *TRAINER.get(str(names["trainer"]), ())]
     for family, sizes in SMALL.items():
         own = products.set_by_preset(names.get("preset"), family)
-        known = [option for option in sizes if option in (config[family] or {}) and option not in own]
-        words += [f"{family}.{option}={sizes[option]}" for option in known]
+        sized = [option for option in sizes if option in (config[family] or {}) and option not in own]
+        overrides += [f"{family}.{option}={sizes[option]}" for option in sized]
     if names["tokenizer"] in SMALL_NETWORK:
-        words.append("tokenizer.name=test_resnet")
+        overrides.append("tokenizer.name=test_resnet")
     if names["tokenizer"] == "pretrained":
-        words.append(f"tokenizer.path={files / 'tokenizer.json'}")
+        overrides.append(f"tokenizer.path={files / 'tokenizer.json'}")
     if names["data"] == "translation" and names.get("experiment") == "translate_pairs":
-        words.append(f"data.path={files / 'pairs.tsv'}")
+        overrides.append(f"data.path={files / 'pairs.tsv'}")
     if names["callbacks"] == "dropout_schedule":
-        words.append("model.dropout=0.1")
+        overrides.append("model.dropout=0.1")
     head = str(names["head"])
     if products.needs_class_token(head) and "prefix" in config["model"]:
-        words.append("model.prefix={class_token: true, registers: 1}")
-    return tuple(words)
+        overrides.append("model.prefix={class_token: true, registers: 1}")
+    return tuple(overrides)

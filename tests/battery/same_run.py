@@ -80,8 +80,8 @@ def temporary_files(path: Path) -> list[str]:
 
 
 def _files(run: RunFolder) -> set[str]:
-    found = {path.relative_to(run.path) for path in run.path.rglob("*") if path.is_file()}
-    return {str(path) for path in found if path.parts[0] not in LOGGERS and path.name != PROFILE}
+    paths = {path.relative_to(run.path) for path in run.path.rglob("*") if path.is_file()}
+    return {str(path) for path in paths if path.parts[0] not in LOGGERS and path.name != PROFILE}
 
 
 def _state(run: RunFolder, name: str) -> dict[str, Any]:
@@ -93,7 +93,9 @@ def _state(run: RunFolder, name: str) -> dict[str, Any]:
 def _without_clock(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {key: part for key, part in value.items() if key not in CLOCK}
-        return {key: _without_clock(part) for key, part in kept.items() if not any(word in str(key) for word in FASTER)}
+        return {
+            key: _without_clock(part) for key, part in kept.items() if not any(marker in str(key) for marker in FASTER)
+        }
     return [_without_clock(part) for part in value] if isinstance(value, list | tuple) else value
 
 

@@ -36,13 +36,15 @@ class Ended:
     orphans: int
 
 
-def sweep(folder: Path, *words: str, strike: Strike | None = None, patch: Callable[[], None] | None = None) -> Ended:
+def sweep(
+    folder: Path, *arguments: str, strike: Strike | None = None, patch: Callable[[], None] | None = None
+) -> Ended:
     """Run `blockyard sweep WORDS` in a folder and wait until it and all its descendants have ended.
 
     strike: a signal at one point; `folder/struck` exists afterwards if it was reached
     patch: called in the command's process before it begins
     """
-    return sweeps(folder, [[words]], strike=strike, patch=patch)[0][0]
+    return sweeps(folder, [[arguments]], strike=strike, patch=patch)[0][0]
 
 
 def sweeps(
@@ -63,34 +65,34 @@ def sweeps(
     def watch() -> int:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         apart = ForkedProcess(daemon) if daemon else None
-        found = []
+        results = []
         for batch in batches:
-            first = strike if not found else None
+            first = strike if not results else None
             pids = [
-                _start(folder, words, folder / f"output-{number}", None if number else first, marker, patch)
-                for number, words in enumerate(batch)
+                _start(folder, arguments, folder / f"output-{number}", None if number else first, marker, patch)
+                for number, arguments in enumerate(batch)
             ]
             codes, orphans = _reap(pids, apart.pid if apart else 0)
             outputs = [(folder / f"output-{number}") for number in range(len(batch))]
-            found.append(
+            results.append(
                 [[code, out.read_text(errors="replace"), orphans] for code, out in zip(codes, outputs, strict=True)]
             )
             for output in outputs:
                 output.unlink()
         if apart:
             apart.kill()
-        report.write_text(json.dumps(found))
+        report.write_text(json.dumps(results))
         return 0
 
     assert forked(watch, len(batches) * (_LIMIT + _ORPHANS) + 30) == 0
-    found = json.loads(report.read_text())
+    results = json.loads(report.read_text())
     report.unlink()
-    return [[Ended(*ended) for ended in batch] for batch in found]
+    return [[Ended(*ended) for ended in batch] for batch in results]
 
 
 def _start(
     folder: Path,
-    words: Sequence[str],
+    arguments: Sequence[str],
     output: Path,
     strike: Strike | None,
     marker: Path,
@@ -109,7 +111,7 @@ def _start(
             patch()
         if strike is not None:
             arm(strike, marker)
-        code = typed(folder, ("sweep", *words), [str(output), str(output)])
+        code = typed(folder, ("sweep", *arguments), [str(output), str(output)])
     except KeyboardInterrupt:  # as Python ends a process
         code = 130
     finally:
@@ -150,13 +152,13 @@ def _descendants(apart: int) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    found, new = [], [os.getpid()]
+    descendants, new = [], [os.getpid()]
     while new:
         parent = new.pop()
         children = [pid for pid, its_parent in parents.items() if its_parent == parent and pid != apart]
-        found += children
+        descendants += children
         new += children
-    return found
+    return descendants
 
 
 def fork_the_server() -> None:
@@ -228,14 +230,14 @@ def result(outputs: Path, name: str) -> dict[str, Any]:
 
 def runs(outputs: Path) -> dict[str, Any]:
     """The state, the rows of metrics and the final metrics of every run below a folder."""
-    found = {}
+    files = {}
     for path in sorted(outputs.glob("*/s[0-9]*")):
         rows = [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(path / "metrics.csv")]
         summary = path / "summary.json"
         state = json.loads((path / "status.json").read_text())["state"]
         metrics = json.loads(summary.read_text())["metrics"] if summary.exists() else None
-        found[f"{path.parent.name}/{path.name}"] = (state, rows, metrics)
-    return found
+        files[f"{path.parent.name}/{path.name}"] = (state, rows, metrics)
+    return files
 
 
 def litter(outputs: Path) -> list[str]:

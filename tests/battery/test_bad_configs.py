@@ -83,15 +83,15 @@ OTHER = (
 )
 
 
-def checked(words: Sequence[str]) -> dict[str, Any]:
+def checked(arguments: Sequence[str]) -> dict[str, Any]:
     """The exit code, the messages and the processor time of `blockyard check` in this process."""
     from blockyard.cli import main
 
     out, err = io.StringIO(), io.StringIO()
     start = time.process_time()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(["check", *words])
-    return {"words": words, "code": code, "err": err.getvalue(), "seconds": time.process_time() - start}
+        code = main(["check", *arguments])
+    return {"arguments": arguments, "code": code, "err": err.getvalue(), "seconds": time.process_time() - start}
 
 
 def built(executor: str, override: str) -> dict[str, Any]:
@@ -106,14 +106,22 @@ def built(executor: str, override: str) -> dict[str, Any]:
         build(executor, {parsed.key_or_group: parsed.value()})
     except (UserError, ValueError) as error:
         message = f"blockyard: {error}\n"
-    return {"words": [override], "code": 2 if message else 0, "err": message, "seconds": time.process_time() - start}
+    return {
+        "arguments": [override],
+        "code": 2 if message else 0,
+        "err": message,
+        "seconds": time.process_time() - start,
+    }
 
 
 def among_companions(bad: BadValue, files: Path) -> list[str]:
     """A bad value in a run that holds its choice and is sound but for it."""
     family, _, name = bad.overrides[0].partition("=")
     key = bad.overrides[-1].partition("=")[0]
-    return [*(word for word in overrides(family, name, files) if word.partition("=")[0] != key), bad.overrides[-1]]
+    return [
+        *(override for override in overrides(family, name, files) if override.partition("=")[0] != key),
+        bad.overrides[-1],
+    ]
 
 
 def in_a_fork(tmp_path: Path, work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -135,7 +143,7 @@ def in_a_fork(tmp_path: Path, work: Callable[[], list[dict[str, Any]]]) -> list[
 def problem(result: dict[str, Any], key: str, messages: int = 1) -> str | None:
     """What is wrong with an answer, or None."""
     text = result["err"]
-    shown = f"{[word[:60] for word in result['words']]} -> {result['code']}, {text[:600]!r}"
+    shown = f"{[argument[:60] for argument in result['arguments']]} -> {result['code']}, {text[:600]!r}"
     lines = text.removesuffix("\n").split("\n")
     if messages > 1:
         lines = lines[1:]
@@ -155,15 +163,15 @@ def test_a_bad_value_is_refused(
     def refused(bad: BadValue) -> dict[str, Any]:
         if bad.executor:
             return built(bad.executor, *bad.overrides)
-        words = [*bad.overrides, *([] if bad.overrides[0].startswith("logger") else ["logger=none"])]
-        result = checked(words)
+        overrides = [*bad.overrides, *([] if bad.overrides[0].startswith("logger") else ["logger=none"])]
+        result = checked(overrides)
         if result["err"].count("\n") > 1:  # also why the choice does not go with the defaults
             result = checked(among_companions(bad, data_files))
         return result
 
     chosen = FORKS[case]
     results = in_a_fork(tmp_path, lambda: [refused(bad) for bad in chosen])
-    problems = [found for bad, result in zip(chosen, results, strict=True) if (found := problem(result, bad.key))]
+    problems = [issue for bad, result in zip(chosen, results, strict=True) if (issue := problem(result, bad.key))]
     assert not problems, "\n".join(problems)
     assert statistics.median(result["seconds"] for result in results) <= MEDIAN_SECONDS
     record_property("cases", len(chosen))
@@ -173,7 +181,7 @@ def test_a_bad_value_is_refused(
 def test_a_bad_override_is_refused(case: int, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     chosen = OTHER[case::6]
     results = in_a_fork(tmp_path, lambda: [checked([*text.split(" "), "logger=none"]) for text, _ in chosen])
-    problems = [found for (_, key), result in zip(chosen, results, strict=True) if (found := problem(result, key))]
+    problems = [issue for (_, key), result in zip(chosen, results, strict=True) if (issue := problem(result, key))]
     assert not problems, "\n".join(problems)
     record_property("cases", len(chosen))
 
@@ -197,10 +205,10 @@ def test_every_problem_is_told_once(case: int, tmp_path: Path, record_property: 
         tmp_path, lambda: [checked(["logger=none", *(bad.overrides[-1] for bad in group)]) for group in groups]
     )
     problems = [
-        found
+        issue
         for group, result in zip(groups, results, strict=True)
         for bad in group
-        if (found := problem(result, bad.key, messages=3))
+        if (issue := problem(result, bad.key, messages=3))
     ]
     assert not problems, "\n".join(problems)
     record_property("cases", len(groups))
@@ -213,11 +221,11 @@ def test_choices_that_do_not_go_together_are_refused(
     """Choices drawn for every family, of which few go together: each pair that cannot is told once."""
     random = Random(case)
     families = [family for family in catalog.families() if family not in ("experiment", "preset", "debug")]
-    rows = [
+    combinations = [
         [f"{family}={random.choice(list(catalog.choices(family)))}" for family in families if family != "trainer"]
         for _ in range(25)
     ]
-    results = [each for each in in_a_fork(tmp_path, lambda: [checked(row) for row in rows]) if each["code"]]
+    results = [each for each in in_a_fork(tmp_path, lambda: [checked(row) for row in combinations]) if each["code"]]
     assert results
     for result in results:
         count = len(result["err"].splitlines()) - 1 or 1

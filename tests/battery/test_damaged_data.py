@@ -39,10 +39,10 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _one_message(words: list[str], capsys: pytest.CaptureFixture[str], *codes: int) -> str:
+def _one_message(arguments: list[str], capsys: pytest.CaptureFixture[str], *codes: int) -> str:
     """The error of a command that ends with one of the exit codes; with exit code 2 it is one message."""
     capsys.readouterr()
-    code = main(words)
+    code = main(arguments)
     err = capsys.readouterr().err
     assert code in codes, (code, err)
     if code == 2:

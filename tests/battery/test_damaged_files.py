@@ -104,7 +104,7 @@ def _base(folder: Path, kind: str) -> Path:
 def _clean(folder: Path, kind: str, command: str) -> tuple[Path, Result]:
     """The folder and the answer where nothing is damaged."""
     copied = damaged_runs.copy(_base(folder, kind), folder / kind / f"clean-{command.replace(' ', '-')}")
-    (result,) = damaged_runs.run([copied], [damaged_runs.words(command, kind)])
+    (result,) = damaged_runs.run([copied], [damaged_runs.arguments_of(command, kind)])
     assert (result.code, damaged_runs.harmless(copied, result)) == (0, []), result
     return copied, result
 
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_named_and_does_no_harm(
         copied = damaged_runs.copy(_base(folder, case.kind), folder / case.kind / f"{part}-{number}")
         ALL_DAMAGES[case.damage](_path(copied, case.file), _other(folder, case))
         folders.append(copied)
-    results = damaged_runs.run(folders, [damaged_runs.words(case.command, case.kind) for case in mine])
+    results = damaged_runs.run(folders, [damaged_runs.arguments_of(case.command, case.kind) for case in mine])
     wrong = {
         str(case): [*problems, str(result)]
         for case, copied, result in zip(mine, folders, results, strict=True)
@@ -160,39 +160,39 @@ def _problems(folder: Path, case: Case, copied: Path, result: Result) -> list[st
         messages = [line for line in result.err.splitlines() if line.startswith("blockyard: ") or "failed: " in line]
         return ([] if named else [f"{name} is not named"]) + ([] if len(messages) == 1 else [f"messages: {messages}"])
     whole, clean = _clean(folder, case.kind, case.command)
-    found = []
+    problems = []
     unread = {(case.command, name, case.damage), (case.command, name, "")} & UNREAD
     if not (named or unread or "flip" in case.damage):
-        found.append("not a word about it")
+        problems.append("not a word about it")
     if case.command in ("train", "resume"):
-        return found + _other_bits(case, copied, whole)
+        return problems + _other_bits(case, copied, whole)
     if case.command == "sweep":
-        return found + ([] if _figures(copied) == _figures(whole) or named else ["other figures"])
-    return found + ([] if result.out == clean.out or (named and case.command == "compare") else ["another answer"])
+        return problems + ([] if _figures(copied) == _figures(whole) or named else ["other figures"])
+    return problems + ([] if result.out == clean.out or (named and case.command == "compare") else ["another answer"])
 
 
 def _other_bits(case: Case, copied: Path, whole: Path) -> list[str]:
     """In what the run differs from one that nobody disturbed."""
     ours, theirs = (RunFolder.open(min(each.glob("outputs/*/s0/config.yaml")).parent) for each in (copied, whole))
-    found = [] if ours.status.state == "done" else [f"it is {ours.status}"]
+    problems = [] if ours.status.state == "done" else [f"it is {ours.status}"]
     for checkpoint in ("last.ckpt", "best.ckpt"):
         left, right = state(ours, checkpoint), state(theirs, checkpoint)
         if left.keys() != right.keys() or not all(_same(left[key], right[key]) for key in left):
-            found.append(f"other weights in {checkpoint}")
+            problems.append(f"other weights in {checkpoint}")
     if case.file != "metrics.csv" and ours.metrics.rows() != theirs.metrics.rows():
-        found.append("other metrics")
+        problems.append("other metrics")
     if case.file == "metrics.csv" and ours.metrics.rows()[-1] != theirs.metrics.rows()[-1]:
-        found.append("the last row of the metrics is another")
-    return found
+        problems.append("the last row of the metrics is another")
+    return problems
 
 
 def _figures(copied: Path) -> dict[str, object]:
     from blockyard.atomic_files import read_json
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for path in copied.glob("outputs/*/s0"):
         try:
-            found[path.parent.name] = read_json(path / "summary.json")["metrics"]
+            values[path.parent.name] = read_json(path / "summary.json")["metrics"]
         except (OSError, ValueError, TypeError):
-            found[path.parent.name] = None
-    return found
+            values[path.parent.name] = None
+    return values

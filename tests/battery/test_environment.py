@@ -76,7 +76,7 @@ def write_questions(here: Path) -> None:
 @pytest.mark.parametrize("case", cases(CASES, short=2))
 def test_spoilt_surroundings(case: Case, tmp_path: Path, reference: RunFolder, text: Path) -> None:
     write_questions(tmp_path)
-    verb = case.words[0]
+    verb = case.arguments[0]
     if verb in ("eval", "compare"):
         shutil.copytree(reference.path.parents[1], tmp_path / "outputs")
     if verb == "generate":
@@ -84,11 +84,11 @@ def test_spoilt_surroundings(case: Case, tmp_path: Path, reference: RunFolder, t
     for folder in (tmp_path, *tmp_path.parents[:2]):
         os.chmod(folder, 0o755)  # pytest's folders are closed to other users
     if case.started:
-        ended = run_started(tmp_path, case.words, case.spoil, case.environment, case.streams)
+        ended = run_started(tmp_path, case.arguments, case.spoil, case.environment, case.streams)
     else:
-        ended = run_forked(tmp_path, case.words, case.spoil, case.environment)
+        ended = run_forked(tmp_path, case.arguments, case.spoil, case.environment)
     assert ended.code in case.codes, (ended.code, ended.output)
-    silent = case.streams or any(word in case.name for word in ("closed", "no-reader"))
+    silent = case.streams or any(part in case.name for part in ("closed", "no-reader"))
     assert "Traceback" not in ended.output, ended.output
     if not silent and ended.code >= 0:
         check_message(ended)
@@ -98,9 +98,9 @@ def test_spoilt_surroundings(case: Case, tmp_path: Path, reference: RunFolder, t
             last = run_forked(tmp_path, again(tmp_path / "outputs"))
             assert last.code == 0, last.output
         check_same(tmp_path / "outputs", reference)
-    if verb == "sweep" and "--help" not in case.words:
+    if verb == "sweep" and "--help" not in case.arguments:
         if ended.code:
-            last = run_forked(tmp_path, (*case.words, "--retry"))
+            last = run_forked(tmp_path, (*case.arguments, "--retry"))
             assert last.code == 0, last.output
         assert [run.status.state for run in runs_below(tmp_path / "outputs")] == ["done", "done"]
 
@@ -125,36 +125,36 @@ DISKS = [
 
 @pytest.mark.parametrize("disk", cases(DISKS, short=1, names=lambda disk: f"{disk[0][0]}-{disk[1]}"))
 def test_a_full_or_read_only_disk(disk: tuple[tuple[str, ...], str], tmp_path: Path, reference: RunFolder) -> None:
-    words, options = disk
+    arguments, options = disk
     write_questions(tmp_path)
     search = "search: {trials: 2, space: {optimizer.lr: {low: 1e-4, high: 1e-1, log: true}}}\n"
     (tmp_path / "search.yaml").write_text((tmp_path / "mine.yaml").read_text() + search)
     outputs = tmp_path / "outputs"
     with mounted(outputs, options):
-        ended = run_forked(tmp_path, words)
+        ended = run_forked(tmp_path, arguments)
         assert ended.code in (0, 1, 2), ended.output
         check_message(ended)
         check_whole(outputs)
         if ended.code:
             assert re.search(r"No space left|Read-only|disk is full|0 MiB free", ended.output), ended.output
         remount(outputs, "rw,size=64m,nr_inodes=10000")
-        last = run_forked(tmp_path, (*words, "--retry") if words[0] == "sweep" else again(outputs))
+        last = run_forked(tmp_path, (*arguments, "--retry") if arguments[0] == "sweep" else again(outputs))
         assert last.code == 0, last.output
-        if words[0] == "train":
+        if arguments[0] == "train":
             check_same(outputs, reference)
 
 
 def test_a_disk_that_is_full_for_the_page(tmp_path: Path, reference: RunFolder) -> None:
     shutil.copytree(reference.path.parents[1], tmp_path / "outputs")
     (tmp_path / "small").mkdir()
-    words = (*COMPARE[:-1], "small/page.html")
+    arguments = (*COMPARE[:-1], "small/page.html")
     with mounted(tmp_path / "small", "size=16k"):
-        ended = run_forked(tmp_path, words)
+        ended = run_forked(tmp_path, arguments)
         assert ended.code in (1, 2), ended.output
         check_message(ended)
         assert list((tmp_path / "small").iterdir()) == []
         remount(tmp_path / "small", "size=16m")
-        assert run_forked(tmp_path, words).code == 0
+        assert run_forked(tmp_path, arguments).code == 0
 
 
 # -- paths ------------------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def test_a_working_folder_of_any_name(name: str, tmp_path: Path, reference: RunF
     (here / "find.yaml").write_text(
         SWEEP.format(base=", ".join(TINY)) + "search: {trials: 1, space: {optimizer.lr: {low: 1e-4, high: 1e-1}}}\n"
     )
-    for words in (TRAIN, ("eval", "run=last"), ("sweep", "find.yaml", *QUESTION[2:], "outputs=found")):
-        ended = run_forked(here, words)
+    for arguments in (TRAIN, ("eval", "run=last"), ("sweep", "find.yaml", *QUESTION[2:], "outputs=found")):
+        ended = run_forked(here, arguments)
         check_message(ended)
-        refused = words[0] == "sweep" and not _is_utf8(name)
+        refused = arguments[0] == "sweep" and not _is_utf8(name)
         assert ended.code == (2 if refused else 0), ended.output
     check_same(here / "outputs", reference)
     assert {path.name for path in tmp_path.iterdir()} == {name}
@@ -197,14 +197,14 @@ def test_outputs_of_any_name(name: str, tmp_path: Path, reference: RunFolder) ->
 # -- the rest ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", cases([TRAIN, QUESTION, ("check", *TINY), ("list", "norm")], short=0, names=str))
-def test_a_working_folder_that_was_removed(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", cases([TRAIN, QUESTION, ("check", *TINY), ("list", "norm")], short=0, names=str))
+def test_a_working_folder_that_was_removed(arguments: tuple[str, ...], tmp_path: Path) -> None:
     def spoil() -> None:
         os.mkdir(tmp_path / "gone")
         os.chdir(tmp_path / "gone")
         os.rmdir(tmp_path / "gone")
 
-    ended = run_started(tmp_path, words, spoil)
+    ended = run_started(tmp_path, arguments, spoil)
     assert ended.code == 2, ended.output
     check_message(ended)
 
@@ -221,7 +221,7 @@ def test_umask(mask: int, tmp_path: Path, reference: RunFolder) -> None:
     cases(
         [[TRAIN, TRAIN], [TRAIN] * 4, [TRAIN, COMPARE, ("check", *TINY)], [QUESTION, QUESTION], [QUESTION, TRAIN]],
         short=0,
-        names=lambda commands: "+".join(words[0] for words in commands),
+        names=lambda commands: "+".join(arguments[0] for arguments in commands),
     ),
 )
 def test_commands_at_the_same_time(commands: list[tuple[str, ...]], tmp_path: Path, reference: RunFolder) -> None:
@@ -229,12 +229,12 @@ def test_commands_at_the_same_time(commands: list[tuple[str, ...]], tmp_path: Pa
     write_questions(tmp_path)
     ends = run_together(tmp_path, commands)
     assert any(ended.code == 0 for ended in ends)
-    for words, ended in zip(commands, ends, strict=True):
+    for arguments, ended in zip(commands, ends, strict=True):
         check_message(ended)
         if ended.code:
-            allowed = "in use by process" if words[0] == "train" else "no run|not found|nothing|0 runs|no finished"
+            allowed = "in use by process" if arguments[0] == "train" else "no run|not found|nothing|0 runs|no finished"
             assert re.search(allowed, ended.output), ended.output
-        if words[0] == "sweep":
+        if arguments[0] == "sweep":
             assert ended.code == 0, ended.output
     for run in runs_below(tmp_path / "outputs"):
         assert run.status.state == "done"

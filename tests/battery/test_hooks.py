@@ -60,13 +60,13 @@ def _name(case: tuple[str, str]) -> str:
     return "-".join(case)
 
 
-def _train(outputs: Path, place: str, fault: Fault | None, *overrides: str, said: Path | None = None) -> int:
+def _train(outputs: Path, place: str, fault: Fault | None, *overrides: str, message_file: Path | None = None) -> int:
     """Train in a fork with the fault planted, and its output in a file."""
     plain, choices = config(outputs, *MORE, *overrides)
 
     def work() -> int:
-        if said is not None:
-            handle = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if message_file is not None:
+            handle = os.open(message_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
         original = setup.prepare
@@ -80,8 +80,8 @@ def _train(outputs: Path, place: str, fault: Fault | None, *overrides: str, said
         if fault is not None and place.startswith("logger."):
             setup.prepare = original
             plant_logger(place.partition(".")[2], fault)
-        with create_run(plain, command=["test"], choices=choices) as made:
-            code = train(made, resume=made.resumes)
+        with create_run(plain, command=["test"], choices=choices) as run_folder:
+            code = train(run_folder, resume=run_folder.resumes)
         sys.stdout.flush()
         sys.stderr.flush()
         return code
@@ -105,25 +105,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     return runs
 
 
-def _assert_nothing_spoiled(made: RunFolder) -> None:
+def _assert_nothing_spoiled(run_folder: RunFolder) -> None:
     for name in ("last.ckpt", "best.ckpt"):
-        if (made.checkpoints / name).exists():
-            weights = (value for key, value in state(made, name).items() if not key.startswith("optimizer."))
+        if (run_folder.checkpoints / name).exists():
+            weights = (value for key, value in state(run_folder, name).items() if not key.startswith("optimizer."))
             assert all(torch.isfinite(value).all() for value in weights if value.dtype.is_floating_point), name
-    assert not newest_good(made.checkpoints).refused
-    assert not list(made.path.rglob(".tmp-*"))
+    assert not newest_good(run_folder.checkpoints).refused
+    assert not list(run_folder.path.rglob(".tmp-*"))
 
 
-def _assert_failed(made: RunFolder, said: Path) -> None:
-    status = made.status
+def _assert_failed(run_folder: RunFolder, message_file: Path) -> None:
+    status = run_folder.status
     assert (status.state, status.exit_code) == ("failed", 1), status
     assert status.reason
     assert status.reason.isprintable(), status
-    text = said.read_text(encoding="utf-8")
+    text = message_file.read_text(encoding="utf-8")
     assert "Traceback" not in text, text
     assert all(line.isprintable() for line in text.splitlines()), text
     assert f"failed: {status.reason}" in text
-    assert not (made.path / "summary.json").exists()
+    assert not (run_folder.path / "summary.json").exists()
 
 
 @pytest.mark.parametrize("case", cases(ERRORS, short=4, names=_name))
@@ -131,25 +131,25 @@ def test_whatever_a_component_raises_is_a_failure_that_a_resume_makes_good(
     tmp_path: Path, whole: dict[str, RunFolder], case: tuple[str, str]
 ) -> None:
     place, kind = case
-    code = _train(tmp_path, place, Fault(kind), said=tmp_path / "said")
-    made = _only(tmp_path)
-    assert code == 1, made.status
-    _assert_failed(made, tmp_path / "said")
-    _assert_nothing_spoiled(made)
-    with made.lock():
-        made.set_status("interrupted", "for this test")
+    code = _train(tmp_path, place, Fault(kind), message_file=tmp_path / "message")
+    run_folder = _only(tmp_path)
+    assert code == 1, run_folder.status
+    _assert_failed(run_folder, tmp_path / "message")
+    _assert_nothing_spoiled(run_folder)
+    with run_folder.lock():
+        run_folder.set_status("interrupted", "for this test")
     assert _train(tmp_path, place, None) == 0
-    assert_same_bits(made, whole[LIGHTNING if place.startswith(LIGHTNING) else ""])
+    assert_same_bits(run_folder, whole[LIGHTNING if place.startswith(LIGHTNING) else ""])
 
 
 @pytest.mark.parametrize("case", cases(WORKERS, short=1, names=_name))
 def test_whatever_is_raised_in_a_worker_process_is_a_failure(tmp_path: Path, case: tuple[str, str]) -> None:
     # A worker does not see the steps of the main process: its fault is there from its first batch.
     place, kind = case
-    code = _train(tmp_path, place, _early(kind), "trainer.num_workers=1", said=tmp_path / "said")
-    made = _only(tmp_path)
-    assert code == 1, made.status
-    _assert_failed(made, tmp_path / "said")
+    code = _train(tmp_path, place, _early(kind), "trainer.num_workers=1", message_file=tmp_path / "message")
+    run_folder = _only(tmp_path)
+    assert code == 1, run_folder.status
+    _assert_failed(run_folder, tmp_path / "message")
 
 
 def _early(kind: str) -> Fault:
@@ -161,13 +161,13 @@ def _early(kind: str) -> Fault:
 @pytest.mark.parametrize("case", cases(WRONG_NUMBERS, short=3, names=_name))
 def test_a_number_that_is_none_is_never_saved(tmp_path: Path, case: tuple[str, str]) -> None:
     place, kind = case
-    code = _train(tmp_path, place, Fault(kind), said=tmp_path / "said")
-    made = _only(tmp_path)
-    _assert_nothing_spoiled(made)
+    code = _train(tmp_path, place, Fault(kind), message_file=tmp_path / "message")
+    run_folder = _only(tmp_path)
+    _assert_nothing_spoiled(run_folder)
     if code or kind != "1e38":  # that one may be survived
-        assert code == 1, made.status
-        _assert_failed(made, tmp_path / "said")
-        assert "NotFinite" in str(made.status.reason) or "step" in str(made.status.reason)
+        assert code == 1, run_folder.status
+        _assert_failed(run_folder, tmp_path / "message")
+        assert "NotFinite" in str(run_folder.status.reason) or "step" in str(run_folder.status.reason)
 
 
 @pytest.mark.parametrize("case", cases(IN_LOGGERS, short=2, names=_name))
@@ -175,13 +175,13 @@ def test_whatever_a_logger_raises_the_run_goes_on(
     tmp_path: Path, whole: dict[str, RunFolder], case: tuple[str, str]
 ) -> None:
     hook, kind = case
-    assert _train(tmp_path, f"logger.{hook}", Fault(kind), said=tmp_path / "said") == 0
-    made = _only(tmp_path)
-    assert made.status.state == "done"
-    text = (tmp_path / "said").read_text(encoding="utf-8")
+    assert _train(tmp_path, f"logger.{hook}", Fault(kind), message_file=tmp_path / "message") == 0
+    run_folder = _only(tmp_path)
+    assert run_folder.status.state == "done"
+    text = (tmp_path / "message").read_text(encoding="utf-8")
     assert "Traceback" not in text, text
     assert f"failed to {hook}" in text
-    assert_same_bits(made, whole[""])
+    assert_same_bits(run_folder, whole[""])
 
 
 def test_every_hook_of_the_interfaces_is_tried() -> None:

@@ -249,7 +249,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "place", cases([*hostile_files.places()], short=10, names=lambda place: f"{place[1]}: {place[0][:40]!r}")
+    "place", cases([*hostile_files.locations()], short=10, names=lambda place: f"{place[1]}: {place[0][:40]!r}")
 )
 def test_text_stays_text(place: tuple[str, str], data: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     text, form = place

@@ -76,18 +76,18 @@ def test_target_of_a_folder(folder: Folder, root: Path, capsys: pytest.CaptureFi
     assert "evilpackage" not in sys.modules
 
 
-@pytest.mark.parametrize("words", cases([*hostile_words.hydra_overrides()], short=3, names=" ".join))
+@pytest.mark.parametrize("arguments", cases([*hostile_words.hydra_overrides()], short=3, names=" ".join))
 def test_keys_of_hydra_on_the_command_line(
-    words: tuple[str, ...], root: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(root, [*words, "debug=fast", "logger=none"], capsys)
+    refused(root, [*arguments, "debug=fast", "logger=none"], capsys)
 
 
 @pytest.mark.parametrize(
-    "words", cases([*hostile_words.command_lines()], short=5, names=lambda words: repr(words)[:80])
+    "arguments", cases([*hostile_words.command_lines()], short=5, names=lambda arguments: repr(arguments)[:80])
 )
-def test_command_line(words: tuple[str, ...], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(root, list(words), capsys)
+def test_command_line(arguments: tuple[str, ...], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(root, list(arguments), capsys)
 
 
 @pytest.mark.parametrize("text", cases(hostile_words.SWEEPS, short=3, names=lambda text: text[:60]))

@@ -45,14 +45,14 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     choice: Choice, data_files: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     random = Random("=".join(choice))
-    words = _overrides(choice, data_files, random)
-    whole = attempt(_run(words, tmp_path / "whole"))
+    overrides = _overrides(choice, data_files, random)
+    whole = attempt(_run(overrides, tmp_path / "whole"))
     assert whole.code == 0, whole.output
     undisturbed = run_folder(tmp_path / "whole")
     kills, attempts = 0, [whole]
     while kills < KILLS:
         outputs = tmp_path / f"killed-{len(attempts)}"
-        chain = list(_chain(_run(words, outputs), whole, random, KILLS - kills, outputs))
+        chain = list(_chain(_run(overrides, outputs), whole, random, KILLS - kills, outputs))
         assert chain[-1].code == 0, chain[-1].output
         assert "Traceback" not in chain[-1].output
         assert_same_run(run_folder(outputs), undisturbed)
@@ -72,16 +72,16 @@ def test_the_number_required_is_that_of_all_kills() -> None:
 @pytest.mark.battery
 def test_the_cases_hold_every_component_and_setting(data_files: Path) -> None:
     """Every choice of what a model, its data and its training are made of, and what a case sets around them."""
-    held, words = set(), set()
+    held, overrides = set(), set()
     for choice in CONFIGS:
         drawn = _overrides(choice, data_files, Random("=".join(choice)))
         held |= set(configured(*drawn)[1].items())
-        words |= set(drawn)
+        overrides |= set(drawn)
     for family in (*products.FAMILIES, "optimizer", "schedule", "preset", "experiment"):
         assert {name for name in catalog.choices(family) if (family, name) not in held} == set(), family
-    assert {f"callbacks={name}" for name in catalog.choices("callbacks")} <= words | {"callbacks=quiet"}
-    assert {"trainer.num_workers=0", "trainer.num_workers=2", "trainer.accumulate=2", *AVERAGE} <= words
-    assert {"trainer.precision=32", "trainer.precision=bf16-mixed"} <= words
+    assert {f"callbacks={name}" for name in catalog.choices("callbacks")} <= overrides | {"callbacks=quiet"}
+    assert {"trainer.num_workers=0", "trainer.num_workers=2", "trainer.accumulate=2", *AVERAGE} <= overrides
+    assert {"trainer.precision=32", "trainer.precision=bf16-mixed"} <= overrides
 
 
 def _chain(run: Configured, whole: Attempt, random: Random, most: int, outputs: Path) -> Iterator[Attempt]:
@@ -103,9 +103,9 @@ def _overrides(choice: Choice, files: Path, random: Random) -> tuple[str, ...]:
     base = (*run_catalogue.overrides(*choice, files), *LONGER)
     for _ in range(20):
         drawn = _settings(random)
-        words = _merged(base, [word for word in drawn if word.partition("=")[0] != choice[0]])
-        if not check(compose(words)):
-            return words
+        overrides = _merged(base, [override for override in drawn if override.partition("=")[0] != choice[0]])
+        if not check(compose(overrides)):
+            return overrides
     return base
 
 
@@ -126,9 +126,9 @@ def _settings(random: Random) -> list[str]:
 
 def _merged(base: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
     """Both, of which `more` wins; a chosen callback file leaves the options of another out."""
-    keys = {word.partition("=")[0] for word in more}
-    return (*(word for word in base if word.partition("=")[0] not in keys), *more)
+    keys = {override.partition("=")[0] for override in more}
+    return (*(override for override in base if override.partition("=")[0] not in keys), *more)
 
 
-def _run(words: tuple[str, ...], outputs: Path) -> Configured:
-    return configured(*words, f"outputs={outputs}")
+def _run(overrides: tuple[str, ...], outputs: Path) -> Configured:
+    return configured(*overrides, f"outputs={outputs}")

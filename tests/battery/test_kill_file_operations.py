@@ -42,9 +42,9 @@ def _kinds(operations: list[str]) -> list[str]:
     return [re.sub(r"-\d+-[0-9a-f]{8}$|\w+-[0-9a-f]{10}/", "", operation) for operation in operations]
 
 
-def _kills(operations: list[str], known: list[str] | None = None) -> tuple[Kill, ...]:
+def _kills(operations: list[str], expected: list[str] | None = None) -> tuple[Kill, ...]:
     """Before and after each operation; where `known` operations are given, only of those that are none of them."""
-    new = [number for number, kind in enumerate(_kinds(operations)) if kind not in (known or ())]
+    new = [number for number, kind in enumerate(_kinds(operations)) if kind not in (expected or ())]
     return tuple(Kill(number, after) for number in new for after in (False, True))
 
 
@@ -73,7 +73,7 @@ def _scenes(folder: Path) -> tuple[Scene, ...]:
     for name in ("best.ckpt", "last.ckpt"):
         path = only_run(damaged).checkpoints / name
         path.write_bytes(path.read_bytes()[:-100])
-    scenes.append(_resumed(folder, "damaged", damaged, known=kinds))
+    scenes.append(_resumed(folder, "damaged", damaged, expected=kinds))
     again = folder / "again"
     _copy(whole, again)
     operations = killed_runs.operations("image", again, folder / "again.json", force=True)
@@ -82,11 +82,11 @@ def _scenes(folder: Path) -> tuple[Scene, ...]:
     return tuple(scenes)
 
 
-def _resumed(folder: Path, name: str, before: Path, known: list[str] | None = None) -> Scene:
+def _resumed(folder: Path, name: str, before: Path, expected: list[str] | None = None) -> Scene:
     tried = folder / f"tried-{name}"
     _copy(before, tried)
     operations = killed_runs.operations("image", tried, folder / f"{name}.json")
-    return Scene(name, "image", before, _kills(operations, known))
+    return Scene(name, "image", before, _kills(operations, expected))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -50,8 +50,8 @@ def test_a_logger_that_fails_leaves_the_run_as_it_is(case: Case, outputs: Path, 
     assert "Traceback" not in run.printed
     assert "Exception in thread" not in run.printed
     # A logger that a busy machine gives no time is abandoned, which is a line of its own.
-    told = [line for line in run.lines if "is abandoned" not in line]
-    assert len(told) <= 1, run.printed
-    assert len(run.lines) <= len(told) + 1, run.printed
+    lines = [line for line in run.lines if "is abandoned" not in line]
+    assert len(lines) <= 1, run.printed
+    assert len(run.lines) <= len(lines) + 1, run.printed
     if case.lines is not None:
-        assert bool(run.lines if case.lines else told) == bool(case.lines), run.printed
+        assert bool(run.lines if case.lines else lines) == bool(case.lines), run.printed

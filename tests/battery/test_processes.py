@@ -154,20 +154,20 @@ def test_the_run_ends_soon_with_the_reason_and_the_rank(tmp_path: Path, case: Ca
     began = time.monotonic()
     code = forked(work, LONGEST)
     seconds = time.monotonic() - began
-    made = only_run(tmp_path)
-    status = made.status
+    run_folder = only_run(tmp_path)
+    status = run_folder.status
     assert code != 0, status
     assert seconds < LONGEST
     gone = case.rank == 0 and case.act in ("kill", "stop")  # it could report nothing
     assert status.state == ("interrupted" if gone else "failed"), status
     assert code == (-signal.SIGKILL if gone else 1), status
     assert _named(case, str(status.reason)), status
-    assert not (made.path / "summary.json").exists()
-    newest = newest_good(made.checkpoints)
+    assert not (run_folder.path / "summary.json").exists()
+    newest = newest_good(run_folder.checkpoints)
     assert not newest.refused
     assert newest.step == (None if case.phase == "setup" else 4)
     if newest.path:
-        assert all(torch.isfinite(value).all() for value in state(made).values() if value.dtype.is_floating_point)
+        assert all(torch.isfinite(value).all() for value in state(run_folder).values() if value.dtype.is_floating_point)
     assert not ranks.left(tmp_path)
 
 

@@ -25,13 +25,13 @@ SAVED, LEFT = 6, 7  # the step of the checkpoint, and the one after which the pr
 
 @pytest.mark.parametrize("choice", cases(run_catalogue.registered(), short=5, names="=".join))
 def test_a_component_resumes_with_the_same_bits(choice: Choice, data_files: Path, tmp_path: Path) -> None:
-    words = (*run_catalogue.overrides(*choice, data_files), f"callbacks.checkpoint.every={SAVED}")
-    whole = attempt(configured(*words, f"outputs={tmp_path / 'whole'}"), before=copy_at([LEFT], tmp_path))
+    overrides = (*run_catalogue.overrides(*choice, data_files), f"callbacks.checkpoint.every={SAVED}")
+    whole = attempt(configured(*overrides, f"outputs={tmp_path / 'whole'}"), before=copy_at([LEFT], tmp_path))
     assert whole.code == 0, whole.output
     folder = run_folder(tmp_path / str(LEFT))
     assert folder.status.state == "interrupted"
     assert newest_good(folder.checkpoints, identity=folder.identity, seed=folder.seed).step == SAVED
-    resumed = attempt(configured(*words, f"outputs={tmp_path / str(LEFT)}"))
+    resumed = attempt(configured(*overrides, f"outputs={tmp_path / str(LEFT)}"))
     assert resumed.code == 0, resumed.output
     assert folder.facts()["start"]["checkpoint"] == "last.ckpt"
     assert_same_run(run_folder(tmp_path / str(LEFT)), run_folder(tmp_path / "whole"))
@@ -42,8 +42,8 @@ def test_a_component_resumes_with_the_same_bits(choice: Choice, data_files: Path
 @pytest.mark.full
 def test_loader_workers_end_with_a_killed_run(data_files: Path, tmp_path: Path) -> None:
     """Also where the program's start method is "forkserver", as it is in these tests and as of Python 3.14."""
-    words = (*run_catalogue.overrides("optimizer", "adamw", data_files), "trainer.num_workers=2")
-    killed = attempt(configured(*words, f"outputs={tmp_path}"), before=strike(LEFT, signal.SIGKILL))
+    overrides = (*run_catalogue.overrides("optimizer", "adamw", data_files), "trainer.num_workers=2")
+    killed = attempt(configured(*overrides, f"outputs={tmp_path}"), before=strike(LEFT, signal.SIGKILL))
     assert killed.killed, killed.output
     assert wait_for_processes([killed]) == []
 
@@ -55,8 +55,8 @@ def test_every_name_of_the_catalogue_is_a_case_and_is_in_its_own_run(data_files:
     assert sorted(run_catalogue.registered()) == sorted(on_disk)
     assert BATTERIES["resume_components"].required == len(on_disk)
     for family, name in on_disk[::40]:
-        words = run_catalogue.overrides(family, name, data_files)
-        assert configured(*words)[1][family] == name
+        overrides = run_catalogue.overrides(family, name, data_files)
+        assert configured(*overrides)[1][family] == name
 
 
 def test_a_component_that_draws_by_its_process_is_caught(data_files: Path, tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_component_that_draws_by_its_process_is_caught(data_files: Path, tmp_p
 
         loop.reseed = lambda *_: None
 
-    words = (*run_catalogue.overrides("optimizer", "adamw", data_files), "model.dropout=0.2")
-    whole = attempt(configured(*words, f"outputs={tmp_path / 'whole'}"), before=left_alone)
-    run = configured(*words, f"outputs={tmp_path / 'killed'}", f"callbacks.checkpoint.every={SAVED}")
+    overrides = (*run_catalogue.overrides("optimizer", "adamw", data_files), "model.dropout=0.2")
+    whole = attempt(configured(*overrides, f"outputs={tmp_path / 'whole'}"), before=left_alone)
+    run = configured(*overrides, f"outputs={tmp_path / 'killed'}", f"callbacks.checkpoint.every={SAVED}")
 
     def both() -> None:
         left_alone()

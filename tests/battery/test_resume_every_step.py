@@ -59,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     @cache
     def train(variant: str) -> Path:
         outputs = tmp_path_factory.mktemp(variant)
-        run = configured(*_words(variant), "callbacks.checkpoint.every=1", f"outputs={outputs / 'whole'}")
+        run = configured(*_variant_overrides(variant), "callbacks.checkpoint.every=1", f"outputs={outputs / 'whole'}")
         whole = attempt(run, before=copy_at(range(1, TOTAL + 1), outputs))
         assert whole.code == 0, whole.output
         assert run_folder(outputs / "whole").status.step == TOTAL
@@ -74,7 +74,7 @@ def test_a_run_resumed_at_this_step_ends_with_the_same_bits(
 ) -> None:
     variant, step = point
     whole = undisturbed(variant)
-    run = configured(*_words(variant), "callbacks.checkpoint.every=1", f"outputs={tmp_path}")
+    run = configured(*_variant_overrides(variant), "callbacks.checkpoint.every=1", f"outputs={tmp_path}")
     if step % 6:
         shutil.copytree(whole / str(step), tmp_path, dirs_exist_ok=True)
     else:
@@ -94,6 +94,6 @@ def test_every_step_of_every_variant_is_a_point() -> None:
     assert len(POINTS) == len(set(POINTS)) == len(VARIANTS) * TOTAL
 
 
-def _words(variant: str) -> tuple[str, ...]:
-    keys = {word.partition("=")[0] for word in VARIANTS[variant]}
-    return (*(word for word in BASE if word.partition("=")[0] not in keys), *VARIANTS[variant])
+def _variant_overrides(variant: str) -> tuple[str, ...]:
+    keys = {override.partition("=")[0] for override in VARIANTS[variant]}
+    return (*(override for override in BASE if override.partition("=")[0] not in keys), *VARIANTS[variant])

@@ -164,8 +164,8 @@ def _train(outputs: Path, kind: str, plant: Callable[[], None] | None = None, *o
         plain, choices = config(outputs, *STEPS, *overrides)
 
         def run() -> int:
-            with create_run(plain, command=["test"], choices=choices) as made:
-                return train(made, resume=made.resumes)
+            with create_run(plain, command=["test"], choices=choices) as run_folder:
+                return train(run_folder, resume=run_folder.resumes)
 
     def work() -> int:
         for number in {number for sent in SENT.values() for number in sent} - {signal.SIGINT, signal.SIGSTOP}:
@@ -180,21 +180,21 @@ def _train(outputs: Path, kind: str, plant: Callable[[], None] | None = None, *o
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
     """Runs that no signal reached, by kind."""
-    made: dict[str, RunFolder] = {}
+    run_folders: dict[str, RunFolder] = {}
 
     def run(kind: str) -> RunFolder:
-        if kind not in made:
+        if kind not in run_folders:
             outputs = tmp_path_factory.mktemp(kind)
             assert _train(outputs, kind) == 0
-            made[kind] = only_run(outputs)
-        return made[kind]
+            run_folders[kind] = only_run(outputs)
+        return run_folders[kind]
 
     return run
 
 
-def _assert_ended_by(case: Case, code: int, made: RunFolder) -> None:
+def _assert_ended_by(case: Case, code: int, run_folder: RunFolder) -> None:
     """The exit code is that of the first signal, and the state says so."""
-    status = made.status
+    status = run_folder.status
     first = SENT[case.sent][0]
     if case.sent == "STOP-CONT":
         assert (code, status.state) == (0, "done"), status
@@ -203,7 +203,7 @@ def _assert_ended_by(case: Case, code: int, made: RunFolder) -> None:
     assert status.state == "interrupted", status
     assert f"stopped by {first.name}" in str(status.reason)
     assert status.exit_code == code
-    assert not list(made.path.rglob(".tmp-*"))
+    assert not list(run_folder.path.rglob(".tmp-*"))
 
 
 @pytest.mark.parametrize("case", cases(ALONE, short=3))
@@ -225,12 +225,12 @@ def test_a_signal_to_one_of_two_processes_interrupts_both(
     tmp_path: Path, whole: Callable[[str], RunFolder], case: Case
 ) -> None:
     code = _train(tmp_path, case.kind, partial(_plant, case))
-    made = only_run(tmp_path)
-    _assert_ended_by(case, code, made)
+    run_folder = only_run(tmp_path)
+    _assert_ended_by(case, code, run_folder)
     assert not ranks.left(tmp_path)
     if code:
         assert _train(tmp_path, case.kind) == 0
-    assert_same_bits(made, whole(case.kind))
+    assert_same_bits(run_folder, whole(case.kind))
 
 
 @pytest.mark.parametrize("case", cases(WORKER, short=1))
@@ -248,14 +248,14 @@ def test_workers_leave_signals_to_the_main_process(
         _before(Learner, "training_step", act, lambda learner, *_: learner.step.number == 5)
 
     code = _train(tmp_path, "cpu", plant, "trainer.num_workers=2")
-    made = only_run(tmp_path)
+    run_folder = only_run(tmp_path)
     if case.phase == "group":
-        _assert_ended_by(case, code, made)
+        _assert_ended_by(case, code, run_folder)
     elif code:  # a worker that is told to end while it is needed
         assert "TERM" in case.sent
-        assert (code, made.status.state) == (1, "failed"), made.status
-        with made.lock():
-            made.set_status("interrupted", "for this test")
+        assert (code, run_folder.status.state) == (1, "failed"), run_folder.status
+        with run_folder.lock():
+            run_folder.set_status("interrupted", "for this test")
     if code:
         assert _train(tmp_path, "cpu", None, "trainer.num_workers=2") == 0
     assert_same_bits(only_run(tmp_path), whole("cpu"))
@@ -264,9 +264,9 @@ def test_workers_leave_signals_to_the_main_process(
 def _workers() -> list[Any]:
     import multiprocessing
 
-    found = multiprocessing.active_children()
-    assert len(found) == 2
-    return found
+    children = multiprocessing.active_children()
+    assert len(children) == 2
+    return children
 
 
 def test_a_stopped_worker_is_not_waited_for_without_end(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_stopped_worker_is_not_waited_for_without_end(tmp_path: Path) -> None:
         _before(Learner, "training_step", act, lambda learner, *_: learner.step.number == 5)
 
     assert _train(tmp_path, "cpu", plant, "trainer.num_workers=2", "trainer.timeout=2") == 1
-    made = only_run(tmp_path)
-    assert made.status.state == "failed"
-    assert "timed out after 2" in str(made.status.reason)
+    run_folder = only_run(tmp_path)
+    assert run_folder.status.state == "failed"
+    assert "timed out after 2" in str(run_folder.status.reason)
     assert not ranks.left(tmp_path)

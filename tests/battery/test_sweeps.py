@@ -138,7 +138,7 @@ _UNDISTURBED: dict[str, dict[str, Any]] = {}
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What each file finds if nothing happens."""
 
-    def found(file: str) -> dict[str, Any]:
+    def values_of(file: str) -> dict[str, Any]:
         if file not in _UNDISTURBED:
             here = scene(tmp_path_factory.mktemp("undisturbed"), file)
             ended = sweep(here, f"{file}.yaml", *SERIAL)
@@ -146,7 +146,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
             _UNDISTURBED[file] = result(here / OUTPUTS, file)
         return _UNDISTURBED[file]
 
-    return found
+    return values_of
 
 
 def scene(folder: Path, file: str) -> Path:
@@ -187,11 +187,11 @@ LOCAL = [*_local(), *_searched()]
 @pytest.mark.parametrize("case", cases(LOCAL, short=1))
 def test_a_disturbed_sweep_goes_on_to_the_same_figures(case: Case, tmp_path: Path, undisturbed: Any) -> None:
     here = scene(tmp_path, case.file)
-    words = (f"{case.file}.yaml", *case.arguments)
-    ended = sweep(here, *words, strike=case.strike)
+    arguments = (f"{case.file}.yaml", *case.arguments)
+    ended = sweep(here, *arguments, strike=case.strike)
     assert (here / "struck").exists(), ended.output
     check_code(case.strike, ended, here / OUTPUTS)
-    check_end(here, case.file, undisturbed, sweep(here, *words))
+    check_end(here, case.file, undisturbed, sweep(here, *arguments))
 
 
 # -- a retry, two planners, other executors ---------------------------------------------------------------
@@ -257,8 +257,8 @@ def test_two_planners_on_one_folder(case: tuple[str, Strike | None], tmp_path: P
     """The one that is not disturbed ends the sweep with the figures of one planner."""
     file, strike = case
     here = scene(tmp_path, file)
-    words = (f"{file}.yaml", *SERIAL)
-    ((first, second), (again,)) = sweeps(here, [[words, words], [words]], strike=strike)
+    arguments = (f"{file}.yaml", *SERIAL)
+    ((first, second), (again,)) = sweeps(here, [[arguments, arguments], [arguments]], strike=strike)
     assert (first.orphans, second.orphans) == (0, 0)
     if strike is None:
         assert first.code == 0, first.output
@@ -307,8 +307,10 @@ def test_slurm_jobs_of_a_disturbed_planner(strike: Strike, tmp_path: Path, undis
     """Jobs outlive a killed planner; the next one finds them, or their runs."""
     here = scene(tmp_path, "cells")
     slurm = StandInSlurm(here)
-    words = ("cells.yaml", "executor=slurm", "executor.cpus_per_task=1")
-    ((ended,), (again,)) = sweeps(here, [[words], [words]], strike=strike, patch=slurm.install, daemon=slurm.serve)
+    arguments = ("cells.yaml", "executor=slurm", "executor.cpus_per_task=1")
+    ((ended,), (again,)) = sweeps(
+        here, [[arguments], [arguments]], strike=strike, patch=slurm.install, daemon=slurm.serve
+    )
     assert (here / "struck").exists(), ended.output
     check_code(strike, ended, here / OUTPUTS)
     assert list((slurm.folder / "queue").iterdir()) == []

@@ -21,14 +21,16 @@ pytestmark = battery("valid_configs")
 NUMBER = 320
 
 
-def _folder(outputs: Path, words: list[str]) -> Any:
+def _folder(outputs: Path, overrides: list[str]) -> Any:
     from tests.engine_runs import folder
 
-    typed = {word.partition("=")[0] for word in words}
-    return folder(outputs, *words, base=tuple(word for word in COMMON if word.partition("=")[0] not in typed))
+    typed = {override.partition("=")[0] for override in overrides}
+    return folder(
+        outputs, *overrides, base=tuple(override for override in COMMON if override.partition("=")[0] not in typed)
+    )
 
 
-def _train(outputs: Path, words: list[str], *, until: int | None = None) -> int:
+def _train(outputs: Path, overrides: list[str], *, until: int | None = None) -> int:
     """Train in this process; `until` ends it by SIGKILL in the step after that one."""
     from blockyard.engine.callbacks.loop import LoopCallback
     from blockyard.engine.run import train
@@ -42,8 +44,8 @@ def _train(outputs: Path, words: list[str], *, until: int | None = None) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-    made = _folder(outputs, words)
-    return train(made, resume=made.resumes)
+    run_folder = _folder(outputs, overrides)
+    return train(run_folder, resume=run_folder.resumes)
 
 
 def _whole_run(folder: Path, number: int) -> int:
@@ -51,12 +53,12 @@ def _whole_run(folder: Path, number: int) -> int:
     from blockyard.evaluate.api import evaluate
     from blockyard.runs.folder import RunFolder
 
-    words = draw(number)
-    (folder / "words").write_text(json.dumps(words))
-    code = _train(folder / "whole", words)
+    overrides = draw(number)
+    (folder / "overrides").write_text(json.dumps(overrides))
+    code = _train(folder / "whole", overrides)
     assert code == 0
-    (made,) = (folder / "whole").rglob("run.json")
-    recorded, again = RunFolder.open(made.parent).summary()["metrics"], evaluate(made.parent)
+    (run_json,) = (folder / "whole").rglob("run.json")
+    recorded, again = RunFolder.open(run_json.parent).summary()["metrics"], evaluate(run_json.parent)
     assert again
     assert {name: recorded[name] for name in again} == again
     return 0
@@ -67,8 +69,8 @@ def _resumed_run(folder: Path) -> int:
     from blockyard.runs.folder import RunFolder
     from tests.engine_runs import assert_same_bits
 
-    words = json.loads((folder / "words").read_text())
-    assert _train(folder / "killed", words) == 0
+    overrides = json.loads((folder / "overrides").read_text())
+    assert _train(folder / "killed", overrides) == 0
     runs = [RunFolder.open(next((folder / name).rglob("run.json")).parent) for name in ("whole", "killed")]
     assert_same_bits(*runs)
     return 0
@@ -92,15 +94,17 @@ def _in_a_fork(folder: Path, work: Callable[[], int]) -> int:
 
 @pytest.mark.parametrize("case", cases(range(NUMBER), short=1))
 def test_a_valid_config_trains_evaluates_and_resumes(case: int, tmp_path: Path) -> None:
-    def told() -> str:
+    def report() -> str:
         return "\n".join(
-            path.read_text() for name in ("words", "raised", "output") if (path := tmp_path / name).exists()
+            path.read_text() for name in ("overrides", "raised", "output") if (path := tmp_path / name).exists()
         )
 
-    assert _in_a_fork(tmp_path, lambda: _whole_run(tmp_path, case)) == 0, told()
-    words = json.loads((tmp_path / "words").read_text())
-    assert _in_a_fork(tmp_path, lambda: _train(tmp_path / "killed", words, until=SAVED)) == -signal.SIGKILL, told()
-    assert _in_a_fork(tmp_path, lambda: _resumed_run(tmp_path)) == 0, told()
+    assert _in_a_fork(tmp_path, lambda: _whole_run(tmp_path, case)) == 0, report()
+    overrides = json.loads((tmp_path / "overrides").read_text())
+    assert _in_a_fork(tmp_path, lambda: _train(tmp_path / "killed", overrides, until=SAVED)) == -signal.SIGKILL, (
+        report()
+    )
+    assert _in_a_fork(tmp_path, lambda: _resumed_run(tmp_path)) == 0, report()
 
 
 def test_every_choice_has_its_turn() -> None:

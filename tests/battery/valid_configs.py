@@ -61,14 +61,14 @@ def draw(number: int) -> list[str]:
     random = Random(number)
     every = drawn_choices()
     wanted = every[number % len(every)]
-    words = _with_choice(wanted, random)
+    overrides = _with_choice(wanted, random)
     for _ in range(DRAWN_CHOICES):
         family, name = random.choice(every)
         if family not in (wanted[0], "data", "objective"):
-            words = _sound([*_without(words, family), f"{family}={name}"]) or words
+            overrides = _sound([*_without(overrides, family), f"{family}={name}"]) or overrides
     for _ in range(DRAWN_OPTIONS):
-        words = _with_option(words, random) or words
-    return words
+        overrides = _with_option(overrides, random) or overrides
+    return overrides
 
 
 def _with_choice(wanted: tuple[str, str], random: Random) -> list[str]:
@@ -76,23 +76,23 @@ def _with_choice(wanted: tuple[str, str], random: Random) -> list[str]:
     family, name = wanted
     shuffled = random.sample(experiments(), len(experiments()))
     for experiment in shuffled:
-        words = _sound([f"experiment={experiment}", f"{family}={name}"])
-        if words:
-            return words
+        overrides = _sound([f"experiment={experiment}", f"{family}={name}"])
+        if overrides:
+            return overrides
     return _sound([f"experiment={shuffled[0]}"]) or [f"experiment={shuffled[0]}"]
 
 
-def _without(words: list[str], family: str) -> list[str]:
-    return [word for word in words if not word.startswith((f"{family}=", f"{family}."))]
+def _without(overrides: list[str], family: str) -> list[str]:
+    return [override for override in overrides if not override.startswith((f"{family}=", f"{family}."))]
 
 
-def _sound(words: list[str]) -> list[str] | None:
+def _sound(overrides: list[str]) -> list[str] | None:
     """The overrides at a tiny size, or None where `check` refuses them."""
-    typed = {word.partition("=")[0] for word in words}
-    composed = compose([*words, *(word for word in COMMON if word.partition("=")[0] not in typed)])
+    typed = {override.partition("=")[0] for override in overrides}
+    composed = compose([*overrides, *(override for override in COMMON if override.partition("=")[0] not in typed)])
     sizes = [f"{key}={value}" for key, value in _sizes(composed) if key not in typed]
-    complete = [*words, *sizes, *(word for word in COMMON if word.partition("=")[0] not in typed)]
-    return None if composed.issues or check(compose(complete)) else [*words, *sizes]
+    complete = [*overrides, *sizes, *(override for override in COMMON if override.partition("=")[0] not in typed)]
+    return None if composed.issues or check(compose(complete)) else [*overrides, *sizes]
 
 
 def _sizes(composed: Composed) -> list[tuple[str, int]]:
@@ -104,21 +104,21 @@ def _sizes(composed: Composed) -> list[tuple[str, int]]:
     ]
 
 
-def _with_option(words: list[str], random: Random) -> list[str] | None:
+def _with_option(overrides: list[str], random: Random) -> list[str] | None:
     """The overrides with another value of one option, of the first few tried that `check` accepts."""
-    config = compose([*words, *COMMON]).config
-    typed = {word.partition("=")[0] for word in words}
-    found = [
+    config = compose([*overrides, *COMMON]).config
+    typed = {override.partition("=")[0] for override in overrides}
+    candidates = [
         (f"{family}.{name}", option)
         for family, node in config.items()
         if isinstance(node, dict) and "_target_" in node and family not in KEPT
         for name, option in options(locate(node["_target_"])).items()
         if f"{family}.{name}" not in KEPT | typed
     ]
-    for _ in range(TRIES if found else 0):
-        key, option = random.choice(found)
+    for _ in range(TRIES if candidates else 0):
+        key, option = random.choice(candidates)
         values = legal_values(option)
-        accepted = _sound([*words, f"{key}={random.choice(values)}"]) if values else None
+        accepted = _sound([*overrides, f"{key}={random.choice(values)}"]) if values else None
         if accepted:
             return accepted
     return None

@@ -63,11 +63,11 @@ def nothing_happens(root: Path) -> Iterator[None]:
     assert not [path for path in root.rglob("*") if path.name == CANARY]
 
 
-def refused(root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refused(root: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The message of a command in the working folder `root`, which must end with exit code 2 and do nothing."""
     os.chdir(root)
     with nothing_happens(root):
-        code = main(words)
+        code = main(arguments)
     out, err = capsys.readouterr()
     assert code == 2, (code, out, err)
     assert err.startswith("blockyard: "), err

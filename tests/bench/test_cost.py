@@ -80,8 +80,8 @@ def test_a_step_and_decoding_from_a_cache() -> None:
 
 
 def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["token_mixer=attention,conv", "tokens=[16,32,64]", "kernels=auto,eager", f"out={tmp_path}"]
-    assert main(["bench", "cost", *words, *SMALL]) == 0
+    arguments = ["token_mixer=attention,conv", "tokens=[16,32,64]", "kernels=auto,eager", f"out={tmp_path}"]
+    assert main(["bench", "cost", *arguments, *SMALL]) == 0
     out = capsys.readouterr().out
     assert out.count("attention (eager)") >= 3
     assert "exponent" in out
@@ -94,7 +94,7 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "bench needs what to measure: cost"),
         (["cost"], "bench cost needs token mixers, such as token_mixer=attention,conv"),
@@ -108,8 +108,8 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refusals(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *words, *([f"out={tmp_path}"] if words else [])]) == 2
+def test_refusals(arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments, *([f"out={tmp_path}"] if arguments else [])]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

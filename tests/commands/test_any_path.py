@@ -13,9 +13,9 @@ def test_a_folder_with_any_byte_in_its_name(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff\x1b[2J"))
     folder.mkdir()
     for expected in ("done in", "is already done"):
-        said = blockyard(folder, "train", *SHORTEST)
-        assert said.returncode == 0, said
-        assert expected in said.stdout
-        assert r"a\udcff\x1b[2J" in said.stdout
-        assert "Traceback" not in said.stderr
-        assert all(line.isprintable() for line in (said.stdout + said.stderr).splitlines())
+        completed = blockyard(folder, "train", *SHORTEST)
+        assert completed.returncode == 0, completed
+        assert expected in completed.stdout
+        assert r"a\udcff\x1b[2J" in completed.stdout
+        assert "Traceback" not in completed.stderr
+        assert all(line.isprintable() for line in (completed.stdout + completed.stderr).splitlines())

@@ -160,7 +160,7 @@ BAD = [
 ]
 
 
-def words(line: str) -> list[str]:
+def arguments_of(line: str) -> list[str]:
     import shlex
 
     return shlex.split(line)
@@ -169,10 +169,10 @@ def words(line: str) -> list[str]:
 @pytest.mark.parametrize(("line", "expected"), BAD, ids=[line for line, _ in BAD])
 def test_bad_command_line(line, expected, capsys, monkeypatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
-    assert main(words(line)) == 2
+    assert main(arguments_of(line)) == 2
     out, err = capsys.readouterr()
-    for word in expected:
-        assert word in err, err
+    for text in expected:
+        assert text in err, err
     assert "Traceback" not in err
     assert out == ""
     assert list(tmp_path.iterdir()) == []

@@ -99,16 +99,16 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("write", "words", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("write", "overrides", "message"), BAD.values(), ids=BAD)
 def test_bad_data_is_refused_with_its_place(
     write: Callable[[Path], Path],
-    words: tuple[str, ...],
+    overrides: tuple[str, ...],
     message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = write(tmp_path)
-    every = (*words, f"data.path={path}", f"outputs={tmp_path / 'outputs'}", *ON_CPU, *ONE_LAYER)
+    every = (*overrides, f"data.path={path}", f"outputs={tmp_path / 'outputs'}", *ON_CPU, *ONE_LAYER)
     assert main(["train", *every, "trainer.max_steps=1"]) == 2
     error = capsys.readouterr().err
     assert message.replace("FOLDER", str(tmp_path)) in error

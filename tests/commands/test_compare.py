@@ -40,8 +40,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepPlan:
     return sweep(tmp_path / "outputs", ARMS, VALUES, question={"expect": "pre > post"})
 
 
-def _said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(["compare", *words]) == code
+def _printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(["compare", *arguments]) == code
     captured = capsys.readouterr()
     return captured.err if code else captured.out
 
@@ -54,7 +54,7 @@ def _wide(data: dict[str, Any], width: int) -> list[str]:
 
 
 def test_the_table_the_verdicts_and_the_answer(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
-    text = _said(capsys, "norms")
+    text = _printed(capsys, "norms")
     assert "expected: pre > post: supported" in text
     lines = text.splitlines()
     row = next(line for line in lines if line.startswith("pre "))
@@ -82,10 +82,10 @@ def test_the_table_the_verdicts_and_the_answer(plan: SweepPlan, capsys: pytest.C
 
 
 def test_every_row_is_one_line_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = {f"{word}_{'x' * 60}": words for word, words in ARMS.items()}
+    names = {f"{arm}_{'x' * 60}": overrides for arm, overrides in ARMS.items()}
     values = dict(zip(names, VALUES.values(), strict=True))
     sweep(tmp_path, names, values, name="long")
-    text = _said(capsys, str(tmp_path / "sweeps" / "long"))
+    text = _printed(capsys, str(tmp_path / "sweeps" / "long"))
     assert all(any(line.startswith(f"{name} ") for line in text.splitlines()) for name in names)
 
 
@@ -114,8 +114,8 @@ def test_of_many_arms_only_those_that_differ_are_told_in_words(tmp_path: Path) -
     }
     data = compare(sweep(tmp_path, arms, values)).as_dict()
     text = "\n".join(_wide(data, 120))
-    told = [arm for arm in data["arms"] if arm["verdict"] in ("better", "worse")]
-    assert len(told) == 10
+    listed = [arm for arm in data["arms"] if arm["verdict"] in ("better", "worse")]
+    assert len(listed) == 10
     assert "and 29 more arms" in text
     assert text.count("Better than lr_0: +0.") == 10
     assert text.count("No difference shown to") == 0
@@ -123,27 +123,27 @@ def test_of_many_arms_only_those_that_differ_are_told_in_words(tmp_path: Path) -
 
 def test_tables_are_written_in_every_form(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = {"--markdown": "a.md", "--latex": "a.tex", "--csv": "a.csv", "--html": "a.html"}
-    words = [word for pair in names.items() for word in pair]
-    assert _said(capsys, "norms", *words) == ""
+    arguments = [argument for pair in names.items() for argument in pair]
+    assert _printed(capsys, "norms", *arguments) == ""
     data = compare(plan).as_dict()
     assert (tmp_path / "a.md").read_text() == markdown(data)
     assert (tmp_path / "a.tex").read_text() == latex(data)
     assert (tmp_path / "a.csv").read_text() == as_csv(data)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()[:200].lower()
-    assert _said(capsys, "norms", "--csv", "-") == as_csv(data)
-    assert _said(capsys, "--csv", "norms") == as_csv(data), "a path of runs after a flag is no file"
-    assert _said(capsys, "norms", "--runs", "--metric=test/loss") == as_runs(
+    assert _printed(capsys, "norms", "--csv", "-") == as_csv(data)
+    assert _printed(capsys, "--csv", "norms") == as_csv(data), "a path of runs after a flag is no file"
+    assert _printed(capsys, "norms", "--runs", "--metric=test/loss") == as_runs(
         compare(plan, metric="test/loss").as_dict()
     )
 
 
 def test_what_was_expected_is_judged_by_its_own_metric_alone(plan: SweepPlan) -> None:
-    asked = compare(plan)
-    assert asked.expect is not None
-    other = compare(plan, metric="test/loss" if asked.metric != "test/loss" else "test/accuracy")
+    result = compare(plan)
+    assert result.expect is not None
+    other = compare(plan, metric="test/loss" if result.metric != "test/loss" else "test/accuracy")
     assert other.expect is None
     assert any(
-        f"({asked.expect['text']}) is not evaluated: it refers to {asked.metric}" in line for line in other.warnings
+        f"({result.expect['text']}) is not evaluated: it refers to {result.metric}" in line for line in other.warnings
     )
 
 
@@ -190,8 +190,8 @@ def test_names_are_no_commands_in_latex(tmp_path: Path) -> None:
     for line in body.splitlines():
         if line.endswith(r"\\"):
             assert len(re.findall(r"(?<!\\)&", line)) == 7
-    for word in ("table", "tabular"):
-        assert body.count(rf"\begin{{{word}}}") == body.count(rf"\end{{{word}}}")
+    for environment in ("table", "tabular"):
+        assert body.count(rf"\begin{{{environment}}}") == body.count(rf"\end{{{environment}}}")
     assert [body.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [2, 2, 2]
 
 
@@ -201,7 +201,7 @@ def test_names_are_no_markup_on_the_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ([], "no run given: name a sweep, run folders, names or ids"),
         (["nothing"], "nothing: no such path, run or sweep under outputs; there are norms"),
@@ -218,19 +218,19 @@ def test_names_are_no_markup_on_the_terminal(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_work_is_one_message_and_code_2(
-    plan: SweepPlan, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    plan: SweepPlan, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    text = _said(capsys, *words, code=2)
+    text = _printed(capsys, *arguments, code=2)
     assert text.startswith("blockyard: ")
-    assert said in text
+    assert message in text
     assert text.count("\n") == 1
 
 
 def test_an_interesting_size_and_a_direction_are_heard(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "worse" in _said(capsys, "norms", "--direction", "min")
+    assert "worse" in _printed(capsys, "norms", "--direction", "min")
     sweep(Path("outputs"), ARMS, {arm: VALUES["post"] | {3: 0.9 + 0.01 * k} for k, arm in enumerate(ARMS)}, name="same")
-    assert "to detect a difference of 0.01" in _said(capsys, "same", "--interesting", "0.01")
-    assert "less seconds" not in _said(capsys, "same", "--cost", "seconds")
+    assert "to detect a difference of 0.01" in _printed(capsys, "same", "--interesting", "0.01")
+    assert "less seconds" not in _printed(capsys, "same", "--cost", "seconds")
 
 
 def test_budgets_notes_and_what_memory_means_are_told(plan: SweepPlan) -> None:
@@ -251,12 +251,12 @@ def test_runs_of_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for seed in range(3):
         run(tmp_path / "outputs", "block=pre_norm", seed=seed, figure=0.95 + 0.001 * seed)
         run(tmp_path / "outputs", "block=post_norm", seed=seed, figure=0.90 + 0.002 * seed)
-    text = _said(capsys, "outputs", "--baseline", "block=post_norm")
+    text = _printed(capsys, "outputs", "--baseline", "block=post_norm")
     assert re.search(r"block=pre_norm +3 .* better", text)
     other = tmp_path / "elsewhere"
     (tmp_path / "outputs").rename(other)
-    assert "better" in _said(capsys, str(other), "--baseline", "block=post_norm")
-    assert "block=pre_norm" in _said(capsys, "encoder_digits", f"outputs={other}")
+    assert "better" in _printed(capsys, str(other), "--baseline", "block=post_norm")
+    assert "block=pre_norm" in _printed(capsys, "encoder_digits", f"outputs={other}")
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
@@ -284,19 +284,19 @@ def test_settings_of_a_few_runs_stand_side_by_side(tmp_path: Path, capsys: pytes
     run(tmp_path, "position=rope", "optimizer.lr=0.01", figure=0.9)
     run(tmp_path, "position=none", "optimizer.lr=0.01", figure=0.8)
     run(tmp_path, "position=none", "optimizer.lr=0.01", "model.depth=3", figure=0.7)
-    lines = _said(capsys, str(tmp_path)).splitlines()
+    lines = _printed(capsys, str(tmp_path)).splitlines()
     below = lines[lines.index("settings that differ") + 1 :]
     table = below[: below.index("")]
     rows = {line.split()[0]: sorted(line.split()[1:]) for line in table}
     assert rows.keys() == {"setting", "position", "model.depth"}  # not the rate
     assert rows["position"] == ["none", "none", "rope"]
     assert rows["model.depth"] == ["3", "4", "4"]
-    markdown_lines = _said(capsys, str(tmp_path), "--markdown").splitlines()
+    markdown_lines = _printed(capsys, str(tmp_path), "--markdown").splitlines()
     assert any(line.startswith("| position |") for line in markdown_lines)
     for number in range(5, 10):
         run(tmp_path, "position=none", "optimizer.lr=0.01", f"model.depth={number}", figure=0.7)
-    assert "settings that differ" not in _said(capsys, str(tmp_path))
+    assert "settings that differ" not in _printed(capsys, str(tmp_path))
 
 
 def test_settings_of_a_sweep_are_those_of_its_file(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "settings that differ" not in _said(capsys, "norms")
+    assert "settings that differ" not in _printed(capsys, "norms")

@@ -66,7 +66,7 @@ def test_every_choice_has_a_line(family):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [
         ("blockyard tr", ["train"]),
         ("blockyard train pos", ["position="]),
@@ -83,8 +83,8 @@ def test_every_choice_has_a_line(family):
         ("blockyard sweep quickstart --dry", ["--dry-run"]),
     ],
 )
-def test_completion(line, found):
-    assert complete(line) == found
+def test_completion(line, completions):
+    assert complete(line) == completions
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -48,9 +48,9 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    assert found
-    return found
+    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert state
+    return state
 
 
 def test_multirun_ends_each_job_apart(tmp_path):
@@ -87,7 +87,7 @@ def test_a_flag_that_shows_one_config_is_refused(capsys, flag):
     ],
 )
 def test_the_end_names_the_command_that_compares(runs, command):
-    assert comparison([re.split(r"(?<!\\) ", words) for words in runs]) == command
+    assert comparison([re.split(r"(?<!\\) ", line) for line in runs]) == command
 
 
 @pytest.mark.full

@@ -46,10 +46,10 @@ def run_its_test(path: Path) -> None:
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", family, "mine"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     written = {"mypackage/mine.py", "mypackage/__init__.py", f"myconf/{family}/mine.yaml", "tests/test_mine.py"}
     assert {str(path.relative_to(here)) for path in here.rglob("*.*")} == written | {"blockyard.yaml"}
-    assert all(f"wrote {path}\n" in said for path in written)
+    assert all(f"wrote {path}\n" in output for path in written)
     run_its_test(here / "tests" / "test_mine.py")
     # The formula is compared: a planted bug is noticed.
     component = here / "mypackage" / "mine.py"
@@ -73,10 +73,12 @@ def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: py
 @pytest.mark.parametrize("family", [family for family, template in TEMPLATES.items() if not template.verified])
 def test_a_new_component_trains(family: str, here: Path) -> None:
     assert main(["new", family, "mine"]) == 0
-    words = [*TINY_RUN, f"{family}=mine", *TEMPLATES[family].beside]
-    kept = {word.partition("=")[0] for word in words[len(TINY_RUN) :]}
-    words = [word for word in words[: len(TINY_RUN)] if word.partition("=")[0] not in kept] + words[len(TINY_RUN) :]
-    assert main(["train", *words, "--config-dir", "myconf", "allow=[mypackage]"]) == 0
+    overrides = [*TINY_RUN, f"{family}=mine", *TEMPLATES[family].beside]
+    kept = {override.partition("=")[0] for override in overrides[len(TINY_RUN) :]}
+    overrides = [
+        override for override in overrides[: len(TINY_RUN)] if override.partition("=")[0] not in kept
+    ] + overrides[len(TINY_RUN) :]
+    assert main(["train", *overrides, "--config-dir", "myconf", "allow=[mypackage]"]) == 0
     (summary,) = here.glob("outputs/*/s0/summary.json")
     assert summary.is_file()
 
@@ -86,8 +88,8 @@ def test_a_new_component_trains(family: str, here: Path) -> None:
 def test_a_new_component_keeps_what_it_declares(family: str, here: Path) -> None:
     name = f"my_{family}"  # torch's compiler remembers modules by their names
     assert main(["new", family, name]) == 0
-    words = [f"{family}={name}", *TEMPLATES[family].beside, "allow=[mypackage]"]
-    verdicts = {each.name: each.verdict for each in verify(words, ["myconf"])}
+    overrides = [f"{family}={name}", *TEMPLATES[family].beside, "allow=[mypackage]"]
+    verdicts = {each.name: each.verdict for each in verify(overrides, ["myconf"])}
     assert "broken" not in verdicts.values(), verdicts
     assert verdicts["gradients"] == "holds"
 
@@ -104,7 +106,7 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         ([], "takes a family and a name"),
         (["norm"], "takes a family and a name"),
@@ -122,8 +124,8 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         (["norm", "mine", "conf=a\nb"], "cannot be part of it"),
     ],
 )
-def test_bad_input(words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", *words]) == 2
+def test_bad_input(arguments: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", *arguments]) == 2
     assert says in capsys.readouterr().err
     assert not list(here.iterdir())
 

@@ -108,8 +108,8 @@ def test_check_train_and_predict_read_once(
     assert [each for each in reads if not each.startswith("new")] == once
 
 
-def texts(path: Path, *, word: str = "word") -> Path:
-    return write_rows(path, [{"text": f"{word} {n}", "label": n % 2} for n in range(40)])
+def texts(path: Path, *, column: str = "word") -> Path:
+    return write_rows(path, [{"text": f"{column} {n}", "label": n % 2} for n in range(40)])
 
 
 def test_a_file_that_changes_after_the_check_is_read_again(tmp_path: Path, reads: list[str]) -> None:
@@ -117,7 +117,7 @@ def test_a_file_that_changes_after_the_check_is_read_again(tmp_path: Path, reads
     first = Table(path=str(path))
     assert first.spec.class_names == ("0", "1")
     first_times = path.stat()
-    texts(path, word="wore")  # of the same size, and then of the same time
+    texts(path, column="wore")  # of the same size, and then of the same time
     os.utime(path, ns=(first_times.st_atime_ns, first_times.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (first_times.st_size, first_times.st_mtime_ns)
     second = Table(path=str(path))
@@ -141,7 +141,7 @@ def test_a_file_that_is_gone_or_damaged_after_the_check_is_noticed(tmp_path: Pat
 def test_a_file_that_joins_a_folder_is_read(tmp_path: Path) -> None:
     long_ago(texts(tmp_path / "0.csv"))
     assert len(Table(path=str(tmp_path)).rows) == 40
-    long_ago(texts(tmp_path / "1.csv", word="more"))
+    long_ago(texts(tmp_path / "1.csv", column="more"))
     assert len(Table(path=str(tmp_path)).rows) == 80
 
 

@@ -21,16 +21,16 @@ from tests.tiny import DEBUG
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     outputs = tmp_path_factory.mktemp("python")
     return blockyard.train(*DEBUG, {"model.depth": 1, "name": "mine"}, outputs=outputs)
 
 
-def test_a_run_is_trained_once(made: RunFolder) -> None:
-    outputs = made.path.parents[1]
-    before = made.summary()
+def test_a_run_is_trained_once(run_folder: RunFolder) -> None:
+    outputs = run_folder.path.parents[1]
+    before = run_folder.summary()
     again = blockyard.train(*DEBUG, {"model.depth": 1, "name": "mine"}, outputs=outputs)
-    assert again.path == made.path
+    assert again.path == run_folder.path
     assert again.summary() == before
     with pytest.raises(UserError, match=r"unknown block 'pre_norn'; did you mean pre_norm"):
         blockyard.train("block=pre_norn", outputs=outputs)
@@ -42,27 +42,27 @@ def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         blockyard.train(*DEBUG, outputs=tmp_path)
 
 
-def test_runs_are_a_table(made: RunFolder) -> None:
-    outputs = made.path.parents[1]
-    found = blockyard.runs("block=pre_norm", outputs=outputs)
-    assert len(found) == 1
-    assert found[0].metrics == made.summary()["metrics"]
+def test_runs_are_a_table(run_folder: RunFolder) -> None:
+    outputs = run_folder.path.parents[1]
+    result = blockyard.runs("block=pre_norm", outputs=outputs)
+    assert len(result) == 1
+    assert result[0].metrics == run_folder.summary()["metrics"]
     pytest.importorskip("pandas")
-    table = found.to_frame()
+    table = result.to_frame()
     assert list(table["block"]) == ["pre_norm"]
-    assert list(table["test/accuracy"]) == [made.summary()["metrics"]["test/accuracy"]]
+    assert list(table["test/accuracy"]) == [run_folder.summary()["metrics"]["test/accuracy"]]
     assert len(blockyard.runs("block=post_norm", outputs=outputs)) == 0
     with pytest.raises(UserError, match=r"no run has it"):
         blockyard.runs("blocks=post_norm", outputs=outputs)
 
 
-def test_a_model_is_loaded_without_its_data(made: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = blockyard.load(made).model.state_dict()
+def test_a_model_is_loaded_without_its_data(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = blockyard.load(run_folder).model.state_dict()
     monkeypatch.setattr(Digits, "missing", lambda self: "no files in data/; set data.root=FOLDER")
-    loaded = blockyard.load(made)
+    loaded = blockyard.load(run_folder)
     assert all(value.equal(expected[name]) for name, value in loaded.model.state_dict().items())
     with pytest.raises(UserError, match=r"no files in data/; set data.root=FOLDER"):
-        evaluate(made.path)
+        evaluate(run_folder.path)
 
 
 def test_mappings_are_overrides() -> None:
@@ -122,7 +122,7 @@ def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:
     assert "layer, rms" in repr(compared)
 
 
-def test_results_print_as_one_line(made: RunFolder) -> None:
-    assert repr(made) == f"<run {made.path}: done>"
-    runs = blockyard.runs(outputs=made.path.parents[1])
-    assert repr(runs) == f"<1 run: {made.name} (done)>"
+def test_results_print_as_one_line(run_folder: RunFolder) -> None:
+    assert repr(run_folder) == f"<run {run_folder.path}: done>"
+    runs = blockyard.runs(outputs=run_folder.path.parents[1])
+    assert repr(runs) == f"<1 run: {run_folder.name} (done)>"

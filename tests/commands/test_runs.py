@@ -29,14 +29,14 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
-def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """The runs that a command prints, in their order."""
-    assert main(["runs", *words, "--csv"]) == 0
+    assert main(["runs", *arguments, "--csv"]) == 0
     return [row[0] for row in csv.reader(io.StringIO(capsys.readouterr().out))][1:]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         ([], ["gpt-cccccccccc/s0", "gpt-bbbbbbbbbb/s0", "vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
         (["position=rope"], ["vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
@@ -61,9 +61,9 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     ],
 )
 def test_conditions_and_order(
-    outputs: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[str]
+    outputs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
 ) -> None:
-    assert listed(capsys, *words) == expected
+    assert listed(capsys, *arguments) == expected
 
 
 def test_the_table_shows_what_tells_the_runs_apart(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,14 +76,14 @@ def test_the_table_shows_what_tells_the_runs_apart(outputs: Path, capsys: pytest
 
 def test_json_has_everything(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "gpt-bbbbbbbbbb", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["config"]["optimizer"] == {"lr": 0.01}
-    assert found["choices"]["block"] == "post_norm"
-    assert found["metrics"] == {"test/accuracy": 0.4, "test/loss": 0.6}
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["config"]["optimizer"] == {"lr": 0.01}
+    assert result["choices"]["block"] == "post_norm"
+    assert result["metrics"] == {"test/accuracy": 0.4, "test/loss": 0.6}
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["optimizer.lrr=1"], "optimizer.lrr: no run has it; did you mean optimizer.lr?"),
         (["optimizer.lr<big"], "optimizer.lr<big: < compares with a number, not 'big'"),
@@ -99,9 +99,9 @@ def test_json_has_everything(outputs: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_wrong_words_are_refused(
-    outputs: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    outputs: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["runs", *words]) == 2
+    assert main(["runs", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert len(list(outputs.glob("*/s*"))) == 4
 
@@ -235,12 +235,12 @@ def test_links_in_a_run_are_not_followed(trained: Path, tmp_path: Path) -> None:
 
 
 def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
-    made.save()
-    (cell,) = made.cells
-    path = made.path(cell)
+    sweep_plan = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
+    sweep_plan.save()
+    (cell,) = sweep_plan.cells
+    path = sweep_plan.path(cell)
     run_folder(tmp_path, str(path.relative_to(tmp_path)))
-    write_yaml(path / "config.yaml", made.config(cell))
+    write_yaml(path / "config.yaml", sweep_plan.config(cell))
     assert main(["runs", "delete", "last", f"outputs={tmp_path}"]) == 2
     assert "; cells of sweep tiny, which would be trained again?" in capsys.readouterr().err
 
@@ -249,12 +249,12 @@ def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys
 def test_deletion_asks_first(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
     (run,) = trained.glob("vit-*/s1")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
+    monkeypatch.setattr("builtins.input", lambda text: prompts.append(text) or answer)
     assert main(["runs", "delete", "vit/s1"]) == 0
-    assert asked[0].startswith(f"delete 1 run (4 files, 0.0 MB): {run.parent.name}/s1? [y/N]")
+    assert prompts[0].startswith(f"delete 1 run (4 files, 0.0 MB): {run.parent.name}/s1? [y/N]")
     assert len(list(trained.glob("vit-*/s*"))) == left
 
 
@@ -269,12 +269,12 @@ def test_a_run_in_use_is_not_deleted(trained: Path, capsys: pytest.CaptureFixtur
     assert len(list(trained.glob("vit-*/s*"))) == 2
 
 
-@pytest.mark.parametrize("word", ["list", "rm", "show", "lst"])
+@pytest.mark.parametrize("argument", ["list", "rm", "show", "lst"])
 def test_a_word_that_is_no_action_and_in_no_name_is_refused(
-    outputs: Path, capsys: pytest.CaptureFixture[str], word: str
+    outputs: Path, capsys: pytest.CaptureFixture[str], argument: str
 ) -> None:
     """`runs list` is not a search without a result: what can be done is named."""
-    assert main(["runs", word]) == 2
+    assert main(["runs", argument]) == 2
     assert "actions: tag, untag, note, rename, archive" in capsys.readouterr().err
 
 
@@ -309,11 +309,11 @@ def test_a_name_that_is_taken_is_refused(trained: Path) -> None:
 
 def test_cells_of_a_sweep_keep_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sweep finds its cells by their names, so another one is refused with what can be done instead."""
-    made = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
-    made.save()
-    (cell,) = made.cells
+    sweep_plan = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
+    sweep_plan.save()
+    (cell,) = sweep_plan.cells
     run_folder(tmp_path, cell.run)
-    write_yaml(made.path(cell) / "config.yaml", made.config(cell))
+    write_yaml(sweep_plan.path(cell) / "config.yaml", sweep_plan.config(cell))
     assert main(["runs", "rename", "last", "other", f"outputs={tmp_path}"]) == 2
     assert "is a cell of sweep tiny" in capsys.readouterr().err
 

@@ -86,7 +86,7 @@ def test_what_is_done_is_seen(here, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ([], "sweep takes one sweep file, and none is named"),
         (["mine", "yours"], "not 2 (mine, yours)"),
@@ -103,10 +103,10 @@ def test_what_is_done_is_seen(here, capsys):
         (["mine", "--config-dir", "nowhere"], "nowhere is not a folder"),
     ],
 )
-def test_bad_commands(here, capsys, words, said):
+def test_bad_commands(here, capsys, arguments, message):
     before = sorted(here.rglob("*"))
-    assert main(["sweep", "--dry-run", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert main(["sweep", "--dry-run", *arguments]) == 2
+    assert message in capsys.readouterr().err
     assert sorted(here.rglob("*")) == before
 
 
@@ -119,20 +119,20 @@ def test_every_problem_of_a_file_is_told(here, capsys):
 
 
 def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
-    words = ["sweep", "mine", "--workers", "1", "trainer.max_steps=2"]
-    assert main(words) == 0
+    arguments = ["sweep", "mine", "--workers", "1", "trainer.max_steps=2"]
+    assert main(arguments) == 0
     out = capsys.readouterr().out
     folder = here / "outputs" / "sweeps" / "mine"
     assert {path.name for path in folder.iterdir()} >= {"plan.json", "comparison.json", "report.html"}
     assert str(folder / "report.html") in out
-    found = json.loads((folder / "comparison.json").read_text())
-    assert [arm["name"] for arm in found["arms"]][:2] == ["plain", "rms"]
-    assert [cell["state"] for cell in found["cells"]].count("done") == 4
+    result = json.loads((folder / "comparison.json").read_text())
+    assert [arm["name"] for arm in result["arms"]][:2] == ["plain", "rms"]
+    assert [cell["state"] for cell in result["cells"]].count("done") == 4
     assert re.search(r"took \d+ \w+; no time was announced", out)
     times = {path: path.stat().st_mtime_ns for path in here.rglob("summary.json")}
     assert len(times) == 4
     (here / "sweeps" / "mine.yaml").write_text(FILE.replace("seeds: 2", "seeds: 3"))
-    assert main(words) == 0
+    assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "the question has changed: 4 runs as before, 2 new; changed keys: seeds" in out
     assert {path: path.stat().st_mtime_ns for path in times} == times
@@ -142,7 +142,7 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     assert second["cells"] == 2
     assert second["ratio"] == pytest.approx(second["taken_seconds"] / second["announced_seconds"])
     assert f": {second['ratio']:.2f} times as long" in out
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert "times as long" not in capsys.readouterr().out  # nothing was left to run
     assert len(read_times(folder)) == 2
     plan = SweepPlan.load(folder)
@@ -236,9 +236,9 @@ def test_a_run_of_train_with_the_pinned_precision_is_the_sweeps_own(here):
     from blockyard.runs.identity import identity
 
     plan = make(here)
-    words = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "trainer=cpu"]
-    made = identity(compose([*words, "norm=rms", "trainer.precision=32"]).config)
-    assert made in {cell.run.partition("/")[0].rpartition("-")[2] for cell in plan.cells}
+    arguments = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "trainer=cpu"]
+    expected = identity(compose([*arguments, "norm=rms", "trainer.precision=32"]).config)
+    assert expected in {cell.run.partition("/")[0].rpartition("-")[2] for cell in plan.cells}
 
 
 def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
@@ -249,16 +249,16 @@ def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
     for cell in plan.cells:
         done(here / "outputs", plan, cell)
 
-    def found() -> dict[str, object]:
+    def comparison_json() -> dict[str, object]:
         return json.loads((plan.folder / stale.DATA).read_text())
 
     assert main(["sweep", "mine"]) == 0
-    assert found()["stale"] is None
-    for code, words in ((0, ["--no-compare"]), (130, []), (1, [])):
+    assert comparison_json()["stale"] is None
+    for code, arguments in ((0, ["--no-compare"]), (130, []), (1, [])):
         # 130 is Ctrl-C; where it ended with 1, the new answer takes the old one's place
         monkeypatch.setattr(runner, "run_plan", lambda *_, code=code, **__: code)
-        assert main(["sweep", "mine", *words]) == code
-        assert bool(found()["stale"]) == (code != 1)
+        assert main(["sweep", "mine", *arguments]) == code
+        assert bool(comparison_json()["stale"]) == (code != 1)
     assert (plan.folder / stale.PAGE).is_file()
 
 
@@ -272,12 +272,12 @@ def test_two_files_of_one_name_do_not_share_a_folder(here, capsys):
     assert main(["sweep", str(other), "--dry-run"]) == 0  # the same question
     other.write_text(FILE.replace("seeds: 2", "seeds: 3"))
     before = sorted(here.rglob("*"))
-    for words in ([], ["--dry-run"]):
+    for arguments in ([], ["--dry-run"]):
         capsys.readouterr()
-        assert main(["sweep", str(other), *words]) == 2
-        said = capsys.readouterr().err
-        assert f"belongs to {here / 'sweeps' / 'mine.yaml'}, another question of the same name" in said
-        assert f"rename {other}, or choose another folder with outputs=DIR" in said
+        assert main(["sweep", str(other), *arguments]) == 2
+        message = capsys.readouterr().err
+        assert f"belongs to {here / 'sweeps' / 'mine.yaml'}, another question of the same name" in message
+        assert f"rename {other}, or choose another folder with outputs=DIR" in message
     assert sorted(here.rglob("*")) == before
     assert main(["sweep", str(other), "--dry-run", "outputs=elsewhere"]) == 0
     (here / "sweeps" / "mine.yaml").rename(here / "sweeps" / "moved.yaml")
@@ -319,18 +319,18 @@ def test_what_is_misspelt_in_an_arm_stops_the_plan(here, capsys):
     )
     (here / "sweeps" / "mine.yaml").write_text(text)
     assert main(["sweep", "mine", "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in said
-    assert "odd: trainer.eval_evry: trainer (TrainerPlan) has no option 'eval_evry'" in said
-    assert "num_kv_heads" not in said  # an option of attention, which this mixer has not
+    message = capsys.readouterr().err
+    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in message
+    assert "odd: trainer.eval_evry: trainer (TrainerPlan) has no option 'eval_evry'" in message
+    assert "num_kv_heads" not in message  # an option of attention, which this mixer has not
 
 
 def test_mistakes_of_keys_base_and_arms_are_told_together(here, capsys):
     text = FILE.replace("seeds:", "seed:").replace("base: [", "base: [epochs=3, ").replace("norm=rms", "norm=rsm")
     (here / "sweeps" / "mine.yaml").write_text(text)
     assert main(["sweep", "mine", "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert "seed: unknown key; did you mean seeds?" in said
-    assert "base: epochs: unknown config key (try trainer.max_epochs)" in said
-    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in said
-    assert said.count("epochs") == 2
+    message = capsys.readouterr().err
+    assert "seed: unknown key; did you mean seeds?" in message
+    assert "base: epochs: unknown config key (try trainer.max_epochs)" in message
+    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in message
+    assert message.count("epochs") == 2

@@ -101,13 +101,13 @@ def test_eval_gives_the_run_s_own_figures(trained):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [("eval", "run=last"), ("inspect", "run=last", "mixing"), ("compare", "outputs"), ("train", "resume=last")],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
-def test_a_verb_imports_what_it_needs(trained, words):
+def test_a_verb_imports_what_it_needs(trained, arguments):
     """In a Python of its own: a fork has everything already."""
-    command = [sys.executable, "-m", "blockyard", *words]
+    command = [sys.executable, "-m", "blockyard", *arguments]
     done = subprocess.run(command, cwd=trained[0], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -28,10 +28,10 @@ def images() -> Images:
 
 
 def objective(**options: object) -> Classify:
-    made = Classify(**options)  # type: ignore[arg-type]
-    made.outputs(IMAGE, TOKENS)
-    made.learn(images())
-    return made
+    task = Classify(**options)  # type: ignore[arg-type]
+    task.outputs(IMAGE, TOKENS)
+    task.learn(images())
+    return task
 
 
 def test_balanced_weights_make_classes_count_the_same() -> None:
@@ -67,8 +67,8 @@ def test_wrong_numbers_of_weights_and_inputs_without_values_are_refused() -> Non
 
 def test_imbalance_is_said_unless_weights_even_it() -> None:
     splits = Splits(*[images()] * 3)
-    (said,) = objective().remarks(splits)
-    assert "30 of 39 samples are of class 0, 3 of 2" in said
+    (remark,) = objective().remarks(splits)
+    assert "30 of 39 samples are of class 0, 3 of 2" in remark
     assert list(objective(class_weights="balanced").remarks(splits)) == []  # type: ignore[arg-type]
 
 
@@ -141,12 +141,12 @@ def test_processes_and_micro_batches_mix_the_same_pairs(options: dict[str, float
 def test_balanced_sampling_needs_classes() -> None:
     from tests.tiny import configured
 
-    for words, message in (
+    for overrides, message in (
         (("experiment=gpt_code_small", "trainer.sampling=balanced"), "needs a class for each sample"),
         (("experiment=vit_digits", "objective.class_weights=[1,2]"), "has 2 numbers, and the data 10 classes"),
     ):
         with pytest.raises((AssertionError, UserError), match=message):
-            configured(*words, "logger=none")
+            configured(*overrides, "logger=none")
 
 
 def test_the_area_under_the_curve_is_computed_over_what_processes_put_together() -> None:

@@ -54,11 +54,11 @@ def test_the_nearest_centroid_is_that_of_scikit_learn() -> None:
     (x, own), (y, target) = ([part.inputs.flatten(1) for part in parts], [part.target for part in parts])
     expected = NearestCentroid().fit(x.numpy(), y.numpy()).predict(own.numpy())
     assert nearest_centroid(x, y, 10)(own).argmax(1).tolist() == expected.tolist()
-    known = classify(10).baselines(test, train)
-    assert list(known) == ["majority", "nearest_centroid", "linear"]
-    assert known["nearest_centroid"]["accuracy"] == pytest.approx((expected == target.numpy()).mean())
-    assert "loss" not in known["nearest_centroid"]  # of distances it says nothing
-    assert known["linear"]["accuracy"] > 0.95
+    baselines = classify(10).baselines(test, train)
+    assert list(baselines) == ["majority", "nearest_centroid", "linear"]
+    assert baselines["nearest_centroid"]["accuracy"] == pytest.approx((expected == target.numpy()).mean())
+    assert "loss" not in baselines["nearest_centroid"]  # of distances it says nothing
+    assert baselines["linear"]["accuracy"] > 0.95
 
 
 def test_the_linear_model_of_real_values_is_ridge_of_scikit_learn() -> None:
@@ -72,9 +72,9 @@ def test_the_linear_model_of_real_values_is_ridge_of_scikit_learn() -> None:
     y[:100, 1] = torch.nan
     assert not ridge(x, y)(x).isnan().any()
     split = Samples(x, y)
-    known = Regress().baselines(split, split)
-    assert list(known) == ["mean", "linear"]
-    assert known["linear"]["rmse"] < 0.2 < known["mean"]["rmse"]
+    baselines = Regress().baselines(split, split)
+    assert list(baselines) == ["mean", "linear"]
+    assert baselines["linear"]["rmse"] < 0.2 < baselines["mean"]["rmse"]
 
 
 def test_series_have_a_linear_model_whatever_their_lengths() -> None:
@@ -96,16 +96,16 @@ def test_graphs_are_counts_of_their_nodes() -> None:
     nodes[target == 1, 1, 0] = 5
     lengths = torch.full((80,), 6)
     split = GraphSplit(nodes, torch.zeros(80, 6, 6, 1, dtype=torch.uint8), lengths, target)
-    known = classify(2).baselines(split, split)
-    assert known["linear"]["accuracy"] == 1
-    assert known["nearest_centroid"]["accuracy"] > 0.8
+    baselines = classify(2).baselines(split, split)
+    assert baselines["linear"]["accuracy"] == 1
+    assert baselines["nearest_centroid"]["accuracy"] > 0.8
 
 
 def test_token_ids_have_the_most_frequent_class_only() -> None:
     split = Samples(torch.randint(0, 5, (20, 4)), torch.arange(20) % 4 // 3)
-    known = classify(2).baselines(split, split)
-    assert list(known) == ["majority"]
-    assert known["majority"]["accuracy"] == 0.75
+    baselines = classify(2).baselines(split, split)
+    assert list(baselines) == ["majority"]
+    assert baselines["majority"]["accuracy"] == 0.75
 
 
 def test_translations_are_copied_and_looked_up(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_translations_are_copied_and_looked_up(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("\n".join(lines) + "\n")
     splits = Translation(path=str(path), source="de", target="en").load(Word())
-    known = Translate().baselines(splits.test, splits.train)
-    assert list(known) == ["word_before", "copy_source", "nearest_source"]
-    assert known["copy_source"]["exact"] == 0.25
-    assert known["nearest_source"]["exact"] == 0
-    assert known["word_before"]["loss"] > 0
+    baselines = Translate().baselines(splits.test, splits.train)
+    assert list(baselines) == ["word_before", "copy_source", "nearest_source"]
+    assert baselines["copy_source"]["exact"] == 0.25
+    assert baselines["nearest_source"]["exact"] == 0
+    assert baselines["word_before"]["loss"] > 0
     assert nearest_sources(["a b c", "d e f"])(["e", "b"]) == [1, 0]
 
 

@@ -55,8 +55,8 @@ def test_every_kind_gives_its_rows_and_classes(kind: str, tmp_path: Path) -> Non
         assert batch.inputs.shape[1:] == shape
         assert batch.target.bincount(minlength=3).unique().numel() == 1
     if kind == "token ids":
-        rows = {tuple(row) for batch in read for row in batch.inputs.tolist()}
-        assert rows == {tuple(row) for row in values.tolist()}
+        inputs = {tuple(row) for batch in read for row in batch.inputs.tolist()}
+        assert inputs == {tuple(row) for row in values.tolist()}
     else:
         axes = (
             (0, *range(2, len(shape) + 1)) if "images" in kind or kind == "channels last" else tuple(range(len(shape)))

@@ -212,16 +212,16 @@ def test_texts_and_recordings_that_are_too_long_are_left_out_with_a_word(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ({"file": "sound"}, "data.file=sound: .* has no such column; it has path, text, split"),
         ({"root": "nowhere"}, "data.root=nowhere is neither a folder nor a .zip file"),
         ({"context": 3}, "no text of the train split has at most 2 tokens; raise data.context"),
     ],
 )
-def test_options_that_do_not_fit_the_table(tmp_path: Path, words: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_the_table(tmp_path: Path, overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Speech(path=str(corpus(tmp_path)), **words).load(Char())
+        Speech(path=str(corpus(tmp_path)), **overrides).load(Char())
 
 
 def test_a_path_that_is_no_speech(tmp_path: Path) -> None:

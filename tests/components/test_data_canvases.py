@@ -34,20 +34,20 @@ def listed(scenes: Scenes) -> list[list[tuple[int, int, str]]]:
 
 def answered(question: str, scene: list[tuple[int, int, str]]) -> set[str]:
     """All answers to a question that are right, by its words."""
-    words = question.split()
-    if words[:3] == ["how", "many", "digits"]:
+    terms = question.split()
+    if terms[:3] == ["how", "many", "digits"]:
         return {str(len(scene))}
-    if words[:3] == ["how", "many", "are"]:
-        return {str(sum(colour == words[3] for *_, colour in scene))}
-    return {colour for _, digit, colour in scene if digit == int(words[4])}
+    if terms[:3] == ["how", "many", "are"]:
+        return {str(sum(colour == terms[3] for *_, colour in scene))}
+    return {colour for _, digit, colour in scene if digit == int(terms[4])}
 
 
 def assert_answers_are_right() -> None:
     split = CanvasQuestions().load(Word()).validation
     scenes, question, answer, kind, _ = split.ask(ORDER, None)
-    for scene, asked, given, slice_ in zip(listed(scenes), question, answer, kind, strict=True):
-        text = QUESTIONS[int(asked)]
-        assert answered(text, scene) == {ANSWERS[int(given)]}, (text, scene)
+    for scene, query, reply, slice_ in zip(listed(scenes), question, answer, kind, strict=True):
+        text = QUESTIONS[int(query)]
+        assert answered(text, scene) == {ANSWERS[int(reply)]}, (text, scene)
         kinds = {"how many digits": "count", "how many are": "count_colour", "what colour is": "colour"}
         assert SLICES[int(slice_)] == kinds[" ".join(text.split()[:3])]
 

@@ -95,8 +95,8 @@ def test_a_line_that_cannot_be_used_is_named(
     problem: str, changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(write_captions(tmp_path / "own"), **changes)
-    words = ["experiment=captions", f"data.path={tmp_path / 'own'}", "logger=none", f"outputs={tmp_path}"]
-    assert main(["train", *words]) == 2
+    overrides = ["experiment=captions", f"data.path={tmp_path / 'own'}", "logger=none", f"outputs={tmp_path}"]
+    assert main(["train", *overrides]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert f"metadata.jsonl, line 3: {problem}" in line
 

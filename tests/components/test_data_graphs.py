@@ -25,13 +25,13 @@ PROPERTIES = {
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_the_atlas_is_that_of_networkx(name: str) -> None:
     splits = Atlas(property=name).load(Nodes())  # type: ignore[arg-type]
-    known = {}
+    expected = {}
     for graph in networkx.graph_atlas_g()[8:]:  # the first eight have fewer than four nodes
         if name == "connectivity":
             value = float(np.linalg.eigvalsh(networkx.laplacian_matrix(graph).toarray())[1])
         else:
             value = float(PROPERTIES[name](graph))
-        known[tuple(sorted(graph.edges)), len(graph)] = value
+        expected[tuple(sorted(graph.edges)), len(graph)] = value
     seen = 0
     for split in splits:
         batch = split.batch(torch.arange(len(split)), None)
@@ -41,12 +41,12 @@ def test_the_atlas_is_that_of_networkx(name: str) -> None:
             if name != "planar":
                 value = value * split.std + split.mean
             edges = tuple(sorted((i, j) for i, j in joined if i < j))
-            assert abs(float(value) - known.pop((edges, count))) < 1e-5
+            assert abs(float(value) - expected.pop((edges, count))) < 1e-5
             degrees = batch.inputs[number, :count, -1]
             assert degrees.tolist() == (batch.pairs[number, :count, :count, 0] == 1).sum(1).tolist()
             seen += 1
     assert seen == 1245
-    assert known == {}
+    assert expected == {}
 
 
 def test_the_training_split_sets_the_scale() -> None:
@@ -79,7 +79,7 @@ def test_classify_on_values_names_regress(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["model=decoder", "head=last"], "position=graph reads facts that depend on all tokens"),
         (["data=digits", "tokenizer=patch", "objective=classify"], "tokenizer=patch gives none"),
@@ -91,8 +91,8 @@ def test_classify_on_values_names_regress(capsys: pytest.CaptureFixture[str]) ->
         (["position.steps=3"], "position.steps=3: the data keeps 0 edges of each path; use data.path_steps=3"),
     ],
 )
-def test_what_does_not_fit_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "experiment=atlas", "logger=none", *words]) == 2
+def test_what_does_not_fit_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "experiment=atlas", "logger=none", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

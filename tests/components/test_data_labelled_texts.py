@@ -40,7 +40,7 @@ def test_windows_are_the_files_cut_in_order(topics: CodeTopics) -> None:
     batch = test.batch(torch.arange(len(test)), None)
     assert batch.slice is not None
     assert isinstance(batch.target, torch.Tensor)
-    found = [Byte().decode(row) for row in batch.inputs.tolist()]
+    texts = [Byte().decode(row) for row in batch.inputs.tolist()]
     expected, classes, slices = [], [], []
     for text, label in topics.files()[2]:
         content = text.encode()
@@ -48,7 +48,7 @@ def test_windows_are_the_files_cut_in_order(topics: CodeTopics) -> None:
             expected.append(content[number * CONTEXT : (number + 1) * CONTEXT].decode(errors="replace"))
             classes.append(label)
             slices.append(SLICES[min(number, 1)])
-    assert found == expected
+    assert texts == expected
     assert batch.target.tolist() == classes
     assert [SLICES[number] for number in batch.slice.tolist()] == slices
     assert batch.lengths is None
@@ -76,21 +76,21 @@ def test_baselines_are_those_of_scikit_learn(topics: CodeTopics) -> None:
     splits = topics.load(Word())
     train, test = splits.train, splits.test
     assert isinstance(test, HasBaselines)
-    known = Classify().baselines(test)
+    baselines = Classify().baselines(test)
     fit, own = (decoded(split.texts, split.tokenizer) for split in (train, test))  # type: ignore[attr-defined]
     target = [split.texts.target.numpy() for split in (train, test)]  # type: ignore[attr-defined]
     vectors = TfidfVectorizer(sublinear_tf=True)
     model = LogisticRegression(C=10.0, max_iter=100).fit(vectors.fit_transform(fit), target[0])
-    assert known["tf_idf"]["accuracy"] == pytest.approx(model.score(vectors.transform(own), target[1]))
+    assert baselines["tf_idf"]["accuracy"] == pytest.approx(model.score(vectors.transform(own), target[1]))
     most = np.bincount(target[0]).argmax()
-    assert known["majority"]["accuracy"] == pytest.approx((target[1] == most).mean())
-    assert known["tf_idf"]["accuracy"] > 0.6 > 0.3 > known["majority"]["accuracy"]
+    assert baselines["majority"]["accuracy"] == pytest.approx((target[1] == most).mean())
+    assert baselines["tf_idf"]["accuracy"] > 0.6 > 0.3 > baselines["majority"]["accuracy"]
 
 
 def test_baselines_of_the_e_mails_are_the_known_figures(shared_data: Path) -> None:
     data = Table(path=str(shared_data / "spamassassin" / "spamassassin.tsv.gz"), context=256)
-    known = Classify().baselines(data.load(Word()).test)
-    assert known["majority"]["accuracy"] == pytest.approx(0.759, abs=1e-3)
-    assert known["majority"]["auroc"] == pytest.approx(0.5)
-    assert known["tf_idf"]["accuracy"] == pytest.approx(0.981, abs=5e-3)
-    assert known["tf_idf"]["auroc"] > 0.99
+    baselines = Classify().baselines(data.load(Word()).test)
+    assert baselines["majority"]["accuracy"] == pytest.approx(0.759, abs=1e-3)
+    assert baselines["majority"]["auroc"] == pytest.approx(0.5)
+    assert baselines["tf_idf"]["accuracy"] == pytest.approx(0.981, abs=5e-3)
+    assert baselines["tf_idf"]["auroc"] > 0.99

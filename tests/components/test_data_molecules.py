@@ -87,10 +87,10 @@ def test_a_saved_tokenizer_gives_the_same_codes(tmp_path: Path) -> None:
 
 
 def test_gaps_among_several_targets(tmp_path: Path) -> None:
-    rows = [{"atoms": [[6]], "bonds": [], "y": [n, None if n % 3 else 2 * n], "split": s}
+    samples = [{"atoms": [[6]], "bonds": [], "y": [n, None if n % 3 else 2 * n], "split": s}
             for n, s in enumerate(["train"] * 9 + ["val"] * 3 + ["test"] * 3)]  # fmt: skip
     path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_text("\n".join(map(json.dumps, samples)))
     train = read(path).train
     assert train.target.isnan().tolist() == [[False, n % 3 != 0] for n in range(9)]
     assert_close(train.mean, torch.tensor([4.0, 6.0]).double())
@@ -162,10 +162,10 @@ def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, change: Any, messag
 def test_all_bad_lines_are_told_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "x.jsonl", "{", "[]")
     assert main(["train", "experiment=molecules", f"data.path={path}", f"outputs={tmp_path}", "logger=none"]) == 2
-    told = capsys.readouterr().err
-    assert "2 lines cannot be used" in told
-    assert "line 13: not JSON" in told
-    assert "line 14: [] is not an object" in told
+    message = capsys.readouterr().err
+    assert "2 lines cannot be used" in message
+    assert "line 13: not JSON" in message
+    assert "line 14: [] is not an object" in message
 
 
 def test_parts_that_no_bond_joins_may_be_kept(tmp_path: Path) -> None:
@@ -241,6 +241,6 @@ def test_bad_smiles_are_told_by_line(tmp_path: Path) -> None:
     path.write_text("smiles,y,split\nCCO,1,train\nC1CC,2,train\nCC.O,3,train\nCC,,train\n,4,val\nCCC,5,test\n")
     with pytest.raises(UserError) as caught:
         Molecules(path=str(path)).load(Nodes())
-    told = str(caught.value).splitlines()
-    assert told[0].endswith("4 lines cannot be used")
-    assert [line.split(":")[0].strip() for line in told[1:]] == ["line 3", "line 4", "line 5", "line 6"]
+    message = str(caught.value).splitlines()
+    assert message[0].endswith("4 lines cannot be used")
+    assert [line.split(":")[0].strip() for line in message[1:]] == ["line 3", "line 4", "line 5", "line 6"]

@@ -25,8 +25,8 @@ from tests.engine_runs import run
 from tests.tiny import ON_CPU, ONE_LAYER, configured, steps
 
 
-def loaded(made: Any, **options: Any) -> Splits:
-    return OwnDataset(train=lambda: made, **options).load(Patch(size=4))
+def loaded(dataset: Any, **options: Any) -> Splits:
+    return OwnDataset(train=lambda: dataset, **options).load(Patch(size=4))
 
 
 def test_a_sample_is_that_of_the_dataset_seeded_by_itself() -> None:
@@ -119,7 +119,7 @@ def test_the_loaders_of_a_lightning_data_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "options", "message"),
+    ("dataset", "options", "message"),
     [
         (own_data.Squares(fault="shape"), {}, r"\[17\] (is|: its input is) float32 of shape \(1, 7, 8\)"),
         (own_data.Squares(fault="raise"), {}, r"data\.train\[17\] cannot be read: OSError: no such file"),
@@ -134,9 +134,9 @@ def test_the_loaders_of_a_lightning_data_module() -> None:
         (own_data.Squares(), {"train_size": 99}, r"data\.train_size=99: the train split has 72 samples"),
     ],
 )
-def test_what_cannot_be_used_is_named(made: Any, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_used_is_named(dataset: Any, options: dict[str, Any], message: str) -> None:
     def read() -> None:
-        for split in loaded(made, **options):
+        for split in loaded(dataset, **options):
             split.batch(torch.arange(len(split)), None)
 
     with pytest.raises(UserError, match=message):
@@ -144,7 +144,7 @@ def test_what_cannot_be_used_is_named(made: Any, options: dict[str, Any], messag
 
 
 def test_classes_come_from_packages_that_are_allowed() -> None:
-    words = ("data=dataset", "tokenizer=patch", "tokenizer.size=4")
+    overrides = ("data=dataset", "tokenizer=patch", "tokenizer.size=4")
     target = "data.train._target_=tests.own_data.Squares"
     cases = {
         "is not in an allowed package": (target,),
@@ -153,16 +153,16 @@ def test_classes_come_from_packages_that_are_allowed() -> None:
         "data.train names no dataset": (),
     }
     for message, own in cases.items():
-        assert message in " ".join(map(str, check(compose([*words, *own]))))
-    config, _ = configured(*words, target, "data.train.count=70", "allow=[tests]")
+        assert message in " ".join(map(str, check(compose([*overrides, *own]))))
+    config, _ = configured(*overrides, target, "data.train.count=70", "allow=[tests]")
     assert (config["data"]["train"]["count"], config["data"]["train"]["fault"]) == (70, "")
 
 
 def test_what_is_not_promised_is_said_and_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stream = ("data.train._target_=tests.own_data.Stream", "data.train_size=8", "data.batch_size=4")
     others = [f"data.{name}._target_=tests.own_data.Squares" for name in ("validation", "test")]
-    words = (*ON_CPU, *ONE_LAYER, *steps(3, None), "tokenizer=patch", "tokenizer.size=4", "allow=[tests]")
-    made = run(tmp_path, "data=dataset", *stream, *others, base=words)
-    limits = made.facts()["data"]["limits"]
+    overrides = (*ON_CPU, *ONE_LAYER, *steps(3, None), "tokenizer=patch", "tokenizer.size=4", "allow=[tests]")
+    run_folder = run(tmp_path, "data=dataset", *stream, *others, base=overrides)
+    limits = run_folder.facts()["data"]["limits"]
     assert [record.getMessage() for record in caplog.records if record.getMessage() in limits] == limits
     assert limits[0].startswith("data.train is an iterable dataset: a resumed run reads it from its beginning")

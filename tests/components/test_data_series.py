@@ -119,18 +119,18 @@ def test_a_history_without_values_has_a_finite_scale() -> None:
 
 def test_baselines_are_their_formulas() -> None:
     history = torch.arange(8.0)[None, :, None]  # rises by one a step: 4 a season
-    made = dict(forecasts(history, 6, 4))
-    assert made["repeat"][0, :, 0].tolist() == [7.0] * 6
-    assert made["seasonal"][0, :, 0].tolist() == [4.0, 5.0, 6.0, 7.0, 4.0, 5.0]
-    assert made["drift"][0, :, 0].tolist() == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
+    predictions = dict(forecasts(history, 6, 4))
+    assert predictions["repeat"][0, :, 0].tolist() == [7.0] * 6
+    assert predictions["seasonal"][0, :, 0].tolist() == [4.0, 5.0, 6.0, 7.0, 4.0, 5.0]
+    assert predictions["drift"][0, :, 0].tolist() == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
     assert list(dict(forecasts(history, 6, 5))) == ["repeat", "seasonal"]
     assert list(dict(forecasts(history, 6, None))) == ["repeat"]
 
 
 def test_baselines_of_co2_are_the_known_figures() -> None:
     test = Co2().load(SeriesPatch()).test
-    known = Forecast(season=52).baselines(test)
-    assert {name: round(values["mse"], 4) for name, values in known.items()} == {
+    baselines = Forecast(season=52).baselines(test)
+    assert {name: round(values["mse"], 4) for name, values in baselines.items()} == {
         "repeat": 0.0961,
         "seasonal": 0.0315,
         "drift": 0.0105,
@@ -141,9 +141,9 @@ def test_baselines_of_etth1_are_the_published_figures(shared_data: Path) -> None
     """Repeat: 1.295 and 0.713 in Zeng et al. 2023, table 2."""
     path = shared_data / "timeseries" / "ETTh1.csv.gz"
     data = SeriesFile(path=str(path), time="date", split=(8640, 2880, 2880))
-    known = Forecast(season=24).baselines(data.load(SeriesPatch()).test)
-    assert (known["repeat"]["mse"], known["repeat"]["mae"]) == pytest.approx((1.2944, 0.7132), abs=1e-4)
-    assert (known["seasonal"]["mse"], known["seasonal"]["mae"]) == pytest.approx((0.5122, 0.4333), abs=1e-4)
+    baselines = Forecast(season=24).baselines(data.load(SeriesPatch()).test)
+    assert (baselines["repeat"]["mse"], baselines["repeat"]["mae"]) == pytest.approx((1.2944, 0.7132), abs=1e-4)
+    assert (baselines["seasonal"]["mse"], baselines["seasonal"]["mae"]) == pytest.approx((0.5122, 0.4333), abs=1e-4)
 
 
 def test_missing_targets_do_not_count() -> None:

@@ -46,9 +46,9 @@ def test_a_ts_file_is_read_split_and_standardized(tmp_path: Path) -> None:
     splits = load(data)
     assert [len(split) for split in splits] == [39, 9, 12]
     train = splits.train.batch(torch.arange(39), None)
-    known = train.inputs[torch.arange(train.inputs.shape[1]) < train.lengths[:, None]]
-    torch.testing.assert_close(known.nanmean(0), torch.zeros(2), atol=1e-5, rtol=0)
-    torch.testing.assert_close(known.square().nanmean(0), torch.ones(2), atol=1e-5, rtol=0)
+    values = train.inputs[torch.arange(train.inputs.shape[1]) < train.lengths[:, None]]
+    torch.testing.assert_close(values.nanmean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(values.square().nanmean(0), torch.ones(2), atol=1e-5, rtol=0)
     assert set(train.lengths.tolist()) == {9, 10, 11, 12}
     # The class is that of the slope, and the first series lacks its second value.
     rises = train.inputs[:, 8].mean(1) > train.inputs[:, 0].nan_to_num().mean(1)
@@ -95,26 +95,26 @@ def test_nearest_is_the_nearest_neighbour_of_scikit_learn(tmp_path: Path) -> Non
     assert [model.name for model in test.baselines()] == ["majority", "nearest"]
 
 
-@pytest.mark.parametrize(("normalise", "told"), [("instance", True), ("last", True), ("none", False)])
+@pytest.mark.parametrize(("normalise", "warned"), [("instance", True), ("last", True), ("none", False)])
 def test_the_normalisation_of_series_with_classes_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, normalise: str, told: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, normalise: str, warned: bool
 ) -> None:
     """By check and by a run: what is taken out of each series may be what tells its class."""
-    words = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", f"tokenizer.normalise={normalise}"]
-    series = ["data=series_table", "tokenizer=series_patch", "position=sinusoidal", *words]
+    overrides = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", f"tokenizer.normalise={normalise}"]
+    series = ["data=series_table", "tokenizer=series_patch", "position=sinusoidal", *overrides]
     assert main(["check", *series]) == 0
-    assert (f"tokenizer.normalise={normalise} takes" in capsys.readouterr().out) == told
+    assert (f"tokenizer.normalise={normalise} takes" in capsys.readouterr().out) == warned
     short = ["trainer=cpu", "trainer.max_steps=1", "logger=none", "model.dim=16", f"outputs={tmp_path}"]
     assert main(["train", *series, *short]) == 0
-    assert (f"tokenizer.normalise={normalise} takes" in caplog.text + capsys.readouterr().err) == told
+    assert (f"tokenizer.normalise={normalise} takes" in caplog.text + capsys.readouterr().err) == warned
 
 
 def test_series_of_several_lengths_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", "tokenizer.stride=4"]
+    overrides = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", "tokenizer.stride=4"]
     short = ["trainer=cpu", "trainer.max_epochs=12", "optimizer.lr=1e-2", "logger=none", f"outputs={tmp_path}"]
     sizes = ["model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=13"]
     series = ["data=series_table", "tokenizer=series_patch", "position=sinusoidal", "tokenizer.normalise=none"]
-    assert main(["train", *series, *words, *sizes, *short]) == 0
+    assert main(["train", *series, *overrides, *sizes, *short]) == 0
     printed = capsys.readouterr().out
     assert "test/accuracy 1 " in printed
     assert "baseline nearest: " in printed

@@ -44,13 +44,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(name: str, files: Path, **options: int) -> Splits:
     """The splits of a choice of `data`, at the sizes of the battery; texts are whole, as cut ones may be left out."""
     target, defaults = node("data", name)
-    given = (word.removeprefix("data.").partition("=") for word in data_overrides(name, files) if "allow" not in word)
+    pairs = (
+        override.removeprefix("data.").partition("=")
+        for override in data_overrides(name, files)
+        if "allow" not in override
+    )
     small = {
         key: value for key, value in run_catalogue.SMALL["data"].items() if key in defaults and "context" not in key
     }
-    values = {key: yaml.safe_load(value) for key, _, value in given}
-    made = {key.removesuffix("._target_"): locate(values.pop(key)) for key in list(values) if "_target_" in key}
-    data = target(**{**defaults, **small, **values, **made, **options})
+    values = {key: yaml.safe_load(value) for key, _, value in pairs}
+    classes = {key.removesuffix("._target_"): locate(values.pop(key)) for key in list(values) if "_target_" in key}
+    data = target(**{**defaults, **small, **values, **classes, **options})
     tokenizer, own = node("tokenizer", "ids" if name == "tokens" else TOKENIZERS[data.spec.modality])
     splits: Splits = data.load(tokenizer(**own))
     return splits

@@ -47,14 +47,14 @@ def write(path: Path, columns: tuple[str, ...] = ("text", "label"), table: list[
 
 def texts_of(splits: Splits) -> list[list[tuple[str, int]]]:
     """Every text with its class, split by split."""
-    found = []
+    texts = []
     for split in splits:
         batch = split.batch(torch.arange(len(split)), None)
         assert batch.lengths is not None
         assert isinstance(batch.target, torch.Tensor)
         decoded = [Byte().decode(ids[:n]) for ids, n in zip(batch.inputs.tolist(), batch.lengths.tolist(), strict=True)]
-        found.append(list(zip(decoded, batch.target.tolist(), strict=True)))
-    return found
+        texts.append(list(zip(decoded, batch.target.tolist(), strict=True)))
+    return texts
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.tsv.gz", "x.jsonl", "x.jsonl.gz"])
@@ -190,6 +190,6 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
 
 def test_check_names_the_line_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.csv").write_text("text,label\n,a\nb,b\n")
-    words = ["data=table", f"data.path={tmp_path / 'x.csv'}", "tokenizer=word", "position=learned"]
-    assert main(["check", *words, "model=encoder", "head=mean_pool", "objective=classify"]) == 2
+    overrides = ["data=table", f"data.path={tmp_path / 'x.csv'}", "tokenizer=word", "position=learned"]
+    assert main(["check", *overrides, "model=encoder", "head=mean_pool", "objective=classify"]) == 2
     assert f"data: {tmp_path / 'x.csv'}, line 2: no text" in capsys.readouterr().err

@@ -46,9 +46,9 @@ def assert_function_of_key_and_sample(part: ViewSplit) -> None:
     whole = part.batch(ORDER, 7)
     for rank in range(2):
         share = part.batch(ORDER[rank::2], 7)
-        rows = whole.inputs[rank::2]
-        torch.testing.assert_close(share.inputs, rows[:, : share.inputs.shape[1]])
-        assert not rows[:, share.inputs.shape[1] :].any()
+        of_rank = whole.inputs[rank::2]
+        torch.testing.assert_close(share.inputs, of_rank[:, : share.inputs.shape[1]])
+        assert not of_rank[:, share.inputs.shape[1] :].any()
     assert (part.batch(ORDER, 8).inputs[:, 0] != whole.inputs[:, 0]).any()
     torch.testing.assert_close(part.batch(ORDER, None).inputs, part.batch(ORDER, None).inputs)
 

@@ -175,18 +175,18 @@ def by_loops(state: tuple[Tensor, Tensor], codes: Tensor, vectors: Tensor, decay
 
 def quantizer() -> tuple[Quantizer, Tensor]:
     vectors = torch.randn(60, 3, generator=generator())
-    made = Quantizer(5, 3, commitment=0.25, decay=0.9)
-    made.start(vectors, generator())
-    return made.train(), vectors
+    codebook = Quantizer(5, 3, commitment=0.25, decay=0.9)
+    codebook.start(vectors, generator())
+    return codebook.train(), vectors
 
 
-def check_codebook(made: Quantizer, vectors: Tensor) -> None:
+def check_codebook(codebook: Quantizer, vectors: Tensor) -> None:
     for batch in vectors.split(20):
-        before = made.codes.clone()
-        sizes, sums = by_loops((made.sizes, made.sums), before, batch, 0.9)
-        made(batch)
-        assert_close(made.sizes, sizes)
-        assert_close(made.codes, sums / sizes[:, None])
+        before = codebook.codes.clone()
+        sizes, sums = by_loops((codebook.sizes, codebook.sums), before, batch, 0.9)
+        codebook(batch)
+        assert_close(codebook.sizes, sizes)
+        assert_close(codebook.codes, sums / sizes[:, None])
 
 
 def test_the_codebook_follows_the_published_averages() -> None:
@@ -206,32 +206,32 @@ def test_a_codebook_that_forgets_its_sizes_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_gradients_pass_straight_through_and_vectors_are_drawn_to_their_codes() -> None:
-    made, vectors = quantizer()
+    codebook, vectors = quantizer()
     inputs = vectors.clone().requires_grad_()
-    codes = made.codes[nearest(vectors, made.codes)]
+    codes = codebook.codes[nearest(vectors, codebook.codes)]
     weight = torch.randn(60, 3, generator=generator())
-    out = made(inputs)
+    out = codebook(inputs)
     assert_close(out, codes)
     (out * weight).sum().backward()
     assert_close(inputs.grad, weight)
     inputs.grad = None
-    loss = auxiliary_loss([made])
+    loss = auxiliary_loss([codebook])
     assert loss is not None
     assert_close(loss, 0.25 * F.mse_loss(vectors, codes))
     loss.backward()
     assert_close(inputs.grad, 0.25 * 2 * (vectors - codes) / vectors.numel())
-    assert auxiliary_loss([made]) is None
-    made.eval()(vectors)
-    assert auxiliary_loss([made]) is None
+    assert auxiliary_loss([codebook]) is None
+    codebook.eval()(vectors)
+    assert auxiliary_loss([codebook]) is None
 
 
 def test_codes_that_nothing_is_near_are_used_again() -> None:
-    made, vectors = quantizer()
-    made.codes[3] = 100.0
-    made.sizes[3] = 0.5
-    made.sums[3] = 50.0
-    made(vectors, generator())
-    assert (vectors == made.codes[3]).all(1).any()
+    codebook, vectors = quantizer()
+    codebook.codes[3] = 100.0
+    codebook.sizes[3] = 0.5
+    codebook.sums[3] = 50.0
+    codebook(vectors, generator())
+    assert (vectors == codebook.codes[3]).all(1).any()
 
 
 def test_the_autoencoder_keeps_the_places_of_pixels() -> None:

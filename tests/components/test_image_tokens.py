@@ -47,8 +47,8 @@ def decoder(tokenizer: Levels, data: DataSpec, **picks: str) -> nn.Module:
     parts = {**DEFAULT_PARTS, "position": "learned", **picks}
     if picks.get("token_mixer") == "monet":
         parts |= {"block": "single", "channel_mixer": "none"}
-    made = Parts(embedder=tokenizer.embedder, **{family: factory(family, name) for family, name in parts.items()})
-    return stir(initialise(plan.build(ctx, made), 0)).double().eval()
+    built = Parts(embedder=tokenizer.embedder, **{family: factory(family, name) for family, name in parts.items()})
+    return stir(initialise(plan.build(ctx, built), 0)).double().eval()
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -176,7 +176,9 @@ def test_augmented_images_stay_levels() -> None:
 )
 def test_what_does_not_fit_is_refused(overrides: tuple[str, ...], expected: str) -> None:
     families = {override.partition("=")[0] for override in overrides}
-    issues = check(compose([*(word for word in GENERATE if word.partition("=")[0] not in families), *overrides]))
+    issues = check(
+        compose([*(argument for argument in GENERATE if argument.partition("=")[0] not in families), *overrides])
+    )
     assert any(expected in str(issue) for issue in issues), [str(issue) for issue in issues]
 
 

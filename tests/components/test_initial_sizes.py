@@ -59,8 +59,8 @@ def test_a_mixer_that_hears_nothing_is_caught() -> None:
             init.normal("weight", std=self.std)
             init.zeros("bias")
 
-    found = [dict(initialise(Deaf(replace(context(), gain=gain)), 0).named_parameters()) for gain in (GAIN, None)]
-    assert not list(heard(*found))
+    weights = [dict(initialise(Deaf(replace(context(), gain=gain)), 0).named_parameters()) for gain in (GAIN, None)]
+    assert not list(heard(*weights))
 
 
 @pytest.mark.parametrize("name", ["linear_attention", "memory_attention", "attention"])
@@ -87,8 +87,8 @@ def test_monets_product_starts_as_large_as_its_linear_part() -> None:
 
 
 def test_fixed_decays_start_between_a_half_and_nearly_one() -> None:
-    made = factory("token_mixer", "linear_recurrence", {"decay": "fixed"})(context(dim=256))
-    decays = torch.sigmoid(initialise(made, 0).rate)
+    mixer = factory("token_mixer", "linear_recurrence", {"decay": "fixed"})(context(dim=256))
+    decays = torch.sigmoid(initialise(mixer, 0).rate)
     assert 0.5 <= decays.min().item() < 0.53
     assert 0.97 < decays.max().item() <= 0.999
     assert decays.mean().item() == pytest.approx((0.5 + 0.999) / 2, abs=0.03)

@@ -201,7 +201,7 @@ JOINT = (
 
 
 @pytest.mark.parametrize(
-    ("words", "refused"),
+    ("overrides", "refused"),
     [
         ((), None),
         (("model.sees=source",), None),
@@ -218,7 +218,7 @@ JOINT = (
         (("data=code", "source_tokenizer=same", "objective=next_token"), "needs a source sequence"),
     ],
 )
-def test_rules_of_a_joint_model(words: tuple[str, ...], refused: str | None) -> None:
-    said = reasons(compose([*JOINT, *words]))
-    assert len(said) == (refused is not None), said
-    assert refused is None or refused in said[0]
+def test_rules_of_a_joint_model(overrides: tuple[str, ...], refused: str | None) -> None:
+    issues = reasons(compose([*JOINT, *overrides]))
+    assert len(issues) == (refused is not None), issues
+    assert refused is None or refused in issues[0]

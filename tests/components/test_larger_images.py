@@ -31,12 +31,12 @@ def built(tokenizer: Tokenizer, position: str, side: tuple[int, int] = (8, 8), m
     plan = Encoder(dim=16, depth=2, heads=2, prefix=prefix)
     ctx = plan.context(data, tokenizer.spec(data), 5)
     picks = {"channel_mixer": "mlp", "norm": "layer", "block": "pre_norm", "head": "mean_pool"}
-    made = {family: factory(family, name) for family, name in picks.items()}
+    factories = {family: factory(family, name) for family, name in picks.items()}
     parts = Parts(
         embedder=tokenizer.embedder,
         position=factory("position", position),
         token_mixer=factory("token_mixer", mixer),
-        **made,
+        **factories,
     )
     return stir(initialise(plan.build(ctx, parts), 0)).double().eval()
 

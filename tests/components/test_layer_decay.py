@@ -34,14 +34,14 @@ def rates(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, float
 def test_rates_fall_with_each_layer_as_timm_lays_them_out(optimizer: str) -> None:
     ours = components(f"optimizer={optimizer}", f"optimizer.lr={LR}", f"optimizer.layer_decay={DECAY}")
     model = ours.model(0)
-    made = rates(ours.optimizer.build(model), model)
+    actual = rates(ours.optimizer.build(model), model)
     theirs = timm.create_model("vit_tiny_patch16_224", depth=DEPTH, num_classes=10)
     names = {id(p): name for name, p in theirs.named_parameters()}
     groups = param_groups_layer_decay(theirs, layer_decay=DECAY)
     scale = {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
     same = {"embedder": "patch_embed", "position": "pos_embed", "prefix": "cls_token", "head": "head"}
-    assert made.keys() == dict(model.named_parameters()).keys()
-    for name, rate in made.items():
+    assert actual.keys() == dict(model.named_parameters()).keys()
+    for name, rate in actual.items():
         first = name.split(".")[0]
         block = re.match(r"blocks\.\d+\.", name)
         if first == "final_norm":  # which BEiT gives the rate of the head, and timm that of the last block
@@ -58,7 +58,9 @@ def test_the_layers_of_an_encoder_come_before_those_of_its_decoder() -> None:
     assert not composed.issues, composed.issues
     model = build.Components(composed.config).meta_model()
     numbers = layer_numbers(model)
-    of_block = {found.group(): each for name, each in numbers.items() if (found := re.match(r".*blocks\.\d+", name))}
+    of_block = {
+        matched.group(): each for name, each in numbers.items() if (matched := re.match(r".*blocks\.\d+", name))
+    }
     assert of_block == {"encoder.blocks.0": 1, "encoder.blocks.1": 2, "blocks.0": 3, "blocks.1": 4}
     others = {name.rpartition(".")[0]: each for name, each in numbers.items() if "blocks." not in name}
     assert others == {

@@ -61,12 +61,12 @@ def test_two_rows_from_a_cache(block: str) -> None:
     memory = model.encode(source, lengths)
     assert_close(model(Inputs(inputs, memory=memory)), full, **EXACT)
     cache = model.init_cache(2)
-    made = [model(Inputs(inputs[:, :2], source=source, source_lengths=lengths), cache=cache)]
-    made += [model(inputs[:, t : t + 1], cache=cache) for t in range(2, 4)]
+    outputs = [model(Inputs(inputs[:, :2], source=source, source_lengths=lengths), cache=cache)]
+    outputs += [model(inputs[:, t : t + 1], cache=cache) for t in range(2, 4)]
     order = torch.tensor([1, 0])
     cache.reorder(order)
-    made += [model(inputs[order, t : t + 1], cache=cache)[order] for t in range(4, 6)]
-    assert_close(torch.cat(made, 1), full, **EXACT)
+    outputs += [model(inputs[order, t : t + 1], cache=cache)[order] for t in range(4, 6)]
+    assert_close(torch.cat(outputs, 1), full, **EXACT)
     for bad, kept in (({}, None), ({"source": source, "memory": memory}, None), ({"source": source}, cache)):
         with pytest.raises(ValueError, match="reads one source"):
             model(Inputs(inputs, **bad), kept)

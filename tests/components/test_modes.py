@@ -81,12 +81,12 @@ def _apart(cases: list[Any]) -> list[Any]:
 def test_meta_device(mixer: str, position: str, axes: int) -> None:
     """Nothing is computed, shapes and parameters are those of the real model; lengths included."""
     picks = {"channel_mixer": "glu", "norm": "rms", "block": "pre_norm", "head": "token"}
-    made = {family: factory(family, name) for family, name in picks.items()}
-    made |= {"token_mixer": factory("token_mixer", mixer), "position": factory("position", position)}
+    factories = {family: factory(family, name) for family, name in picks.items()}
+    factories |= {"token_mixer": factory("token_mixer", mixer), "position": factory("position", position)}
     prefix = Prefix(registers=int(traits(mixer).prefix))
     ctx = context(axes=axes, prefix=prefix)
     with torch.device("meta"):
-        meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
+        meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **factories), prefix=prefix, dropout=0.0)
         out = meta_model(torch.zeros(2, 6, dtype=torch.long))
         if traits(mixer).padding:
             meta_model(Inputs(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3])))
@@ -208,8 +208,8 @@ def test_a_compiled_block() -> None:
         assert_close(model(inputs[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()  # the compiler stops at eight graphs of one block
     with torch.no_grad():
-        pieces = [model(piece, cache=cache) for piece in inputs.split([3, 2, 1, 1, 2], dim=1)]
-    assert_close(torch.cat(pieces, 1), whole, rtol=1e-4, atol=1e-5)
+        chunks = [model(chunk, cache=cache) for chunk in inputs.split([3, 2, 1, 1, 2], dim=1)]
+    assert_close(torch.cat(chunks, 1), whole, rtol=1e-4, atol=1e-5)
 
 
 def compiled_equals_plain(model: nn.Module) -> None:

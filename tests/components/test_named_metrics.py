@@ -49,9 +49,9 @@ def test_values_are_those_of_scikit_learn(tokens: bool) -> None:
     shape = (60, 5) if tokens else (300,)
     logits, target = samples(*shape)
     metrics = (NextToken if tokens else Classify)(metrics=NAMES).metrics()
-    for rows in (slice(0, 7), slice(7, None)):  # uneven batches
+    for part in (slice(0, 7), slice(7, None)):  # uneven batches
         for metric in metrics.values():
-            metric.update(logits[rows], target[rows])
+            metric.update(logits[part], target[part])
     counted = target != Batch.ignore
     scores, true = logits[counted].double().softmax(-1), target[counted]
     guess, labels = scores.argmax(1).numpy(), list(range(CLASSES))

@@ -112,8 +112,8 @@ def test_metrics_of_shards_add_up() -> None:
     whole, *parts = (Classify().metrics() for _ in range(3))
     for name in whole:
         whole[name].update(prediction, target)
-        for metric, rows in zip((part[name] for part in parts), (slice(0, 7), slice(7, 10)), strict=True):
-            metric.update(prediction[rows], target[rows])
+        for metric, span in zip((part[name] for part in parts), (slice(0, 7), slice(7, 10)), strict=True):
+            metric.update(prediction[span], target[span])
         # As a process group reduces states with dist_reduce_fx="sum".
         total = sum(part[name].total for part in parts)
         count = sum(part[name].count for part in parts)

@@ -114,10 +114,10 @@ def test_the_loss_is_that_of_transformers() -> None:
 
 
 def test_baselines(plan: Any) -> None:
-    known = plan.objective.baselines(plan.splits.test)
-    assert known["uniform"]["loss"] == pytest.approx(math.log(13), rel=0.02)  # less where frames are equal
-    assert known["uniform"]["accuracy"] == pytest.approx(1 / 13, rel=0.05)
-    assert known["nearest"]["accuracy"] > 1.5 / 13
+    baselines = plan.objective.baselines(plan.splits.test)
+    assert baselines["uniform"]["loss"] == pytest.approx(math.log(13), rel=0.02)  # less where frames are equal
+    assert baselines["uniform"]["accuracy"] == pytest.approx(1 / 13, rel=0.05)
+    assert baselines["nearest"]["accuracy"] > 1.5 / 13
     perfect: Any = ready(plan, torch.arange(8)).target
     accuracy = plan.objective.metrics()["accuracy"]
     accuracy.update(perfect.frames, perfect)

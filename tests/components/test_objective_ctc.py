@@ -28,11 +28,11 @@ SOURCE = TokenSpec((10,), variable=True, shrink=((4, 4, 0),))
 
 
 def objective() -> CTC:
-    made = CTC()
-    made.tokens(TOKENS)
-    made.source_tokens(SOURCE)
-    assert made.outputs(DATA, TOKENS) == START + 1
-    return made
+    task = CTC()
+    task.tokens(TOKENS)
+    task.source_tokens(SOURCE)
+    assert task.outputs(DATA, TOKENS) == START + 1
+    return task
 
 
 def batch() -> Batch:
@@ -61,7 +61,7 @@ def test_labels_are_the_text_without_its_ends() -> None:
 def test_the_loss_is_that_of_torch_over_the_labels_that_count() -> None:
     ready, prediction = objective().ready(batch()), logits()
     loss = objective().loss(prediction, ready.target)
-    rows = [([1, 2], 10), ([3], 2), ([1, 4, 2], 6)]
+    samples = [([1, 2], 10), ([3], 2), ([1, 4, 2], 6)]
     nats = [
         F.ctc_loss(
             prediction[row, :count, None].log_softmax(2),
@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_torch_over_the_labels_that_count() -> None:
             blank=START,
             reduction="sum",
         )
-        for row, (labels, count) in enumerate(rows)
+        for row, (labels, count) in enumerate(samples)
     ]
     torch.testing.assert_close(loss, sum(nats) / 6)  # type: ignore[arg-type]
     loss.backward()
@@ -92,57 +92,57 @@ def test_a_batch_without_labels_has_a_loss_of_zero() -> None:
 
 
 def test_sources_that_are_too_short_are_counted_before_training() -> None:
-    made, tokenizer, sound = objective(), Char(), torch.zeros(9, dtype=torch.int16)
+    task, tokenizer, sound = objective(), Char(), torch.zeros(9, dtype=torch.int16)
     tokenizer.fit(["aab"])
     recordings = [Recording("long", sound.repeat(4), "aab"), Recording("short", sound, "aab")]
     parts = (recordings, recordings[1:], recordings[:1])
     split, short, long = (RecordingSplit(part, tokenizer, (START, END)) for part in parts)
     assert split.least_tokens.tolist() == [4, 4]
-    assert list(made.remarks(Splits(split, split, long))) == [
+    assert list(task.remarks(Splits(split, split, long))) == [
         f"1 of 2 {name} sources have fewer tokens than an alignment of their labels, and do not count"
         for name in ("train", "validation")
     ]
     with pytest.raises(UserError, match=r"1 of 1 test sources have fewer tokens .* a source_tokenizer with more"):
-        list(made.remarks(Splits(split, split, short)))
+        list(task.remarks(Splits(split, split, short)))
 
 
 def test_dummies_of_other_processes_do_not_count() -> None:
-    data, made = DialTones(samples=8, eval_samples=3), objective()
+    data, task = DialTones(samples=8, eval_samples=3), objective()
     tokenizer = Char()
     splits = data.load(tokenizer)
-    made.tokens(tokenizer.spec(data.spec))
-    made.source_tokens(replace(SOURCE, shrink=((400, 400, 0),)))
+    task.tokens(tokenizer.spec(data.spec))
+    task.source_tokens(replace(SOURCE, shrink=((400, 400, 0),)))
     order = torch.tensor([0, 1, 2, -1])
-    padded = made.ready(take(splits.test, order, None))
+    padded = task.ready(take(splits.test, order, None))
     assert isinstance(padded.target, Labels)
     assert padded.target.labels[3].tolist() == [-100] * padded.target.labels.shape[1]
-    whole = made.ready(take(splits.test, order[:3], None))
-    tokens, vocabulary = int(padded.target.tokens.max()), made.blank + 1
+    whole = task.ready(take(splits.test, order[:3], None))
+    tokens, vocabulary = int(padded.target.tokens.max()), task.blank + 1
     prediction = torch.randn(4, tokens, vocabulary, generator=torch.Generator().manual_seed(0))
     values = []
-    for each, rows in ((padded, 4), (whole, 3)):
-        metrics = made.metrics(splits.test)
+    for each, size in ((padded, 4), (whole, 3)):
+        metrics = task.metrics(splits.test)
         for metric in metrics.values():
-            metric.update(prediction[:rows], each.target)
+            metric.update(prediction[:size], each.target)
         values.append({name: float(metric.compute()) for name, metric in metrics.items()})
     assert values[0] == pytest.approx(values[1])
-    torch.testing.assert_close(made.loss(prediction, padded.target), made.loss(prediction[:3], whole.target))
+    torch.testing.assert_close(task.loss(prediction, padded.target), task.loss(prediction[:3], whole.target))
 
 
 def test_error_rates_are_those_of_torchmetrics() -> None:
-    made = objective()
-    ready, prediction = made.ready(batch()), logits(seed=4).detach()
-    metrics = made.metrics(Texts())
+    task = objective()
+    ready, prediction = task.ready(batch()), logits(seed=4).detach()
+    metrics = task.metrics(Texts())
     for metric in metrics.values():
         metric.update(prediction, ready.target)
     assert isinstance(ready.target, Labels)
-    written = [Texts().decode(ids) for ids in made.transcribe(prediction, ready.target.tokens)][:3]
+    written = [Texts().decode(ids) for ids in task.transcribe(prediction, ready.target.tokens)][:3]
     references = ["a b", "c", "a da b"]
     for name, theirs in (("cer", torchmetrics.text.CharErrorRate()), ("wer", torchmetrics.text.WordErrorRate())):
         assert float(metrics[name].compute()) == pytest.approx(float(theirs(written, references)))
     assert float(metrics["empty"].compute()) == 0
     blank = F.one_hot(torch.full((4, 10), START), START + 1).float()
-    silent = made.metrics(Texts())
+    silent = task.metrics(Texts())
     for metric in silent.values():
         metric.update(blank, ready.target)
     assert [float(silent[name].compute()) for name in ("cer", "wer", "empty")] == [1, 1, 1]
@@ -163,18 +163,18 @@ def test_edits_are_counted() -> None:
 
 
 def test_a_search_may_write_what_the_best_alignment_does_not() -> None:
-    made, probabilities = objective(), torch.full((1, 2, START + 1), 1e-9)
+    task, probabilities = objective(), torch.full((1, 2, START + 1), 1e-9)
     probabilities[..., 1], probabilities[..., START] = 0.4, 0.6
-    made_of = made.transcribe(probabilities.log(), torch.tensor([2]))
+    made_of = task.transcribe(probabilities.log(), torch.tensor([2]))
     assert made_of == [[]]
-    assert made.transcribe(probabilities.log(), torch.tensor([2]), beam=4) == [[1]]
+    assert task.transcribe(probabilities.log(), torch.tensor([2]), beam=4) == [[1]]
 
 
 WORDS = ("data=dial_tones", "tokenizer=char", "objective=ctc", "head=token", "model=encoder", "position=rope")
 
 
 @pytest.mark.parametrize(
-    ("words", "refused"),
+    ("overrides", "refused"),
     [
         (("source_tokenizer=log_mel",), None),
         (("source_tokenizer=waveform", "position=conv"), None),
@@ -186,7 +186,7 @@ WORDS = ("data=dial_tones", "tokenizer=char", "objective=ctc", "head=token", "mo
         (("source_tokenizer=log_mel", "data=digits", "tokenizer=patch"), "objective=ctc"),
     ],
 )
-def test_rules_of_sound(words: tuple[str, ...], refused: str | None) -> None:
-    said = reasons(compose([*WORDS, *words, "logger=none"]))
-    assert bool(said) == (refused is not None), said
-    assert refused is None or any(refused in text for text in said), said
+def test_rules_of_sound(overrides: tuple[str, ...], refused: str | None) -> None:
+    issues = reasons(compose([*WORDS, *overrides, "logger=none"]))
+    assert bool(issues) == (refused is not None), issues
+    assert refused is None or any(refused in text for text in issues), issues

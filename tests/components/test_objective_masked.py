@@ -138,7 +138,7 @@ MASKED = ("tokenizer=byte", "position=rope", "model=encoder", "objective=masked_
 def test_micro_batches_equal_the_batch_and_evaluation_is_fixed(tmp_path: Path) -> None:
     overrides = (*MASKED, "trainer.log_every=1", "schedule=constant", "callbacks=default")
     whole = engine_runs.text_run(tmp_path / "whole", *overrides)
-    pieces = engine_runs.text_run(
+    micro_batches = engine_runs.text_run(
         tmp_path / "pieces",
         *overrides,
         "trainer.accumulate=4",
@@ -146,7 +146,7 @@ def test_micro_batches_equal_the_batch_and_evaluation_is_fixed(tmp_path: Path) -
         "trainer.limit_val=2",
         "trainer.limit_test=2",
     )
-    ours, theirs = engine_runs.rows(whole), engine_runs.rows(pieces)
+    ours, theirs = engine_runs.rows(whole), engine_runs.rows(micro_batches)
     assert len(ours) == len(theirs) >= 5
     for left, right in zip(ours, theirs, strict=True):
         assert left == pytest.approx(right, rel=1e-3)

@@ -25,10 +25,10 @@ STEPS, SIZE, CHANNELS, HORIZON = 14, 4, 2, 6
 
 
 def objective(horizon: int = HORIZON, season: int | None = None) -> NextPatch:
-    made = NextPatch(season=season)
+    task = NextPatch(season=season)
     data = DataSpec("series", (STEPS, CHANNELS), target="values", values=(horizon, CHANNELS))
-    made.outputs(data, made.tokens(SeriesPatch(size=SIZE, stride=SIZE, pad_end=False, normalise="first").spec(data)))
-    return made
+    task.outputs(data, task.tokens(SeriesPatch(size=SIZE, stride=SIZE, pad_end=False, normalise="first").spec(data)))
+    return task
 
 
 def windows(size: int = 3) -> Batch:
@@ -100,9 +100,9 @@ def test_a_scale_of_the_whole_history_is_caught(monkeypatch: pytest.MonkeyPatch)
 def test_simple_predictions_are_their_formulas(season: int) -> None:
     task, raw = objective(season=season), windows()
     raw.inputs[0, 7, 1] = torch.nan
-    known = raw.inputs.clone()
-    known[0, 7, 1] = known[0, 6, 1]
-    made = dict(task.simple_predictions(task.ready(raw)))
+    history = raw.inputs.clone()
+    history[0, 7, 1] = history[0, 6, 1]
+    predictions = dict(task.simple_predictions(task.ready(raw)))
     for sample in range(3):
         for token in range(3):
             end = 2 + SIZE * (token + 1)  # steps that a prediction may know
@@ -111,13 +111,13 @@ def test_simple_predictions_are_their_formulas(season: int) -> None:
                     earlier = end + step
                     while earlier >= end:
                         earlier -= season
-                    last = known[sample, end - 1, channel]
+                    last = history[sample, end - 1, channel]
                     place = step * CHANNELS + channel
-                    assert_close(made["repeat"][sample, token, place], last)
-                    expected = known[sample, earlier, channel] if earlier >= 0 else last
-                    assert_close(made["seasonal"][sample, token, place], expected)
-    assert not made["mean"].any()
-    error = (made["repeat"] - task.ready(raw).target).square().nanmean()
+                    assert_close(predictions["repeat"][sample, token, place], last)
+                    expected = history[sample, earlier, channel] if earlier >= 0 else last
+                    assert_close(predictions["seasonal"][sample, token, place], expected)
+    assert not predictions["mean"].any()
+    error = (predictions["repeat"] - task.ready(raw).target).square().nanmean()
 
     class Windows:
         def __len__(self) -> int:
@@ -133,8 +133,8 @@ def test_a_series_is_continued_patch_by_patch() -> None:
     task, model = objective(), Counts()
     assert isinstance(task, Forecaster)
     history = torch.arange(STEPS).float()[None, :, None].expand(1, -1, CHANNELS)
-    made = task.forecast(model, history, 10)
-    assert_close(made[0, :, 0], torch.arange(STEPS, STEPS + 10).float())
+    predicted = task.forecast(model, history, 10)
+    assert_close(predicted[0, :, 0], torch.arange(STEPS, STEPS + 10).float())
     assert model.calls == 3  # patches of 4 steps
 
 

@@ -28,10 +28,10 @@ IMAGE, SERIES = DataSpec("image", (2, 4, 6)), DataSpec("series", (14, 3))
 
 
 def objective(data: DataSpec = IMAGE, **options: object) -> Restore:
-    made = Restore(**options)  # type: ignore[arg-type]
+    task = Restore(**options)  # type: ignore[arg-type]
     tokenizer = Patch(size=2) if data is IMAGE else SeriesPatch(size=4, stride=4, pad_end=False)
-    made.outputs(data, made.tokens(tokenizer.spec(data)))
-    return made
+    task.outputs(data, task.tokens(tokenizer.spec(data)))
+    return task
 
 
 def inputs(data: DataSpec = IMAGE, size: int = 8) -> Tensor:
@@ -138,13 +138,13 @@ def test_the_loss_is_that_of_masked_autoencoders_in_transformers(norm_pix_loss: 
     images = {"image_size": 8, "patch_size": 2, "num_channels": 3, "norm_pix_loss": norm_pix_loss}
     theirs = ViTMAEForPreTraining(ViTMAEConfig(**sizes, **decoder, **images, mask_ratio=0.75)).double().eval()
     x = torch.randn(4, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    made = theirs(pixel_values=x, noise=torch.rand(4, 16, generator=torch.Generator().manual_seed(1)))
+    output = theirs(pixel_values=x, noise=torch.rand(4, 16, generator=torch.Generator().manual_seed(1)))
     task = Restore(rate=0.75, normalise="patch" if norm_pix_loss else "none")
     task.tokens(Patch(size=2).spec(DataSpec("image", (3, 8, 8))))
-    hidden = made.mask.bool()
+    hidden = output.mask.bool()
     target = task._normalised(cut(x, task.layout)).masked_fill(~hidden[..., None], torch.nan)
-    logits = made.logits.unflatten(2, (2, 2, 3)).movedim(4, 2).flatten(2)  # they have channels last
-    assert_close(task.loss(logits, target), made.loss)
+    logits = output.logits.unflatten(2, (2, 2, 3)).movedim(4, 2).flatten(2)  # they have channels last
+    assert_close(task.loss(logits, target), output.loss)
     assert hidden.sum(1).eq(12).all()
 
 
@@ -167,16 +167,16 @@ def test_simple_predictions_have_the_errors_of_their_formulas() -> None:
     parts.tokens()
     task = parts.objective
     assert isinstance(task, Restore)
-    known = task.baselines(split)
+    baselines = task.baselines(split)
     x = split.batch(torch.arange(len(split)), None).inputs
     values = cut(x, task.layout)
     hidden = uniform(0, torch.arange(len(split)), 16).T.argsort(1).argsort(1) < 10
     visible = torch.stack([each[~where].mean() for each, where in zip(values, hidden, strict=True)])
     expected = {"mean": torch.zeros(()), "average": values.mean(0), "visible": visible[:, None, None]}
-    assert known.keys() == expected.keys()
+    assert baselines.keys() == expected.keys()
     for name, prediction in expected.items():
         error = (values - prediction).square()[hidden].mean()
-        assert known[name]["mse"] == pytest.approx(float(error), rel=1e-5)
+        assert baselines[name]["mse"] == pytest.approx(float(error), rel=1e-5)
     noisy = objective(rate=0, noise=0.5)
     noisy.tokens(parts.tokenizer.spec(parts.data.spec))
     assert noisy.baselines(split)["input"]["mse"] == pytest.approx(0.25, rel=0.05)

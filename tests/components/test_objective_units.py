@@ -83,15 +83,15 @@ def test_centres_are_as_good_as_those_of_scikit_learn(plan: Components) -> None:
 
 
 def test_the_frequency_of_units_is_the_baseline(plan: Components) -> None:
-    known = plan.objective.baselines(plan.splits.test)["frequency"]  # type: ignore[attr-defined]
-    assert 1 < known["loss"] < 2.3
-    assert 1 / 8 < known["accuracy"] < 0.7
+    baselines = plan.objective.baselines(plan.splits.test)["frequency"]  # type: ignore[attr-defined]
+    assert 1 < baselines["loss"] < 2.3
+    assert 1 / 8 < baselines["accuracy"] < 0.7
 
 
 def test_a_source_of_another_kind_is_refused() -> None:
-    words = [*WORDS, "data=translation", "data.samples=40"]
-    words = [word for word in words if not word.startswith("data.eval_samples")]
-    said = reasons(compose(words))
+    overrides = [*WORDS, "data=translation", "data.samples=40"]
+    overrides = [override for override in overrides if not override.startswith("data.eval_samples")]
+    issues = reasons(compose(overrides))
     assert any(
-        "objective=masked_units is for sources of audio; those of data=translation are texts" in each for each in said
+        "objective=masked_units is for sources of audio; those of data=translation are texts" in each for each in issues
     )

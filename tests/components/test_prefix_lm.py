@@ -33,7 +33,7 @@ def model(sees: str = "source", **parts: str) -> nn.Module:
     return stir(initialise(plan.build(ctx, tiny_parts(**{"position": "alibi", **parts})), 0)).double().eval()
 
 
-def rows() -> Tensor:
+def sequences() -> Tensor:
     """Two rows, of sources of different lengths."""
     tokens = token_ids(2, 10) % START
     for row, count in enumerate(SOURCES):
@@ -44,7 +44,7 @@ def rows() -> Tensor:
 @torch.no_grad()
 def changed(net: nn.Module, row: int, at: int) -> list[int]:
     """The positions of a row whose outputs change with its token at one of them."""
-    tokens = rows()
+    tokens = sequences()
     before = net(tokens)
     tokens[row, at] = (tokens[row, at] + 1) % START
     different = (net(tokens) - before).abs().amax(-1) > 1e-9  # (B, N)
@@ -75,7 +75,7 @@ def test_planted_plain_causal_path_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 @torch.no_grad()
 def test_kernels_agree_and_padding_is_absence() -> None:
-    net, tokens = model(), rows()
+    net, tokens = model(), sequences()
     expected = net(tokens)
     for name in ("eager", "online", "sdpa"):
         with attention_kernel(name):  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_kernels_agree_and_padding_is_absence() -> None:
 @torch.no_grad()
 def test_written_texts_are_the_same_from_a_cache_in_batches_and_by_a_draft() -> None:
     net = model()
-    prompts = [row[: count + 1].tolist() for row, count in zip(rows(), SOURCES, strict=True)]
+    prompts = [row[: count + 1].tolist() for row, count in zip(sequences(), SOURCES, strict=True)]
     settings = {"max_tokens": 8, "end": END}
     together, _ = greedy(net, prompts, cache=True, **settings)
     assert together == greedy(net, prompts, cache=False, **settings)[0]
@@ -98,9 +98,9 @@ def test_written_texts_are_the_same_from_a_cache_in_batches_and_by_a_draft() -> 
         drafted = speculate(net, prompt, NgramDraft(prompt), sampler, **more)
         assert [token_id for step in drafted for token_id in step] == expected
     cache = net.init_cache(1)
-    net(rows()[:1, :2], cache=cache)
+    net(sequences()[:1, :2], cache=cache)
     with pytest.raises(ValueError, match="in the first call; it came in several"):
-        net(rows()[:1, 2:], cache=cache)
+        net(sequences()[:1, 2:], cache=cache)
 
 
 def test_what_has_no_source_or_mixes_in_order_is_refused() -> None:

@@ -58,12 +58,12 @@ def by_scikit() -> dict[str, float]:
     """The metrics in the units of the data: errors over all targets that are there, R^2 averaged over the tasks."""
     split = Tasks()
     target = (split.target * split.std + split.mean).numpy()
-    found = (split.batch(torch.arange(SAMPLES), None).inputs * split.std + split.mean).numpy()
+    features = (split.batch(torch.arange(SAMPLES), None).inputs * split.std + split.mean).numpy()
     there = ~np.isnan(target)
-    r2 = [r2_score(target[there[:, task], task], found[there[:, task], task]) for task in range(TASKS)]
+    r2 = [r2_score(target[there[:, task], task], features[there[:, task], task]) for task in range(TASKS)]
     return {
-        "rmse": root_mean_squared_error(target[there], found[there]),
-        "mae": mean_absolute_error(target[there], found[there]),
+        "rmse": root_mean_squared_error(target[there], features[there]),
+        "mae": mean_absolute_error(target[there], features[there]),
         "r2": float(np.mean(r2)),
     }
 
@@ -82,9 +82,9 @@ def by_two_processes(objective: Regress) -> dict[str, float]:
 
 def test_metrics_are_those_of_scikit_learn() -> None:
     assert isinstance(Tasks(), Standardized)
-    found = evaluate(Same(), Tasks(), Regress(), batch_size=4)
-    assert found == pytest.approx(by_scikit(), rel=1e-5)
-    assert by_two_processes(Regress()) == pytest.approx(found, rel=1e-6)
+    result = evaluate(Same(), Tasks(), Regress(), batch_size=4)
+    assert result == pytest.approx(by_scikit(), rel=1e-5)
+    assert by_two_processes(Regress()) == pytest.approx(result, rel=1e-6)
 
 
 class WithoutUnits(Regress):
@@ -134,9 +134,9 @@ def test_a_prediction_that_is_not_a_number_stays_one() -> None:
 @pytest.mark.parametrize("penalty", [0.0, 5.0])
 def test_a_bare_model_has_the_optimum_of_linear_and_ridge_regression(penalty: float) -> None:
     """On counts of degrees, which a sum of one-hot vectors gives: the same test metrics, in the data's own units."""
-    words = ["data=atlas", "tokenizer=nodes", "tokenizer.max_degree=6", "head=sum_pool", "objective=regress"]
+    overrides = ["data=atlas", "tokenizer=nodes", "tokenizer.max_degree=6", "head=sum_pool", "objective=regress"]
     bare = ["model=bare", "block=none", "token_mixer=none", "channel_mixer=none", "norm=none", "position=none"]
-    composed = compose([*words, *bare, "model.dim=7", "logger=none"])
+    composed = compose([*overrides, *bare, "model.dim=7", "logger=none"])
     assert check(composed) == []
     parts = Components(composed.config)
     train, _, test = parts.data.load(parts.tokenizer)
@@ -167,19 +167,19 @@ def test_a_bare_model_has_the_optimum_of_linear_and_ridge_regression(penalty: fl
     expected = rival.predict(counts(last))
     assert_close(model(last)[:, 0], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
     units = [value * float(test.std) + float(test.mean) for value in (last.target[:, 0].double().numpy(), expected)]
-    found = evaluate(model.float(), test, parts.objective, batch_size=100)
-    assert found["rmse"] == pytest.approx(root_mean_squared_error(*units), rel=1e-4)
-    assert found["r2"] == pytest.approx(r2_score(*units), rel=1e-4)
+    result = evaluate(model.float(), test, parts.objective, batch_size=100)
+    assert result["rmse"] == pytest.approx(root_mean_squared_error(*units), rel=1e-4)
+    assert result["r2"] == pytest.approx(r2_score(*units), rel=1e-4)
 
 
 def test_series_are_regressed_too() -> None:
-    words = ["data=co2", "tokenizer=series_patch", "tokenizer.normalise=none", "head=flatten", "objective=regress"]
-    composed = compose([*words, "position=learned", "logger=none"])
+    overrides = ["data=co2", "tokenizer=series_patch", "tokenizer.normalise=none", "head=flatten", "objective=regress"]
+    composed = compose([*overrides, "position=learned", "logger=none"])
     assert check(composed) == []
     parts = Components(composed.config)
     test = parts.data.load(parts.tokenizer).test
-    found = parts.objective.baselines(test)["mean"]
-    assert found["rmse"] > 10  # parts per million: the test years lie far above those of training
+    result = parts.objective.baselines(test)["mean"]
+    assert result["rmse"] > 10  # parts per million: the test years lie far above those of training
 
 
 def test_data_without_real_values_is_refused() -> None:

@@ -45,21 +45,21 @@ def series() -> Tensor:
 
 
 @torch.no_grad()
-def check_alone(made: nn.Module, size: int) -> None:
+def check_alone(network: nn.Module, size: int) -> None:
     """Predictions of padded series are those of each alone; what stands behind the end changes nothing."""
     x = series()
-    padded = made(Inputs(x, lengths=LENGTHS))
+    padded = network(Inputs(x, lengths=LENGTHS))
     assert padded.isfinite().all()
     behind = torch.arange(STEPS) >= LENGTHS[:, None]
     for filling in (7.0, torch.nan):
-        assert_close(made(Inputs(x.masked_fill(behind[..., None], filling), lengths=LENGTHS)), padded, **EXACT)
+        assert_close(network(Inputs(x.masked_fill(behind[..., None], filling), lengths=LENGTHS)), padded, **EXACT)
     for sample, length in enumerate(LENGTHS.tolist()):
         if length >= size:
-            alone = made(x[sample : sample + 1, :length])
+            alone = network(x[sample : sample + 1, :length])
             assert_close(padded[sample : sample + 1], alone, **EXACT)
             changed = x[sample : sample + 1].clone()
             changed[:, length - 2] += 1.0  # the last step, or the one before it where that is missing
-            assert (made(Inputs(changed, lengths=LENGTHS[sample : sample + 1])) - alone).abs().max() > 1e-9
+            assert (network(Inputs(changed, lengths=LENGTHS[sample : sample + 1])) - alone).abs().max() > 1e-9
 
 
 OPTIONS = list(
@@ -109,8 +109,8 @@ def test_full_series_are_those_of_data_of_one_length(pad_end: bool, sizes: tuple
 
 
 def test_the_embedder_leaves_zeros_at_padding_and_says_where() -> None:
-    made = model(SeriesPatch(size=6, stride=3, pad_end=False))
-    x, seq = made.embedder(series(), LENGTHS)
+    network = model(SeriesPatch(size=6, stride=3, pad_end=False))
+    x, seq = network.embedder(series(), LENGTHS)
     assert seq.valid is not None
     assert seq.valid.sum(1).tolist() == [6, 4, 1, 0, 0, 0]
     assert not x[~seq.valid].any()
@@ -133,10 +133,10 @@ def test_token_counts_are_those_of_convolutions() -> None:
 
 
 def test_an_example_is_as_long_as_the_input() -> None:
-    made = model(SeriesPatch(size=6, stride=3))
-    inputs = example(made.ctx, "cpu", 2)
+    network = model(SeriesPatch(size=6, stride=3))
+    inputs = example(network.ctx, "cpu", 2)
     assert inputs.lengths.tolist() == [STEPS, STEPS]
-    assert made.double()(replace(inputs, inputs=inputs.inputs.double())).shape == (2, 5)
+    assert network.double()(replace(inputs, inputs=inputs.inputs.double())).shape == (2, 5)
 
 
 @pytest.mark.parametrize("tokenizer", [SeriesChannel(), TrendSeason()])

@@ -74,18 +74,18 @@ class Reader(Objective):
         return "loss", "min"
 
 
-def described(*words: str) -> Any:
+def described(*arguments: str) -> Any:
     """A composed config over `Described`."""
-    composed = compose([*TWO_KINDS, "data=translation", *words, "allow=[tests]"])
+    composed = compose([*TWO_KINDS, "data=translation", *arguments, "allow=[tests]"])
     assert composed.issues == []
     composed.config["data"] = {"_target_": f"{__name__}.Described", "batch_size": 2, "eval_batch_size": 2}
     composed.choices["data"] = "described"
     return composed
 
 
-def reading(*words: str) -> Any:
+def reading(*arguments: str) -> Any:
     """The same for a model that reads the image alone."""
-    composed = described("model=encoder", "head=mean_pool", "objective=translate", *words)
+    composed = described("model=encoder", "head=mean_pool", "objective=translate", *arguments)
     composed.config["objective"] = {"_target_": f"{__name__}.Reader"}
     composed.choices["objective"] = "reader"
     return composed
@@ -103,9 +103,9 @@ def assert_encoder_is_a_vision_transformer() -> None:
     composed = described(*PATCHES, "source_position=sinusoidal")
     assert reasons(composed) == []
     model = Components(composed.config).model(0).eval()
-    words = ("data=digits", "tokenizer=patch", "tokenizer.size=2", "position=sinusoidal", "head=mean_pool")
+    overrides = ("data=digits", "tokenizer=patch", "tokenizer.size=2", "position=sinusoidal", "head=mean_pool")
     sizes = ("model.dim=16", "model.depth=1", "model.heads=2")
-    alone = Components(compose([*words, *sizes]).config).model(1).eval()
+    alone = Components(compose([*overrides, *sizes]).config).model(1).eval()
     missing = alone.load_state_dict(model.encoder.state_dict(), strict=False).missing_keys
     assert all(name.startswith("head.") for name in missing)
     expected, seq = alone.forward_features(Inputs(batch().source))
@@ -145,7 +145,7 @@ def test_a_source_is_counted_in_its_own_items() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "refused"),
+    ("overrides", "refused"),
     [
         (PATCHES, None),
         ((*PATCHES, "source_position=rope"), None),
@@ -159,34 +159,34 @@ def test_a_source_is_counted_in_its_own_items() -> None:
         ((*PATCHES, "token_mixer=windowed_attention"), "needs tokens with 1 coordinate axes; they have 2"),
     ],
 )
-def test_rules_are_asked_of_the_source(words: tuple[str, ...], refused: str | None) -> None:
-    said = reasons(described(*words))
-    assert len(said) == (refused is not None), said
-    assert refused is None or refused in said[0]
+def test_rules_are_asked_of_the_source(overrides: tuple[str, ...], refused: str | None) -> None:
+    issues = reasons(described(*overrides))
+    assert len(issues) == (refused is not None), issues
+    assert refused is None or refused in issues[0]
 
 
-@pytest.mark.parametrize("word", ["source_tokenizer=patch", "source_position=learned"])
-def test_what_reads_a_source_is_refused_where_there_is_none(word: str) -> None:
-    (issue,) = check(compose([word]))
+@pytest.mark.parametrize("override", ["source_tokenizer=patch", "source_position=learned"])
+def test_what_reads_a_source_is_refused_where_there_is_none(override: str) -> None:
+    (issue,) = check(compose([override]))
     assert "data=digits has none" in str(issue)
-    assert f"{word.partition('=')[0]}=same" in str(issue)
+    assert f"{override.partition('=')[0]}=same" in str(issue)
 
 
 def test_same_is_what_no_key_is(tmp_path: Path) -> None:
-    words = ["experiment=translate_dates"]
-    plain, same = compose(words), compose([*words, "source_tokenizer=same", "source_position=same"])
+    overrides = ["experiment=translate_dates"]
+    plain, same = compose(overrides), compose([*overrides, "source_tokenizer=same", "source_position=same"])
     assert plain.config == same.config
     assert identity(plain.config) == identity(same.config)
-    other = compose([*words, "source_tokenizer=word", "model.shared=false"])
+    other = compose([*overrides, "source_tokenizer=word", "model.shared=false"])
     assert identity(other.config) != identity(plain.config)
-    again = compose([*words, "source_tokenizer=word", "source_tokenizer=same"])
+    again = compose([*overrides, "source_tokenizer=word", "source_tokenizer=same"])
     assert again.config == plain.config
     file = ["# @package _global_", "defaults:", "  - override /tokenizer@source_tokenizer: word"]
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("\n".join(file))
     assert "source_tokenizer" in compose(["experiment=mine"], [str(tmp_path)]).config
     assert "source_tokenizer" not in compose(["experiment=mine", "source_tokenizer=same"], [str(tmp_path)]).config
-    (issue,) = compose([*words, "source_tokenizer=wordd"]).issues
+    (issue,) = compose([*overrides, "source_tokenizer=wordd"]).issues
     assert "did you mean word" in str(issue)
 
 
@@ -207,7 +207,7 @@ def test_a_model_reads_the_source_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "refused"),
+    ("overrides", "refused"),
     [
         (("model=encoder_decoder", "head=token", "model.shared=false"), "reads the source alone"),
         (("source_position=learned",), "objective=reader reads the source of data=described alone"),
@@ -217,10 +217,10 @@ def test_a_model_reads_the_source_alone() -> None:
         (("source_tokenizer=char",), "source_tokenizer=char reads texts"),
     ],
 )
-def test_rules_are_asked_of_the_only_sequence(words: tuple[str, ...], refused: str | None) -> None:
-    said = reasons(reading("source_tokenizer=patch", *words))
-    assert bool(said) == (refused is not None), said
-    assert refused is None or any(refused in text for text in said)
+def test_rules_are_asked_of_the_only_sequence(overrides: tuple[str, ...], refused: str | None) -> None:
+    issues = reasons(reading("source_tokenizer=patch", *overrides))
+    assert bool(issues) == (refused is not None), issues
+    assert refused is None or any(refused in text for text in issues)
 
 
 def test_a_batch_without_a_source_is_refused() -> None:
@@ -230,12 +230,12 @@ def test_a_batch_without_a_source_is_refused() -> None:
 
 def test_each_side_of_a_pair_has_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     """What both learned is saved with the run, and read again."""
-    words = (
+    overrides = (
         *("data=translation", "data.context=32", "data.source_context=32", "data.batch_size=8", "data.samples=40"),
         *("model=encoder_decoder", "objective=translate", "tokenizer=char", "source_tokenizer=word"),
         *("model.shared=false", "position=learned", "source_position=sinusoidal", "trainer.max_steps=2"),
     )
-    run = engine_runs.text_run(tmp_path, *words, "trainer.eval_every=2")
+    run = engine_runs.text_run(tmp_path, *overrides, "trainer.eval_every=2")
     loaded = load(run)
     source = loaded.components.source_tokenizer
     assert source.state()

@@ -97,7 +97,7 @@ def test_the_planted_integer_in_a_float_is_caught() -> None:
 
 
 class Pair(NamedTuple):
-    symbols: Tensor
+    tokens: Tensor
     frames: Tensor
 
 
@@ -113,7 +113,7 @@ def test_a_target_of_several_tensors_moves_and_is_ignored_in_its_first() -> None
     batch = take(Numbers(), torch.tensor([3, -1]), None)
     ready = Several().ready(batch)
     assert isinstance(ready.target, Pair)
-    assert ready.target.symbols.tolist() == [9, Batch.ignore]
+    assert ready.target.tokens.tolist() == [9, Batch.ignore]
     assert ready.target.frames.tolist() == [5, 5]
     assert Several().count(ready) == 1
     moved = ready.to(torch.float64)

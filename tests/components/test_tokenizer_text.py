@@ -124,9 +124,9 @@ def test_small_vocabularies_keep_the_frequent() -> None:
         char.fit(["aaabbc"])
     assert char.encode("abc") == [1, 2, 0]
     assert char.spec(SPEC).vocabulary == 3
-    word = Word(max_words=2)
-    word.fit(["to be to be to"])
-    assert word.state() == {"words": [" be"]}  # " be" twice, " to" twice, "to" once
+    tokenizer = Word(max_words=2)
+    tokenizer.fit(["to be to be to"])
+    assert tokenizer.state() == {"words": [" be"]}  # " be" twice, " to" twice, "to" once
 
 
 def test_bpe_cache_is_by_content(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

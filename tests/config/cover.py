@@ -29,12 +29,12 @@ def refused_cover() -> list[dict[str, str]]:
 @cache
 def skeletons() -> tuple[tuple[dict[str, str], dict[str, list[str]]], ...]:
     """The legal combinations of the frame, each with what is legal beside it, family by family."""
-    found = []
+    results = []
     for frame in _frames({}):
         beside = {f: [name for name in names()[f] if fits({**frame, f: name}, f)] for f in REST}
         if all(beside.values()):
-            found.append((frame, beside))
-    return tuple(found)
+            results.append((frame, beside))
+    return tuple(results)
 
 
 def _frames(row: dict[str, str]) -> Iterator[dict[str, str]]:
@@ -53,7 +53,7 @@ def _frames(row: dict[str, str]) -> Iterator[dict[str, str]]:
 def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, str]]:
     """Rows found greedily; what no row can hold is left out. Without frames any row will do."""
     random = Random(0)
-    left, rows = dict.fromkeys(wanted), []
+    left, configs = dict.fromkeys(wanted), []
     order = list(wanted)
     random.shuffle(order)
     for those in order:
@@ -62,10 +62,10 @@ def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, st
         row = _complete(dict(those), left, strength, frames, random)
         left.pop(those)
         if row is not None:
-            rows.append(row)
+            configs.append(row)
             for held in itertools.combinations(row.items(), strength):
                 left.pop(held, None)
-    return rows
+    return configs
 
 
 def _complete(

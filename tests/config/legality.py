@@ -82,8 +82,8 @@ _REFUSED: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
 
 def _allowed(number: int, row: dict[str, str]) -> bool:
     """Whether a rule allows the choices of a row. It runs once for all rows that agree in what it reads."""
-    for families, known in _ALLOWED[number].items():
-        allowed = known.get(tuple(row[family] for family in families))
+    for families, table in _ALLOWED[number].items():
+        allowed = table.get(tuple(row[family] for family in families))
         if allowed is not None:
             return allowed
     reads = _Reads(_picks({family: row[family] for family in (*_families(number), *FRAME)}))

@@ -35,7 +35,7 @@ def small(preset: str) -> list[str]:
     """Overrides of a preset, small, over data that it reads."""
     choices = presets.choices("preset", preset)
     data = data_of(choices)
-    known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
-    known = set(known) - products.set_by_preset(preset, "model")
-    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
+    available = options(locate(str(catalog.choices("model")[choices["model"]].target)))
+    available = set(available) - products.set_by_preset(preset, "model")
+    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in available]
     return [f"preset={preset}", f"data={data}", *sizes, *CONTEXTS.get(data, [])]

@@ -29,14 +29,14 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
     generator = torch.Generator().manual_seed(padding)
     alone = plan.objective.reads == "source"
 
-    def other(rows: torch.Tensor, lengths: torch.Tensor, symbols: int | None) -> torch.Tensor:
+    def other(rows: torch.Tensor, lengths: torch.Tensor, vocabulary: int | None) -> torch.Tensor:
         behind = torch.arange(rows.shape[1]) >= lengths[:, None]  # (B, N)
         if rows.is_floating_point():
             drawn = torch.rand(rows.shape, generator=generator)
-        elif symbols is None:
+        elif vocabulary is None:
             drawn = torch.randint(2, rows.shape, generator=generator)  # codes of nodes
         else:
-            drawn = torch.randint(symbols, rows.shape, generator=generator)
+            drawn = torch.randint(vocabulary, rows.shape, generator=generator)
         return torch.where(behind[(...,) + (None,) * (rows.ndim - 2)], drawn, rows)
 
     own, of_source = plan.tokens().vocabulary, plan.context().tokens.vocabulary
@@ -80,18 +80,18 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
     the end of a row is drawn by `padding`, all else not.
     """
     generator = torch.Generator().manual_seed(0)
-    spec, symbols = plan.data.spec, plan.tokens().vocabulary
+    spec, vocabulary = plan.data.spec, plan.tokens().vocabulary
 
     def drawn(high: int, *shape: int) -> torch.Tensor:
         return torch.randint(high, (size, *shape), generator=generator)
 
     if spec.modality == "text":  # a symbol more than a model sees, for the objective to ask for
-        inputs = drawn(symbols, spec.shape[0] + (spec.target is None))
+        inputs = drawn(vocabulary, spec.shape[0] + (spec.target is None))
     elif plan.tokens().ahead:  # a start token and those of an image
         start = plan.tokenizer.start(torch.arange(size))[:, None]
         return Batch(torch.cat([start, drawn(plan.tokens().predicted, plan.tokens().max_len)], 1))
-    elif symbols is not None:
-        inputs = drawn(symbols, *spec.shape)
+    elif vocabulary is not None:
+        inputs = drawn(vocabulary, *spec.shape)
     elif (codes := plan.tokens().codes) is not None:
         inputs = torch.stack([drawn(count, spec.shape[0]) for count in codes], -1)
     else:
@@ -101,8 +101,8 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
     if spec.values is not None:
         target = torch.rand(size, *spec.values, generator=generator)
     elif spec.target:
-        target = drawn(spec.classes or symbols, *targets[spec.target])
-    source = None if spec.source is None else drawn(symbols, *spec.source.shape)
+        target = drawn(spec.classes or vocabulary, *targets[spec.target])
+    source = None if spec.source is None else drawn(vocabulary, *spec.source.shape)
     if source is not None and spec.source.modality != "text":
         source = torch.rand(size, *spec.source.shape, generator=generator)
     facts = plan.tokens().pairs
@@ -118,7 +118,7 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
     if inputs.is_floating_point():
         other = torch.rand(inputs.shape, generator=generator)
     else:
-        other = drawn(symbols, longest) if plan.tokens().codes is None else drawn(2, *inputs.shape[1:])
+        other = drawn(vocabulary, longest) if plan.tokens().codes is None else drawn(2, *inputs.shape[1:])
     inputs = torch.where(behind[(...,) + (None,) * (inputs.ndim - 2)], other, inputs)
     if source is None:
         if pairs is not None:  # what pairs with padding hold must not matter either
@@ -129,5 +129,5 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
         return Batch(inputs, target, lengths=lengths, source=source)
     source_lengths = torch.linspace(1, spec.source.shape[0], size).long()  # (B,)
     behind = torch.arange(spec.source.shape[0]) >= source_lengths[:, None]  # (B, M)
-    source = torch.where(behind, drawn(symbols, *spec.source.shape), source)
+    source = torch.where(behind, drawn(vocabulary, *spec.source.shape), source)
     return Batch(inputs, target, lengths=lengths, source=source, source_lengths=source_lengths)

@@ -89,9 +89,9 @@ def readers(data: str) -> dict[str, str]:
 @cache
 def names() -> dict[str, list[str]]:
     """Every choice of every family that needs no folder, as it lies on the disk; of data, one for each kind."""
-    found = {family: list(catalog.choices(family)) for family in FAMILIES}
+    names_of = {family: list(catalog.choices(family)) for family in FAMILIES}
     kinds: dict[Any, str] = {}
-    for name in found["data"]:
+    for name in names_of["data"]:
         plan = plan_of("data", name)
         if plan is not None and plan.missing() is None:
             spec = plan.spec
@@ -101,10 +101,10 @@ def names() -> dict[str, list[str]]:
     # A tokenizer that passes ids through reads data that needs a folder, and `pretrained` needs a file.
     tokenizers = [
         name
-        for name in found["tokenizer"]
+        for name in names_of["tokenizer"]
         if name != "pretrained" and not locate(catalog.choices("tokenizer")[name].target).reads_ids
     ]
-    return {**found, "data": list(kinds.values()), "tokenizer": tokenizers}
+    return {**names_of, "data": list(kinds.values()), "tokenizer": tokenizers}
 
 
 @cache

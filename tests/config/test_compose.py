@@ -12,8 +12,8 @@ from blockyard.config.schema import Option, describe, options
 from blockyard.config.targets import locate
 
 
-def issues(*words: str, folders: tuple[str, ...] = ()) -> list[str]:
-    return [str(issue) for issue in check(compose(words, folders))]
+def issues(*arguments: str, folders: tuple[str, ...] = ()) -> list[str]:
+    return [str(issue) for issue in check(compose(arguments, folders))]
 
 
 @pytest.fixture
@@ -51,15 +51,15 @@ def test_null_takes_an_experiment_back():
 
 def test_what_is_done_to_a_config_does_not_reach_the_next():
     """Hydra's answer is kept; the resolvers in a value are asked anew."""
-    words = ["experiment=vit_digits", "tags=[a]", "name=${oc.env:BLOCKYARD_TEST_NAME}"]
+    overrides = ["experiment=vit_digits", "tags=[a]", "name=${oc.env:BLOCKYARD_TEST_NAME}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BLOCKYARD_TEST_NAME", "one")
-        first = compose(words)
+        first = compose(overrides)
         first.config["model"]["dim"] = 1
         first.config["tags"].append("b")
         first.choices["model"] = "nothing"
         patch.setenv("BLOCKYARD_TEST_NAME", "two")
-        second = compose(words)
+        second = compose(overrides)
     assert second.config["model"]["dim"] != 1
     assert (second.config["tags"], second.choices["model"], second.config["name"]) == (["a"], "encoder", "two")
 
@@ -115,20 +115,20 @@ def test_unknown_options_in_a_user_s_yaml_are_found(tmp_path):
 
 
 def test_all_problems_at_once():
-    found = issues("model.dim=x", "optimizer.lr=-1", "block=prenorm", "typo=1", "head=token", "seed=1.5")
-    for word in ("model.dim", "optimizer.lr", "block", "typo", "head", "seed"):
-        assert any(issue.startswith(word) for issue in found), (word, found)
+    messages = issues("model.dim=x", "optimizer.lr=-1", "block=prenorm", "typo=1", "head=token", "seed=1.5")
+    for key in ("model.dim", "optimizer.lr", "block", "typo", "head", "seed"):
+        assert any(issue.startswith(key) for issue in messages), (key, messages)
 
 
 def test_what_works_works():
     """Each alternative that a refusal names is accepted in place of what was refused."""
-    words = ["token_mixer=fourier", "position=rope"]
-    (refusal,) = check(compose(words))
+    overrides = ["token_mixer=fourier", "position=rope"]
+    (refusal,) = check(compose(overrides))
     assert refusal.legal
-    for word in refusal.legal:
-        family = word.partition("=")[0]
-        kept = [other for other in words if not other.startswith(f"{family}=")]
-        assert check(compose([*kept, word])) == [], word
+    for override in refusal.legal:
+        family = override.partition("=")[0]
+        kept = [other for other in overrides if not other.startswith(f"{family}=")]
+        assert check(compose([*kept, override])) == [], override
 
 
 @pytest.mark.parametrize(

@@ -131,5 +131,5 @@ def test_an_experiment_without_its_data_says_what_is_missing(
 @pytest.mark.parametrize("name", list(catalog.choices("experiment")))
 def test_header_says_question_command_and_cost(name):
     head = catalog.choices("experiment")[name].path.read_text().partition("defaults:")[0]
-    for word in ("question", f"command    blockyard train experiment={name}", "cost", "expected"):
-        assert word in head
+    for text in ("question", f"command    blockyard train experiment={name}", "cost", "expected"):
+        assert text in head

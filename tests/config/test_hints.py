@@ -17,12 +17,12 @@ from blockyard.generate.request import GeneratedText
 from blockyard.generate.stats import Stats
 
 
-def refusals(*words: str) -> list[Issue]:
-    return [issue for issue in check(compose([*words, "logger=none"])) if " with " in issue.key]
+def refusals(*arguments: str) -> list[Issue]:
+    return [issue for issue in check(compose([*arguments, "logger=none"])) if " with " in issue.key]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["experiment=gpt_code_small", "norm=batch"],
         ["experiment=gpt_code_small", "token_mixer=cycle", "token_mixer.pattern=[fourier,attention]"],
@@ -30,16 +30,16 @@ def refusals(*words: str) -> list[Issue]:
     ],
     ids=["norm", "cycle", "concat"],
 )
-def test_what_is_proposed_needs_no_more_words(words: list[str]) -> None:
+def test_what_is_proposed_needs_no_more_words(overrides: list[str]) -> None:
     """A choice that another rule refuses is not proposed, nor the refused choice itself."""
-    (refusal,) = refusals(*words)
+    (refusal,) = refusals(*overrides)
     assert refusal.legal
-    refused = {word.partition("=")[0]: word for word in words}
-    for word in refusal.legal:
-        family = word.partition("=")[0]
-        assert word != refused.get(family)
-        kept = [other for other in words if not other.startswith((f"{family}=", f"{family}."))]
-        assert refusals(*kept, word) == [], word
+    refused = {override.partition("=")[0]: override for override in overrides}
+    for override in refusal.legal:
+        family = override.partition("=")[0]
+        assert override != refused.get(family)
+        kept = [other for other in overrides if not other.startswith((f"{family}=", f"{family}."))]
+        assert refusals(*kept, override) == [], override
 
 
 def test_where_nothing_alone_works_more_words_are_proposed() -> None:
@@ -54,63 +54,63 @@ def test_where_nothing_alone_works_more_words_are_proposed() -> None:
 
 def test_images_read_as_text_are_refused_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "preset=vit", "data=code"]) == 2
-    said = capsys.readouterr().err
-    assert "tokenizer=patch reads images, but data=code gives texts" in said
-    assert "shapes" not in said
+    message = capsys.readouterr().err
+    assert "tokenizer=patch reads images, but data=code gives texts" in message
+    assert "shapes" not in message
 
 
 def test_explain_says_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("token_mixer=cycle", "position=t5_bias"):
-        assert main(["explain", word]) == 0
-        said = capsys.readouterr().out
-        families = re.findall(r"^  with (\w+):", said, re.M)
+    for choice in ("token_mixer=cycle", "position=t5_bias"):
+        assert main(["explain", choice]) == 0
+        output = capsys.readouterr().out
+        families = re.findall(r"^  with (\w+):", output, re.M)
         assert families
         assert len(families) == len(set(families))
-        reasons = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("    not ")]
+        reasons = [line.partition(": ")[2] for line in output.splitlines() if line.startswith("    not ")]
         assert len(reasons) == len(set(reasons))
-        for accepted, refused in re.findall(r"^  with \w+: (.*)\n((?:    not .*\n)+)", said, re.M):
+        for accepted, refused in re.findall(r"^  with \w+: (.*)\n((?:    not .*\n)+)", output, re.M):
             names = re.findall(r"^    not (.*?): ", refused, re.M)
             assert not set(accepted.split(", ")) & {name for line in names for name in line.split(", ")}
-    assert "    not bare, perceiver: position=t5_bias acts inside" in said
+    assert "    not bare, perceiver: position=t5_bias acts inside" in output
 
 
 def test_explain_says_where_options_change_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
-    said = {}
+    shown = {}
     for name in ("cycle", "gru"):
         assert main(["explain", f"token_mixer={name}"]) == 0
-        said[name] = capsys.readouterr().out
-    assert "others change what it declares" in said["cycle"]
-    assert "others change what it declares" not in said["gru"]
+        shown[name] = capsys.readouterr().out
+    assert "others change what it declares" in shown["cycle"]
+    assert "others change what it declares" not in shown["gru"]
 
 
 def test_a_single_layer_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     pattern = "token_mixer.pattern=[windowed_attention,windowed_attention,attention]"
     assert main(["check", "experiment=gpt_code_small", "token_mixer=cycle", pattern]) == 0
-    said = capsys.readouterr().out
-    assert "2 layers: " in said
-    assert "1 layer: " in said
+    output = capsys.readouterr().out
+    assert "2 layers: " in output
+    assert "1 layer: " in output
 
 
 def test_what_is_said_of_a_run_stands_before_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning that comes with the first pass does not cut the prompt from what follows it."""
-    said: list[str] = []
+    lines: list[str] = []
 
     class Stream:
         texts, stats = [GeneratedText("def ", [1])], Stats()
 
         def __iter__(self) -> Iterator[tuple[int, str]]:
-            said.append("warning\n")
+            lines.append("warning\n")
             yield from ((0, "f"), (0, "("))
 
     monkeypatch.setattr(api, "generate_all", lambda *_, **__: Stream())
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=said.append, flush=lambda: None))
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=lines.append, flush=lambda: None))
     api.stream_to_terminal("run", ["def "])
-    assert "".join(said) == "warning\ndef f(\n"
+    assert "".join(lines) == "warning\ndef f(\n"
 
 
 def test_piped_lines_end_where_their_words_do(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["list", "norm"], ["explain", "norm=batch"], ["check", "norm=rms"]):
-        assert main(words) == 0
+    for arguments in (["list", "norm"], ["explain", "norm=batch"], ["check", "norm=rms"]):
+        assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) > 40
         assert all(line == line.rstrip() for line in lines)

@@ -64,12 +64,12 @@ def test_a_plain_float_is_caught() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         ("position=learned position.std=-1", "position.std: invalid value -1: expected number >= 0 or null"),
         ("position=rope position.scaling=linear position.factor=inf", "position.factor: invalid value inf"),
         ("schedule.warmup=inf", "schedule.warmup: invalid value inf"),
     ],
 )
-def test_check_says_so(words: str, says: str) -> None:
-    assert any(says in str(issue) for issue in check(compose(words.split())))
+def test_check_says_so(overrides: str, says: str) -> None:
+    assert any(says in str(issue) for issue in check(compose(overrides.split())))

@@ -50,19 +50,19 @@ def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
     kinds = _plain(option.annotation)
     inner = next(kind for kind in kinds if kind is not types.NoneType)
     if get_origin(inner) is Literal:
-        found = [*get_args(inner), *([None] if types.NoneType in kinds else [])]
-        needed = len(found)
+        candidates = [*get_args(inner), *([None] if types.NoneType in kinds else [])]
+        needed = len(candidates)
     elif inner is bool:
-        found, needed = [False, True], 2
+        candidates, needed = [False, True], 2
     elif inner is int:
-        found, needed = [*([] if default is None else [default + 1, default + 2]), *range(1, 8)], 3
+        candidates, needed = [*([] if default is None else [default + 1, default + 2]), *range(1, 8)], 3
     elif inner is float:
-        found, needed = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0], 3
+        candidates, needed = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0], 3
     elif get_origin(inner) is tuple:
-        found, needed = [default[::-1]], 2
+        candidates, needed = [default[::-1]], 2
     else:
         raise AssertionError(f"no values are known for {option.name}: {option.describe()}")
-    legal = [value for value in found if value != default and option.problem(value) is None]
+    legal = [value for value in candidates if value != default and option.problem(value) is None]
     return [default, *legal], needed
 
 
@@ -137,29 +137,29 @@ def _unlike(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-def bases(name: str, target: type, given: dict[str, Any], option: str) -> Iterator[dict[str, Any]]:
+def bases(name: str, target: type, configured: dict[str, Any], option: str) -> Iterator[dict[str, Any]]:
     """What the other options may be set to: nothing first, then one of them to each of its values."""
     yield {}
     for key, other in schema.options(target).items():
         if key != option and (name, key) not in UNTOLD:
-            for value in values(other, given.get(key, other.default))[0][1:]:
+            for value in values(other, configured.get(key, other.default))[0][1:]:
                 yield {key: value}
 
 
 def is_read(family: str, name: str, option: str, target: type | None = None) -> bool:
     """Whether as many values as it takes are told apart, somewhere."""
-    made: Callable[..., Any] = factory(family, name)
-    target = target or made.func
+    component: Callable[..., Any] = factory(family, name)
+    target = target or component.func
     options = schema.options(target)
-    given = {key: value for key, value in made.keywords.items() if key in options}
-    asked, needed = values(options[option], given.get(option, options[option].default))
+    configured = {key: value for key, value in component.keywords.items() if key in options}
+    candidates, needed = values(options[option], configured.get(option, options[option].default))
     hides = getattr(target, "gives", None) == "contrast"
     prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
     layouts = [(1, False)] if hides else list(product((1, 2, 0), (False, True)))  # recordings are rows, seen as a whole
-    for base, (axes, causal) in product(bases(name, target, given, option), layouts):
-        found: list[Outcome] = []
-        for value in asked:
-            part = partial(target, **{**given, **base, option: value})
+    for base, (axes, causal) in product(bases(name, target, configured, option), layouts):
+        outcomes: list[Outcome] = []
+        for value in candidates:
+            part = partial(target, **{**configured, **base, option: value})
             picks = {family: name}
             try:
                 sizes = {**SIZES, "hides": hides}
@@ -167,9 +167,9 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
             except ValueError:
                 continue  # no legal value, or none for a model such as this one
             outcome = Outcome(model, hides)
-            if all(outcome.differs(other) for other in found):
-                found.append(outcome)
-            if len(found) == needed:
+            if all(outcome.differs(other) for other in outcomes):
+                outcomes.append(outcome)
+            if len(outcomes) == needed:
                 return True
     return False
 

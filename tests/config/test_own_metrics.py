@@ -121,39 +121,39 @@ def test_a_metric_needs_a_name(value: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_it_is_measured_and_survives_a_resume(tmp_path: Path) -> None:
     """Its values are those of the accuracy that it computes, also after a resume, which needs `allow` again."""
-    made = run(tmp_path / "outputs", OWN, ALLOW, *SHORT)
-    for row in rows(made):
+    run_folder = run(tmp_path / "outputs", OWN, ALLOW, *SHORT)
+    for row in rows(run_folder):
         if "val/loss" in row:
             assert row["val/share"] == pytest.approx(row["val/accuracy"])
-    metrics = made.summary()["metrics"]
+    metrics = run_folder.summary()["metrics"]
     assert metrics["test/share"] == pytest.approx(metrics["test/accuracy"])
-    assert made.summary()["directions"]["test/share"] == "max"
-    again = ["train", f"resume={made.path}", "trainer.max_steps=6"]
+    assert run_folder.summary()["directions"]["test/share"] == "max"
+    again = ["train", f"resume={run_folder.path}", "trainer.max_steps=6"]
     assert main(again) == 2
     assert main([*again, ALLOW]) == 0
-    (longer,) = (RunFolder.open(path) for path in (tmp_path / "outputs").glob("*/s0") if path != made.path)
+    (longer,) = (RunFolder.open(path) for path in (tmp_path / "outputs").glob("*/s0") if path != run_folder.path)
     assert [row["step"] for row in rows(longer) if "val/share" in row] == [2, 4, 6]
 
 
 def test_a_folder_that_names_a_class_without_allowing_it_is_refused(package: Path, tmp_path: Path) -> None:
     """A run folder cannot smuggle in a class: what it names and does not allow is refused, and not imported."""
-    made = run(tmp_path / "outputs", *SHORT)
-    path = made.path / "config.yaml"
+    run_folder = run(tmp_path / "outputs", *SHORT)
+    path = run_folder.path / "config.yaml"
     content = yaml.safe_load(path.read_text())
     content["objective"]["metrics"] = {"share": {"_target_": "metricpack.metrics.Share"}}
     path.write_text(yaml.safe_dump(content))
-    assert main(shlex.split(f"eval run={made.path}")) == 2
-    assert main(["train", f"resume={made.path}", "trainer.max_steps=6"]) == 2
+    assert main(shlex.split(f"eval run={run_folder.path}")) == 2
+    assert main(["train", f"resume={run_folder.path}", "trainer.max_steps=6"]) == 2
     assert not (package / "IMPORTED").exists()
 
 
 def test_a_finished_run_is_evaluated_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`eval metrics=` takes a class of an allowed package as `objective.metrics` does."""
-    made = run(tmp_path / "outputs", *SHORT)
+    run_folder = run(tmp_path / "outputs", *SHORT)
     metric = "metrics={share: {_target_: metricpack.metrics.Share}}"
-    assert main(["eval", f"run={made.path}", metric]) == 2
+    assert main(["eval", f"run={run_folder.path}", metric]) == 2
     capsys.readouterr()
-    assert main(["eval", f"run={made.path}", metric, ALLOW]) == 0
+    assert main(["eval", f"run={run_folder.path}", metric, ALLOW]) == 0
     values = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert float(values["test/share"]) == pytest.approx(float(values["test/accuracy"]))
 

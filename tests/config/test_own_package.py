@@ -126,12 +126,12 @@ def test_explain_of_an_allowed_package(own, capsys):
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("choice", "texts"),
     [("silent", "declares no initial weights"), ("broken", "AttributeError"), ("torn", "cannot be imported")],
 )
-def test_broken_components_are_refused_with_words(own, choice, words, capsys):
+def test_broken_components_are_refused_with_words(own, choice, texts, capsys):
     assert typed(f"train norm={choice} 'allow=[ownpack]'") == 2
-    assert words in capsys.readouterr().err
+    assert texts in capsys.readouterr().err
     assert not (own / "outputs").exists()
 
 

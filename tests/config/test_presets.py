@@ -23,17 +23,17 @@ MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "
 
 def small(name: str) -> list[str]:
     """Words that make a preset's model small; one without blocks has fewer sizes, and one of them may follow."""
-    known = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
-    free = [key for key in SIZES if key in known and key not in products.set_by_preset(name, "model")]
+    available = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
+    free = [key for key in SIZES if key in available and key not in products.set_by_preset(name, "model")]
     return ["logger=none", *(f"model.{key}={SIZES[key]}" for key in free)]
 
 
-def composed(name: str, *words: str) -> Composed:
+def composed(name: str, *arguments: str) -> Composed:
     """A preset over data that its tokenizer reads and its objective asks something of, without problems."""
-    said = presets.choices("preset", name)
-    found = compose([f"preset={name}", f"data={data_of(said)}", *words])
-    assert check(found) == []
-    return found
+    chosen = presets.choices("preset", name)
+    result = compose([f"preset={name}", f"data={data_of(chosen)}", *arguments])
+    assert check(result) == []
+    return result
 
 
 @pytest.mark.parametrize("name", catalog.choices("preset"))
@@ -59,16 +59,16 @@ def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
     config = composed(name).config
     text = yaml.safe_load(catalog.choices("preset")[name].path.read_text())
     text.pop("defaults")
-    for family, said in text.items():
-        known = options(locate(config[family]["_target_"]))
-        for key, value in said.items():
-            assert key in known
-            found = config[family][key]
+    for family, body in text.items():
+        available = options(locate(config[family]["_target_"]))
+        for key, value in body.items():
+            assert key in available
+            actual = config[family][key]
             if str(value).startswith("${data."):  # a size that the data determines
-                assert found == config["data"][value.removeprefix("${data.").removesuffix("}")]
+                assert actual == config["data"][value.removeprefix("${data.").removesuffix("}")]
                 continue
             assert key not in ("dim", "depth", "heads", "encoder_depth", "num_latents")
-            assert value.items() <= found.items() if isinstance(value, dict) else value == found
+            assert value.items() <= actual.items() if isinstance(value, dict) else value == actual
     assert catalog.choices("preset")[name].source
 
 
@@ -84,10 +84,10 @@ def test_the_command_line_wins_and_takes_its_options_with_it() -> None:
 
 def test_deep_sets_are_of_patches_or_of_views() -> None:
     """As the header says; over views it is the baseline of multi_view, which mixes."""
-    words = ["preset=deep_sets", "data=digits_views", "tokenizer=view_cnn", *small("deep_sets")]
-    assert check(compose(words)) == []
+    overrides = ["preset=deep_sets", "data=digits_views", "tokenizer=view_cnn", *small("deep_sets")]
+    assert check(compose(overrides)) == []
     models = [
-        Components(compose([words[0], f"token_mixer={mixer}", *words[1:]]).config).model(0)
+        Components(compose([overrides[0], f"token_mixer={mixer}", *overrides[1:]]).config).model(0)
         for mixer in ("none", "attention")
     ]
     views = torch.rand(2, 6, 1, 5, 5)

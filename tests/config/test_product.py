@@ -26,11 +26,11 @@ def run_or_refuse(row: dict[str, str]) -> str:
         assert all(str(issue) and issue.text for issue in issues)
         return "refused"
     plan = Components(composed.config)
-    rows = rows_of(row, plan)
+    variants = rows_of(row, plan)
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
-        batch = plan.objective.ready(rows)
+        batch = plan.objective.ready(variants)
         loss = plan.objective.loss(model(batch), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
@@ -95,11 +95,11 @@ def test_pairs_that_cannot_work_are_refused(shard: int):
 @GROUP
 @pytest.mark.parametrize("shard", range(4))
 def test_legal_pairs_all_run(shard: int):
-    rows = legal_cover(2)
-    seen = {(family, name) for row in rows for family, name in row.items()}
+    configs = legal_cover(2)
+    seen = {(family, name) for row in configs for family, name in row.items()}
     everything = {(family, name) for family, names in products.names().items() for name in names}
     assert seen == everything, f"every choice is legal somewhere, but {sorted(everything - seen)}"
-    assert [row for row in rows[shard::4] if run_or_refuse(row) != "ran"] == []
+    assert [row for row in configs[shard::4] if run_or_refuse(row) != "ran"] == []
 
 
 @pytest.mark.full
@@ -107,6 +107,6 @@ def test_legal_pairs_all_run(shard: int):
 def test_legal_triples_all_run(shard: int):
     """The full product has too many rows to run. Rules speak of two choices at a time, most with the data, the
     tokenizer and the head beside; every three choices that can stand together do so in one of these rows."""
-    rows = legal_cover(3)
-    assert all(map(legal, rows))
-    assert [row for row in rows[shard::8] if run_or_refuse(row) != "ran"] == []
+    configs = legal_cover(3)
+    assert all(map(legal, configs))
+    assert [row for row in configs[shard::8] if run_or_refuse(row) != "ran"] == []

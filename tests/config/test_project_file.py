@@ -45,9 +45,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_component_of_ones_own_is_trained_without_a_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "norm=mine", *DEBUG]) == 0
-    made = RunFolder.open(next((project / "runs").glob("*/s0")))
-    assert made.config["norm"]["_target_"] == "mine.norm.Mine"
-    assert made.config["allow"] == ["mine"]
+    run_folder = RunFolder.open(next((project / "runs").glob("*/s0")))
+    assert run_folder.config["norm"]["_target_"] == "mine.norm.Mine"
+    assert run_folder.config["allow"] == ["mine"]
     errors = capsys.readouterr().err
     assert f"../../blockyard.yaml: --config-dir {project}/conf" in errors
     assert main(["eval", "run=last"]) == 0

@@ -18,19 +18,19 @@ from tests.helpers import choices, node
 
 def test_every_rule_is_asked() -> None:
     written = set()
-    for found in pkgutil.iter_modules(rules.__path__):
-        module = importlib.import_module(f"blockyard.config.rules.{found.name}")
+    for info in pkgutil.iter_modules(rules.__path__):
+        module = importlib.import_module(f"blockyard.config.rules.{info.name}")
         if hasattr(module, "RULES"):
             named = inspect.getmembers(module, inspect.isfunction)
             written |= {each for name, each in named if each.__module__ == module.__name__ and name[0] != "_"}
-    asked = [rule.reason for rule in rules.RULES]
-    assert len(asked) == len(set(asked)) > 30
-    assert set(map(inspect.unwrap, asked)) == written
+    reasons = [rule.reason for rule in rules.RULES]
+    assert len(reasons) == len(set(reasons)) > 30
+    assert set(map(inspect.unwrap, reasons)) == written
     assert {family for rule in rules.RULES for family in rule.pair} <= {*CONTRACTS, *SOURCE_CONTRACTS}
 
 
 @pytest.mark.parametrize(
-    ("words", "who"),
+    ("overrides", "who"),
     [
         ("experiment=vit_digits", "model=encoder"),
         ("experiment=bert_code", "model=encoder"),
@@ -38,17 +38,17 @@ def test_every_rule_is_asked() -> None:
         ("experiment=gpt_code_small", None),
     ],
 )
-def test_a_scheme_for_one_direction_is_refused_where_a_model_looks_both_ways(words: str, who: str | None) -> None:
+def test_a_scheme_for_one_direction_is_refused_where_a_model_looks_both_ways(overrides: str, who: str | None) -> None:
     one_way = [name for name in choices("position") if node("position", name)[0].needs_causal]
     assert one_way == ["xpos"]
     for name in (*one_way, "rope", "sinusoidal"):
-        issues = check(compose([*words.split(), f"position={name}"]))
-        said = [issue for issue in issues if f"position={name} needs a causal model" in str(issue)]
+        issues = check(compose([*overrides.split(), f"position={name}"]))
+        matching = [issue for issue in issues if f"position={name} needs a causal model" in str(issue)]
         refused = name in one_way and who is not None
-        assert len(said) == refused
+        assert len(matching) == refused
         if refused:
-            assert f"position=xpos needs a causal model; {who} is bidirectional" in str(said[0])
-            assert {"position=rope", "source_position=rope"} & set(said[0].legal)
+            assert f"position=xpos needs a causal model; {who} is bidirectional" in str(matching[0])
+            assert {"position=rope", "source_position=rope"} & set(matching[0].legal)
 
 
 def test_a_scheme_that_does_not_say_so_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:

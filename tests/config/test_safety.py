@@ -95,14 +95,14 @@ def test_a_secret_of_the_wrong_type_is_not_told_back(tmp_path, monkeypatch, caps
     (tmp_path / "conf" / "logger").mkdir(parents=True)
     (tmp_path / "conf" / "logger" / "guarded.yaml").write_text("_target_: guarded.Guarded\napi_key: 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    words = [
+    overrides = [
         "logger=guarded",
         "logger.api_key=hunter2-and-more",
         "allow=[guarded]",
         "--config-dir",
         str(tmp_path / "conf"),
     ]
-    assert main(["check", *words]) == 2
-    said = capsys.readouterr().err
-    assert "logger.api_key" in said
-    assert "hunter2" not in said
+    assert main(["check", *overrides]) == 2
+    message = capsys.readouterr().err
+    assert "logger.api_key" in message
+    assert "hunter2" not in message

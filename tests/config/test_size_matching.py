@@ -20,13 +20,13 @@ WITH_EXPANSION = [name for name in choices("token_mixer") if "expansion" in node
 
 
 @pytest.mark.parametrize("what", ["params", "flops"])
-@pytest.mark.parametrize(("by", "words"), [("dim", ["channel_mixer=glu"]), ("depth", []), ("expansion", [])])
-def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) -> None:
+@pytest.mark.parametrize(("by", "overrides"), [("dim", ["channel_mixer=glu"]), ("depth", []), ("expansion", [])])
+def test_the_size_is_the_nearest_there_is(what: str, by: str, overrides: list[str]) -> None:
     """Against the sizes around it, tried one by one."""
     family, name = {"dim": ("model", "dim"), "depth": ("model", "depth")}.get(by, ("channel_mixer", "expansion"))
     target = {"params": 60_000, "flops": 900_000}[what]
     start = [] if by == "dim" else ["model.dim=32"]
-    composed = compose([*words, *start, "logger=none", f"match.{what}={target}", f"match.by={by}"])
+    composed = compose([*overrides, *start, "logger=none", f"match.{what}={target}", f"match.by={by}"])
     assert composed.issues == []
     assert "match" not in composed.config
     record, scales, size = composed.matched, ModelSizes(), composed.config[family][name]
@@ -45,7 +45,7 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) 
 @pytest.mark.parametrize("mixer", WITH_EXPANSION)
 def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str) -> None:
     """In whole numbers of hidden channels: the size next to the solved one is another model."""
-    words = [
+    overrides = [
         f"token_mixer={mixer}",
         "channel_mixer=none",
         "block=single",
@@ -53,8 +53,8 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
         "model.dim=36",
         "logger=none",
     ]
-    weight = ModelSizes().measure(compose(words).config, "params")
-    composed = compose([*words, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
+    weight = ModelSizes().measure(compose(overrides).config, "params")
+    composed = compose([*overrides, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
     assert composed.issues == []
     record, multiple = composed.matched, node("token_mixer", mixer)[0].hidden_multiple
     assert record["over"] == "token_mixer.expansion"
@@ -70,9 +70,9 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
 
 
 def test_the_hidden_channels_of_a_channel_mixer_come_first() -> None:
-    words = ["token_mixer=token_mlp", "position=none", "logger=none", "match.params=3e5", "match.by=expansion"]
-    assert compose(words).matched["over"] == "channel_mixer.expansion"
-    solved = compose(["channel_mixer=glu", *words[2:]])
+    overrides = ["token_mixer=token_mlp", "position=none", "logger=none", "match.params=3e5", "match.by=expansion"]
+    assert compose(overrides).matched["over"] == "channel_mixer.expansion"
+    solved = compose(["channel_mixer=glu", *overrides[2:]])
     hidden = solved.matched["size"] * solved.config["model"]["dim"]
     assert hidden == pytest.approx(8 * round(hidden / 8), abs=1e-3)
 
@@ -92,8 +92,8 @@ def test_what_is_frozen_is_the_solved_size() -> None:
 
 def test_encoders_with_a_decoder_are_matched_in_flops() -> None:
     """Their forward pass needs a source sequence beside the target."""
-    words = ["preset=original_transformer", "data=translation", "logger=none"]
-    composed = compose([*words, "match.flops=5e7"])
+    overrides = ["preset=original_transformer", "data=translation", "logger=none"]
+    composed = compose([*overrides, "match.flops=5e7"])
     assert composed.issues == []
     assert composed.matched["value"] == ModelSizes().measure(composed.config, "flops")
     assert composed.matched["off"] == pytest.approx(0, abs=0.1)
@@ -105,7 +105,7 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (["match.params=abc"], "match.params: invalid value 'abc': expected a number of parameters"),
         (["match.params=-1"], "match.params: invalid value -1: expected a number"),
@@ -125,8 +125,8 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
         (["match.params=1e6", "position=rope", "tokenizer.size=3"], "no model can be built near model.dim=64"),
     ],
 )
-def test_what_cannot_be_matched_is_said(words: list[str], says: str) -> None:
-    assert any(says in str(issue) for issue in compose(words).issues)
+def test_what_cannot_be_matched_is_said(overrides: list[str], says: str) -> None:
+    assert any(says in str(issue) for issue in compose(overrides).issues)
 
 
 def test_a_sweep_matches_once(tmp_path) -> None:
@@ -136,10 +136,10 @@ def test_a_sweep_matches_once(tmp_path) -> None:
 
 def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    words = "model.depth=1 match.params=2e4"
-    assert main(f"check {words}".split()) == 0
+    typed = "model.depth=1 match.params=2e4"
+    assert main(f"check {typed}".split()) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("matched"))
-    assert main(f"train {words} debug=fast logger=none".split()) == 0
+    assert main(f"train {typed} debug=fast logger=none".split()) == 0
     assert line.split(maxsplit=1)[1] in capsys.readouterr().out
     (facts,) = tmp_path.glob("outputs/*/s0/run.json")
     assert line.split(maxsplit=1)[1] == describe_match(json.loads(facts.read_text())["match"])

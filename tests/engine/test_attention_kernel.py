@@ -22,9 +22,9 @@ SHORT = ("trainer.max_steps=3", "trainer.eval_every=3", "token_mixer.dropout=0",
 def test_training_by_another_kernel_is_the_same(tmp_path: Path) -> None:
     plain = state(run(tmp_path / "auto", *SHORT))
     for name in ("online", "eager"):
-        made = run(tmp_path / name, *SHORT, f"trainer.attention={name}")
-        assert [entry["kernel"] for entry in made.summary()["kernels"]] == [name]
-        for key, value in state(made).items():
+        run_folder = run(tmp_path / name, *SHORT, f"trainer.attention={name}")
+        assert [entry["kernel"] for entry in run_folder.summary()["kernels"]] == [name]
+        for key, value in state(run_folder).items():
             torch.testing.assert_close(value, plain[key], rtol=1e-4, atol=1e-6)
     assert selected() == "auto"
 
@@ -46,10 +46,10 @@ def test_the_kernel_is_no_part_of_the_identity(tmp_path: Path) -> None:
 )
 def test_refused_before_the_first_step(tmp_path: Path, overrides: tuple[str, ...], message: str) -> None:
     base = tuple(each for each in TINY if not each.startswith("token_mixer."))
-    with folder(tmp_path, *overrides, base=base) as made, pytest.raises(UserError) as refused:
-        train(made)
+    with folder(tmp_path, *overrides, base=base) as run_folder, pytest.raises(UserError) as refused:
+        train(run_folder)
     assert message in str(refused.value)
-    assert made.status.exit_code == 2
+    assert run_folder.status.exit_code == 2
 
 
 def test_online_and_compile_exclude_each_other() -> None:

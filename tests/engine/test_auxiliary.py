@@ -57,14 +57,14 @@ def learner(model: nn.Module) -> Learner:
 def test_auxiliary_losses_of_all_modules_are_added_to_the_loss_alone() -> None:
     torch.manual_seed(0)
     model, batch = Model(), Points().batch(torch.arange(6), None)
-    made = learner(model)
-    loss = made.training_step(batch, 0)
+    lightning_module = learner(model)
+    loss = lightning_module.training_step(batch, 0)
     logits = model.proj(batch.inputs)
     own = F.cross_entropy(logits, batch.target)  # type: ignore[arg-type]
     assert_close(loss, own + logits.square().mean())
-    assert_close(made.losses.take(), own.detach())
-    assert_close(made.auxiliaries.take(), logits.square().mean().detach())
-    assert made.auxiliaries.take() is None
+    assert_close(lightning_module.losses.take(), own.detach())
+    assert_close(lightning_module.auxiliaries.take(), logits.square().mean().detach())
+    assert lightning_module.auxiliaries.take() is None
     assert [module.auxiliary for module in model.norms] == [None, None]  # type: ignore[union-attr]
 
 
@@ -75,9 +75,9 @@ def test_evaluation_does_not_see_them_and_models_without_one_log_none() -> None:
     plain.proj.load_state_dict(model.proj.state_dict())
     settings: dict[str, Any] = {"batch_size": 4}
     assert evaluate(model, Points(), Classify(), **settings) == evaluate(plain, Points(), Classify(), **settings)
-    made = learner(plain)
-    made.training_step(Points().batch(torch.arange(6), None), 0)
-    assert made.auxiliaries.take() is None
+    lightning_module = learner(plain)
+    lightning_module.training_step(Points().batch(torch.arange(6), None), 0)
+    assert lightning_module.auxiliaries.take() is None
 
 
 def test_counting_flops_leaves_no_auxiliary_loss() -> None:

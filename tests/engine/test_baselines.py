@@ -28,9 +28,9 @@ from blockyard.runs.folder import RunFolder
 SHORT = ["experiment=vit_digits", "trainer=cpu", "trainer.max_steps=2", "logger=none", "model.dim=16", "model.depth=1"]
 
 
-def train(outputs: Path, *words: str) -> tuple[int, RunFolder]:
-    code = main(["train", *SHORT, f"outputs={outputs}", *words])
-    (path,) = outputs.glob(f"*/s{next((word[5:] for word in words if word.startswith('seed=')), '0')}")
+def train(outputs: Path, *arguments: str) -> tuple[int, RunFolder]:
+    code = main(["train", *SHORT, f"outputs={outputs}", *arguments])
+    (path,) = outputs.glob(f"*/s{next((override[5:] for override in arguments if override.startswith('seed=')), '0')}")
     return code, RunFolder.open(path)
 
 
@@ -103,8 +103,8 @@ sys.exit(main(sys.argv[1:]))
 def test_a_run_whose_baseline_is_killed_is_done(tmp_path: Path) -> None:
     """As by a lack of memory: figures and reason are on disk. The next run tries once more, those after it do not."""
     for seed in ("0", "1"):
-        words = ["train", *SHORT, f"outputs={tmp_path}", f"seed={seed}"]
-        done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
+        arguments = ["train", *SHORT, f"outputs={tmp_path}", f"seed={seed}"]
+        done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
         (path,) = tmp_path.glob(f"*/s{seed}")
         folder = RunFolder.open(path)

@@ -56,9 +56,9 @@ def test_gradients_and_statistics_have_the_same_bits_and_less_is_kept(name: str)
     checkpoint_blocks(again)
     again = copy.deepcopy(again)  # which must compute with its own weights
     expected, kept = gradients(plain, batch)
-    found, less = gradients(again, batch)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    recomputed, less = gradients(again, batch)
+    assert expected.keys() == recomputed.keys()
+    assert all(torch.equal(recomputed[key], expected[key]) for key in expected)
     assert less < 0.6 * kept, (less, kept)
     for (key, ours), theirs in zip(again.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs), key
@@ -74,6 +74,6 @@ def test_a_run_has_the_same_bits_and_the_same_identity(tmp_path: Path) -> None:
 
 def test_a_model_without_blocks_is_refused() -> None:
     bare = ("token_mixer=none", "channel_mixer=none", "norm=none", "block=none", "model=bare", "head=token")
-    words = ("data=code", "tokenizer=byte", "position=none", *bare, "objective=next_token", "logger=none")
+    overrides = ("data=code", "tokenizer=byte", "position=none", *bare, "objective=next_token", "logger=none")
     with pytest.raises(AssertionError, match=r"trainer.checkpoint_blocks=true: this model has no blocks"):
-        configured(*words, "trainer.checkpoint_blocks=true")
+        configured(*overrides, "trainer.checkpoint_blocks=true")

@@ -12,13 +12,13 @@ from tests.engine_runs import rows, text_run
 
 
 def test_a_run_is_the_same_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("tokenizer=byte", "head.tied=true", "objective.label_smoothing=0.1", "objective.z_loss=1e-3")
-    plain = text_run(tmp_path / "plain", *words, "trainer.log_every=1", "trainer.accumulate=2")
+    overrides = ("tokenizer=byte", "head.tied=true", "objective.label_smoothing=0.1", "objective.z_loss=1e-3")
+    plain = text_run(tmp_path / "plain", *overrides, "trainer.log_every=1", "trainer.accumulate=2")
     calls = []
     real = _classes.chunked_cross_entropy
     monkeypatch.setattr(_classes, "chunked_cross_entropy", lambda *a, **k: calls.append(1) or real(*a, **k))
     monkeypatch.setattr(projection, "LOGITS", 2_000)
-    chunked = text_run(tmp_path / "chunked", *words, "trainer.log_every=1", "trainer.accumulate=2")
+    chunked = text_run(tmp_path / "chunked", *overrides, "trainer.log_every=1", "trainer.accumulate=2")
     assert len(calls) == 10  # five steps of two micro-batches, and no evaluation
     for left, right in zip(rows(chunked), rows(plain), strict=True):
         assert left == pytest.approx(right, rel=1e-5)

@@ -20,19 +20,19 @@ from tests.report.report_runs import DIRECTIONS
 from tests.tiny import TEXT
 
 
-def text_plan(*words: str) -> build.Components:
-    return build.Components(compose([*TEXT, "tokenizer=byte", *words]).config)
+def text_plan(*overrides: str) -> build.Components:
+    return build.Components(compose([*TEXT, "tokenizer=byte", *overrides]).config)
 
 
 @pytest.mark.parametrize("objective", [Classify(), NextToken()])
 def test_every_metric_says_which_way_is_better(objective: Classify | NextToken) -> None:
     split = SimpleNamespace(bytes_per_token=2.0)
-    found = objective.directions(split)
-    assert found.keys() == objective.metrics(split).keys()
+    result = objective.directions(split)
+    assert result.keys() == objective.metrics(split).keys()
     name, mode = objective.best()
-    assert found[name] == mode
-    assert found["loss"] == "min"
-    assert found["accuracy"] == "max"
+    assert result[name] == mode
+    assert result["loss"] == "min"
+    assert result["accuracy"] == "max"
 
 
 def test_a_metric_that_declares_nothing_is_left_out_unless_it_chooses() -> None:
@@ -55,12 +55,12 @@ def test_a_run_records_directions_and_what_chose_it(tmp_path: Path) -> None:
 def test_bytes_of_cache_are_those_of_keys_and_values(kv_heads: int) -> None:
     plan = text_plan(f"token_mixer.num_kv_heads={kv_heads}", "model.dim=32", "model.heads=4", "model.depth=3")
     model = plan.model(0).train()
-    found = decoding(model)
+    result = decoding(model)
     # 3 layers, keys and values, 4 bytes a number
-    assert found["cache_bytes_per_token"] == 3 * 2 * kv_heads * 8 * 4
+    assert result["cache_bytes_per_token"] == 3 * 2 * kv_heads * 8 * 4
     tokens = min(64, plan.tokens().max_len - 1)
-    assert found["cache_bytes"] == tokens * found["cache_bytes_per_token"]
-    assert found["decode_tokens_per_second"] > 0
+    assert result["cache_bytes"] == tokens * result["cache_bytes_per_token"]
+    assert result["decode_tokens_per_second"] > 0
     assert model.training
 
 
@@ -80,11 +80,11 @@ def test_a_broken_decoder_is_no_decoder_without_a_cache(monkeypatch: pytest.Monk
 
 def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path) -> None:
     """Counted by hand at the width to which the first batch is padded; a longer task costs more."""
-    words = ("data=listops", "tokenizer=symbols", "objective=classify", "head=mean_pool")
+    overrides = ("data=listops", "tokenizer=symbols", "objective=classify", "head=mean_pool")
     small = ("data.samples=64", "data.eval_samples=8", "data.batch_size=32", "model.dim=8", "model.depth=1")
     for length in (16, 48):
-        summary = run(tmp_path, *words, *small, f"data.length={length}", "trainer.max_steps=1").summary()
-        plan = build.Components(compose([*words, *small, f"data.length={length}"]).config)
+        summary = run(tmp_path, *overrides, *small, f"data.length={length}", "trainer.max_steps=1").summary()
+        plan = build.Components(compose([*overrides, *small, f"data.length={length}"]).config)
         batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(32), None)
         depth, width = plan.node("model").depth, batch.inputs.shape[1]
         assert width > 0.7 * length
@@ -99,10 +99,10 @@ def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> Non
     own = "from blockyard.engine.system.peak_memory import resident_peak; print(resident_peak())"
     large = "held = b'1' * 600_000_000"
     held = f"import subprocess, sys; {large}; subprocess.run([sys.executable, '-c', {own!r}], check=True)"
-    said = [
+    peaks = [
         int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for code in (own, held, f"{large}; del held; {own}")
     ]
-    assert 5e6 < said[0] < 2e8
-    assert said[1] < said[0] + 1e8
-    assert said[2] > 6e8
+    assert 5e6 < peaks[0] < 2e8
+    assert peaks[1] < peaks[0] + 1e8
+    assert peaks[2] > 6e8

@@ -19,19 +19,19 @@ STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 @pytest.mark.parametrize("kv", [4, 1])
 def test_flops_are_those_of_the_formula(kv: int, tmp_path: Path) -> None:
     dim, depth, heads, side, classes, expansion = 64, 3, 4, 4, 10, 4
-    words = (f"model.dim={dim}", f"model.depth={depth}", f"model.heads={heads}", f"token_mixer.num_kv_heads={kv}")
+    overrides = (f"model.dim={dim}", f"model.depth={depth}", f"model.heads={heads}", f"token_mixer.num_kv_heads={kv}")
     more = (f"tokenizer.size={8 // side}", "channel_mixer=mlp", f"channel_mixer.expansion={expansion}")
-    made = build.Components(config(tmp_path, *STILL, *words, *more)[0])
-    batch = made.data.load(made.tokenizer).train.batch(torch.arange(2), None)
-    found = cost_card.flops_per_sample(made.model(0), made.objective, batch)
+    components = build.Components(config(tmp_path, *STILL, *overrides, *more)[0])
+    batch = components.data.load(components.tokenizer).train.batch(torch.arange(2), None)
+    flops = cost_card.flops_per_sample(components.model(0), components.objective, batch)
     tokens, patch = side * side, (8 // side) ** 2
     projections = dim * (dim + 2 * dim * kv // heads) + dim * dim + 2 * expansion * dim * dim
     attention = 2 * tokens * tokens * dim
     forward = 2 * (tokens * patch * dim + depth * (tokens * projections + attention) + dim * classes)
-    assert found["forward"] == forward
+    assert flops["forward"] == forward
     # Backward is twice each matmul, but nothing flows into the image; attention takes 5 matmuls to 2.
     backward = 2 * forward - 2 * tokens * patch * dim + depth * attention
-    assert found["training"] == forward + backward
+    assert flops["training"] == forward + backward
 
 
 @pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])

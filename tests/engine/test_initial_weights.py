@@ -31,25 +31,25 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("source"), *steps(20, 10))
 
 
-def taken(made: RunFolder) -> dict[str, torch.Tensor]:
-    return dict(read_weights(find_source(str(made.path), which="last")).tensors)
+def taken(run_folder: RunFolder) -> dict[str, torch.Tensor]:
+    return dict(read_weights(find_source(str(run_folder.path), which="last")).tensors)
 
 
-def changed(made: RunFolder, source: RunFolder) -> set[str]:
+def changed(run_folder: RunFolder, source: RunFolder) -> set[str]:
     """The tensors of a run that are not those of the best weights of its source."""
     before = read_weights(find_source(str(source.path))).tensors
-    return {name for name, tensor in taken(made).items() if not torch.equal(tensor, before[name])}
+    return {name for name, tensor in taken(run_folder).items() if not torch.equal(tensor, before[name])}
 
 
 def test_frozen_parts_keep_the_bits_of_the_source_and_the_rest_is_trained(tmp_path: Path, source: RunFolder) -> None:
-    made = run(tmp_path, *SHORT, f"init.from={source.path}", *FROZEN)
-    assert changed(made, source) == {"head.proj.weight", "head.proj.bias"}
-    facts = made.facts()["init"]
+    run_folder = run(tmp_path, *SHORT, f"init.from={source.path}", *FROZEN)
+    assert changed(run_folder, source) == {"head.proj.weight", "head.proj.bias"}
+    facts = run_folder.facts()["init"]
     assert facts["from"] == str(source.path)
     assert facts["sha256"] == read_weights(find_source(str(source.path))).sha256
     assert set(facts["taken"]) == taken(source).keys()
     assert facts["parameters"]["trainable"] == 16 * 10 + 10 < facts["parameters"]["total"]
-    assert made.summary()["parameters"] == facts["parameters"]
+    assert run_folder.summary()["parameters"] == facts["parameters"]
 
 
 def test_a_head_of_another_task_is_drawn_from_the_seed(tmp_path: Path, source: RunFolder) -> None:
@@ -72,17 +72,17 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(
 ) -> None:
     own = tmp_path / "source" / source.path.parent.name / "s0"
     shutil.copytree(source.path, own)
-    words = (*SHORT, f"init.from={own}", *overrides)
-    whole = run(tmp_path / "whole", *words)
+    arguments = (*SHORT, f"init.from={own}", *overrides)
+    whole = run(tmp_path / "whole", *arguments)
     for step in kills:
-        assert killed_at(step, tmp_path / "killed", *words) == -signal.SIGKILL
-    plain, choices = config(tmp_path / "killed", *words)
+        assert killed_at(step, tmp_path / "killed", *arguments) == -signal.SIGKILL
+    plain, choices = config(tmp_path / "killed", *arguments)
     (path,) = (tmp_path / "killed").glob("*/s0")
     shutil.rmtree(own)  # a run that has begun needs its source no more
     from blockyard.runs.start import create_run
 
-    with create_run(plain, command=["test"], choices=choices) as made:
-        assert train(made, resume=True) == 0
+    with create_run(plain, command=["test"], choices=choices) as run_folder:
+        assert train(run_folder, resume=True) == 0
     assert_same_bits(RunFolder.open(path), whole)
     assert not Path(own).exists()
 
@@ -109,35 +109,35 @@ def test_layers_are_trained_from_their_steps_on(
 
 def test_a_schedule_that_reaches_beyond_the_run_is_refused(tmp_path: Path, source: RunFolder) -> None:
     late = folder(tmp_path, *SHORT, f"init.from={source.path}", *FROZEN, "init.unfreeze_at=12")
-    with late as made, pytest.raises(UserError, match="from step 12 on, and the run has 12"):
-        train(made)
-    assert made.status.state == "queued"
+    with late as run_folder, pytest.raises(UserError, match="from step 12 on, and the run has 12"):
+        train(run_folder)
+    assert run_folder.status.state == "queued"
 
 
 def test_lora_trains_additions_and_the_head_and_merges(tmp_path: Path, source: RunFolder) -> None:
-    made = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
-    saved = state(made, "best.ckpt")
+    run_folder = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
+    saved = state(run_folder, "best.ckpt")
     before = read_weights(find_source(str(source.path))).tensors
     originals = [name for name in saved if name.endswith(".parametrizations.weight.original")]
     assert originals
     for name in originals:
         plain = name.removeprefix("model.").replace(".parametrizations.weight.original", ".weight")
         assert torch.equal(saved[name], before[plain])
-        assert not torch.equal(taken(made)[plain], before[plain])  # what a run starts from is merged
-    loaded = load(made.path)
+        assert not torch.equal(taken(run_folder)[plain], before[plain])  # what a run starts from is merged
+    loaded = load(run_folder.path)
     for name, tensor in merged_state_dict(loaded.model).items():
-        torch.testing.assert_close(tensor, read_weights(find_source(str(made.path))).tensors[name])
+        torch.testing.assert_close(tensor, read_weights(find_source(str(run_folder.path))).tensors[name])
     trained = {name for name, p in loaded.model.named_parameters() if p.requires_grad}
     assert all(".parametrizations.weight.0." in name or name.startswith("head.") for name in trained)
-    assert made.facts()["init"]["parameters"]["trainable"] == sum(
+    assert run_folder.facts()["init"]["parameters"]["trainable"] == sum(
         p.numel() for p in loaded.model.parameters() if p.requires_grad
     )
 
 
 def test_an_export_has_the_additions_in_its_weights_and_is_a_source(tmp_path: Path, source: RunFolder) -> None:
-    made = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
-    expected = read_weights(find_source(str(made.path))).tensors
-    export_weights(load(made.path), tmp_path / "exported", kind="safetensors")
+    run_folder = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
+    expected = read_weights(find_source(str(run_folder.path))).tensors
+    export_weights(load(run_folder.path), tmp_path / "exported", kind="safetensors")
     loaded = load(tmp_path / "exported")
     assert "init" not in loaded.config
     assert loaded.model.state_dict().keys() == expected.keys()
@@ -150,19 +150,19 @@ def test_an_export_has_the_additions_in_its_weights_and_is_a_source(tmp_path: Pa
 def test_weights_that_changed_after_the_config_was_made_are_refused(tmp_path: Path, source: RunFolder) -> None:
     own = tmp_path / "source" / source.path.parent.name / "s0"
     shutil.copytree(source.path, own)
-    with folder(tmp_path / "runs", *SHORT, f"init.from={own}") as made:
+    with folder(tmp_path / "runs", *SHORT, f"init.from={own}") as run_folder:
         shutil.copy(own / "checkpoints" / "previous.ckpt", own / "checkpoints" / "best.ckpt")
         with pytest.raises(UserError, match="are not those that the config names"):
-            train(made)
+            train(run_folder)
 
 
 def test_token_ids_mean_what_they_meant_to_the_source(tmp_path: Path) -> None:
     bpe = ("tokenizer=bpe", "tokenizer.vocab_size=300", "trainer.max_steps=2", "trainer.eval_every=2")
     source = run(tmp_path, *bpe, base=TEXT)
-    made = run(tmp_path, *bpe, "data.context=12", f"init.from={source.path}", base=TEXT)
-    one, two = ((each.path / "tokenizer.json").read_bytes() for each in (source, made))
+    run_folder = run(tmp_path, *bpe, "data.context=12", f"init.from={source.path}", base=TEXT)
+    one, two = ((each.path / "tokenizer.json").read_bytes() for each in (source, run_folder))
     assert one == two
-    assert not [name for name in made.facts()["init"]["outside"] if name.startswith("head")]
+    assert not [name for name in run_folder.facts()["init"]["outside"] if name.startswith("head")]
 
 
 def test_a_run_from_nothing_records_nothing(tmp_path: Path) -> None:

@@ -19,23 +19,23 @@ COLUMNS = ("f1_score", "auroc", "calibration_error")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("named"), NAMES, *SHORT)
 
 
-def test_they_are_measured_on_validation_and_test(made: RunFolder) -> None:
-    summary = made.summary()
+def test_they_are_measured_on_validation_and_test(run_folder: RunFolder) -> None:
+    summary = run_folder.summary()
     for name in COLUMNS:
-        assert all(f"val/{name}" in row for row in rows(made) if "val/loss" in row)
+        assert all(f"val/{name}" in row for row in rows(run_folder) if "val/loss" in row)
         assert f"test/{name}" in summary["metrics"]
     assert summary["directions"]["test/calibration_error"] == "min"
 
 
-def test_a_finished_run_is_evaluated_with_others(made: RunFolder, tmp_path: Path) -> None:
+def test_a_finished_run_is_evaluated_with_others(run_folder: RunFolder, tmp_path: Path) -> None:
     plain = run(tmp_path, *SHORT)
-    assert plain.identity != made.identity
+    assert plain.identity != run_folder.identity
     later = evaluate(plain.path, metrics=["F1Score", "AUROC", "CalibrationError"])
-    expected = {name: value for name, value in made.summary()["metrics"].items() if name in later}
+    expected = {name: value for name, value in run_folder.summary()["metrics"].items() if name in later}
     assert later == pytest.approx(expected)
     assert set(later) > {f"test/{name}" for name in COLUMNS}
     with pytest.raises(UserError, match=r"did you mean F1Score"):
@@ -49,8 +49,8 @@ def test_a_sweep_may_ask_for_one(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_two_processes_have_the_values_of_one(tmp_path: Path) -> None:
-    words = (NAMES, "callbacks.ema._target_=blockyard.engine.callbacks.ema.EMA", "callbacks.ema.decay=0.5", *SHORT)
-    both, one = trained(tmp_path / "two", "ddp", *words), trained(tmp_path / "one", "cpu", *words)
+    overrides = (NAMES, "callbacks.ema._target_=blockyard.engine.callbacks.ema.EMA", "callbacks.ema.decay=0.5", *SHORT)
+    both, one = trained(tmp_path / "two", "ddp", *overrides), trained(tmp_path / "one", "cpu", *overrides)
     for ours, theirs in zip(rows(both), rows(one), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
     assert {f"val/{name}@ema" for name in COLUMNS} <= rows(both)[-1].keys()

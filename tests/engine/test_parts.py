@@ -38,11 +38,11 @@ LINES = ("tokenizer=byte", "position=rope", "data.batch_size=8", "callbacks=defa
 
 @pytest.mark.parametrize("rows_of", ["data.sample=line", "data.packed=true"])
 def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp_path: Path, rows_of: str) -> None:
-    words = (*LINES, "trainer.log_every=1", rows_of)
-    whole = rows(text_run(tmp_path / "whole", *words))
-    pieces = rows(text_run(tmp_path / "pieces", *words, "trainer.accumulate=4"))
-    assert len(whole) == len(pieces) >= 5
-    for left, right in zip(pieces, whole, strict=True):
+    overrides = (*LINES, "trainer.log_every=1", rows_of)
+    whole = rows(text_run(tmp_path / "whole", *overrides))
+    accumulated = rows(text_run(tmp_path / "pieces", *overrides, "trainer.accumulate=4"))
+    assert len(whole) == len(accumulated) >= 5
+    for left, right in zip(accumulated, whole, strict=True):
         assert left == pytest.approx(right, rel=1e-3)
 
 
@@ -50,11 +50,11 @@ def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.M
     """The planted bug: every piece's mean counts alike, however little it asks for."""
     whole = rows(text_run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
     monkeypatch.setattr(Objective, "count", lambda self, batch: len(batch))
-    pieces = rows(
+    accumulated = rows(
         text_run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
     )
     with pytest.raises(AssertionError):
-        assert pieces[0] == pytest.approx(whole[0], rel=1e-3)
+        assert accumulated[0] == pytest.approx(whole[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("weight", [torch.tensor(0.0), None])
@@ -79,11 +79,11 @@ def test_a_batch_or_a_piece_that_asks_for_nothing_counts_for_nothing(
 
 
 def test_accumulated_pieces_make_the_update_of_the_whole_batch(tmp_path: Path, still: RunFolder) -> None:
-    pieces = run(tmp_path, *STILL, "trainer.accumulate=4")
-    ours, theirs = state(pieces), state(still)
+    accumulated = run(tmp_path, *STILL, "trainer.accumulate=4")
+    ours, theirs = state(accumulated), state(still)
     for key in ours:
         torch.testing.assert_close(ours[key], theirs[key], rtol=1e-3, atol=1e-5, msg=key)
-    for left, right in zip(rows(pieces), rows(still), strict=True):
+    for left, right in zip(rows(accumulated), rows(still), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
 
 
@@ -112,20 +112,22 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
         seen.append((float(self.step.norm), float(after)))
 
     monkeypatch.setattr(Learner, "configure_gradient_clipping", watched)
-    word = "null" if largest is None else str(largest)
-    made = run(tmp_path, *STILL, f"trainer.gradient_clip={word}", "callbacks=default", "callbacks.progress.bar=false")
+    clip = "null" if largest is None else str(largest)
+    run_folder = run(
+        tmp_path, *STILL, f"trainer.gradient_clip={clip}", "callbacks=default", "callbacks.progress.bar=false"
+    )
     assert len(seen) == 12
     for before, after in seen:
         assert before > 0.05
         assert after == pytest.approx(before if largest is None else largest, rel=1e-3)
-    assert [row["train/grad_norm"] for row in rows(made)] == pytest.approx([seen[n - 1][0] for n in (4, 8, 12)])
-    assert all(row["lr"] > 0 for row in rows(made))
+    assert [row["train/grad_norm"] for row in rows(run_folder)] == pytest.approx([seen[n - 1][0] for n in (4, 8, 12)])
+    assert all(row["lr"] > 0 for row in rows(run_folder))
 
 
 def test_auto_precision_is_fp32_on_a_cpu_and_recorded(tmp_path: Path) -> None:
-    made = run(tmp_path, *STILL, "trainer.precision=auto", "trainer.max_steps=2")
-    recorded = json.loads((made.path / "summary.json").read_text())["precision"]
-    assert recorded == made.facts()["precision"]
+    run_folder = run(tmp_path, *STILL, "trainer.precision=auto", "trainer.max_steps=2")
+    recorded = json.loads((run_folder.path / "summary.json").read_text())["precision"]
+    assert recorded == run_folder.facts()["precision"]
     assert recorded["precision"] == "32"
     assert recorded["why"] == "auto is 32 on a CPU"
 
@@ -136,10 +138,10 @@ def test_a_gpu_takes_bf16(still: RunFolder, tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path) -> None:
-    with folder(tmp_path, "trainer.precision=auto") as made:
+    with folder(tmp_path, "trainer.precision=auto") as run_folder:
         earlier = {"asked": "auto", "precision": "bf16-mixed", "why": "timed on this CPU"}
-        made.add_facts({"precision": earlier})
-        assert setup_model._precision(made, TrainerPlan(), torch.device("cpu")) == earlier
+        run_folder.add_facts({"precision": earlier})
+        assert setup_model._precision(run_folder, TrainerPlan(), torch.device("cpu")) == earlier
 
 
 def test_torchs_own_counter_leaves_the_cpus_flash_kernel_out(plan: build.Components) -> None:
@@ -180,8 +182,8 @@ def test_eval_gives_the_figures_of_the_run(still: RunFolder) -> None:
     from blockyard.evaluate.api import evaluate
 
     summary = json.loads((still.path / "summary.json").read_text())
-    found = evaluate(still.path, split="test") | evaluate(still.path, split="validation")
-    assert found == summary["metrics"]
+    result = evaluate(still.path, split="test") | evaluate(still.path, split="validation")
+    assert result == summary["metrics"]
 
 
 @pytest.mark.parametrize("bar", [True, False])
@@ -214,15 +216,15 @@ def test_progress_shows_loss_speed_and_time_left(capsys: pytest.CaptureFixture[s
 def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> None:
     from blockyard.engine.callbacks.early_stopping import EarlyStopping
 
-    asked = (plan.data, plan.objective, plan.node("model"))  # batches of 64
-    assert TrainerPlan(accumulate=4, devices=2).problems(*asked) == []
-    (of_one_length,) = TrainerPlan(group=4).problems(*asked)
+    components = (plan.data, plan.objective, plan.node("model"))  # batches of 64
+    assert TrainerPlan(accumulate=4, devices=2).problems(*components) == []
+    (of_one_length,) = TrainerPlan(group=4).problems(*components)
     assert "trainer.group=4 sorts samples by length, and all samples of this data are of one length" in of_one_length
-    (said,) = TrainerPlan(accumulate=3).problems(*asked)
-    assert "data.batch_size=64" in said
-    assert "a multiple of 3" in said
-    assert any("eval_batch_size" in line for line in TrainerPlan(devices=3).problems(*asked))
-    assert EarlyStopping().problems(*asked) == []
-    assert EarlyStopping(monitor="val/loss", mode="min").problems(*asked) == []
-    (said,) = EarlyStopping(monitor="perplexity", mode="min").problems(*asked)
-    assert "unknown metric; the objective has accuracy, loss" in said
+    (message,) = TrainerPlan(accumulate=3).problems(*components)
+    assert "data.batch_size=64" in message
+    assert "a multiple of 3" in message
+    assert any("eval_batch_size" in line for line in TrainerPlan(devices=3).problems(*components))
+    assert EarlyStopping().problems(*components) == []
+    assert EarlyStopping(monitor="val/loss", mode="min").problems(*components) == []
+    (message,) = EarlyStopping(monitor="perplexity", mode="min").problems(*components)
+    assert "unknown metric; the objective has accuracy, loss" in message

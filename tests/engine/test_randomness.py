@@ -11,8 +11,8 @@ from blockyard.ops import rng
 def test_reseeding_depends_on_every_word() -> None:
     cpu = torch.device("cpu")
 
-    def draw(*words: object) -> float:
-        randomness.reseed(cpu, *words)
+    def draw(*keys: object) -> float:
+        randomness.reseed(cpu, *keys)
         return float(torch.rand(()))
 
     base = draw(0, "train", 5, 0)

@@ -36,13 +36,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_a_run_killed_at_any_step_ends_with_the_same_bits(
     tmp_path: Path, undisturbed: RunFolder, workers: int, steps: list[int]
 ) -> None:
-    words = (*MORE, f"trainer.num_workers={workers}")
+    overrides = (*MORE, f"trainer.num_workers={workers}")
     for step in steps:
-        assert killed_at(step, tmp_path, *words) == -signal.SIGKILL
+        assert killed_at(step, tmp_path, *overrides) == -signal.SIGKILL
         assert RunFolder.open(next(tmp_path.glob("*/s0"))).status.state == "interrupted"
-    made = run(tmp_path, *words)
-    assert made.status.state == "done"
-    assert_same_bits(made, undisturbed)
+    run_folder = run(tmp_path, *overrides)
+    assert run_folder.status.state == "done"
+    assert_same_bits(run_folder, undisturbed)
 
 
 SOUND = (
@@ -55,10 +55,10 @@ SOUND = (
 @pytest.mark.parametrize("objective", ["ctc", "masked_contrast", "quantized_contrast"])
 def test_a_killed_run_on_sounds_ends_with_the_same_bits(tmp_path: Path, objective: str) -> None:
     """With batches by length, masks that are drawn and spans that are hidden."""
-    words = (*SOUND, f"objective={objective}", *(["head=contrast"] if objective == "quantized_contrast" else []))
-    whole = run(tmp_path / "whole", *words)
-    assert killed_at(5, tmp_path / "killed", *words) == -signal.SIGKILL
-    assert_same_bits(run(tmp_path / "killed", *words), whole)
+    overrides = (*SOUND, f"objective={objective}", *(["head=contrast"] if objective == "quantized_contrast" else []))
+    whole = run(tmp_path / "whole", *overrides)
+    assert killed_at(5, tmp_path / "killed", *overrides) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *overrides), whole)
 
 
 def test_rows_that_were_logged_after_the_last_checkpoint_are_logged_again(
@@ -140,14 +140,14 @@ def test_a_signal_saves_the_step_it_strikes_in_and_the_run_goes_on(
     tmp_path: Path, undisturbed: RunFolder, signum: int, code: int
 ) -> None:
     assert killed_at(12, tmp_path, *MORE, signum=signum) == code
-    made = folder(tmp_path, *MORE)
-    with made:
-        assert made.resumes
+    run_folder = folder(tmp_path, *MORE)
+    with run_folder:
+        assert run_folder.resumes
         # The signal came in the 13th update, which was finished and saved.
-        assert state(made).keys() == state(undisturbed).keys()
+        assert state(run_folder).keys() == state(undisturbed).keys()
         from blockyard.runs.checkpoint import newest_good
 
-        assert newest_good(made.checkpoints).step == 13
+        assert newest_good(run_folder.checkpoints).step == 13
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
 
 
@@ -169,10 +169,10 @@ def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: 
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 143
-    made = folder(tmp_path, *MORE)
-    with made:
-        assert made.resumes
-        assert made.status.step == 8
+    run_folder = folder(tmp_path, *MORE)
+    with run_folder:
+        assert run_folder.resumes
+        assert run_folder.status.step == 8
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
 
 
@@ -190,9 +190,9 @@ def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summ
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 143
-    made = run(tmp_path, *MORE)
-    summary = json.loads((made.path / "summary.json").read_text())
-    assert summary["steps"] == made.status.step == 30
+    run_folder = run(tmp_path, *MORE)
+    summary = json.loads((run_folder.path / "summary.json").read_text())
+    assert summary["steps"] == run_folder.status.step == 30
     assert summary["final"]["step"] == 30
     for key in ("step_seconds", "seconds_to_first_step", "seconds"):
         assert summary[key] > 0
@@ -204,8 +204,8 @@ def test_a_damaged_last_checkpoint_is_told_and_the_one_before_goes_on(
     tmp_path: Path, undisturbed: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert killed_at(20, tmp_path, *MORE) == -signal.SIGKILL
-    found = next(tmp_path.glob("*/s0/checkpoints/last.ckpt"))
-    found.write_bytes(found.read_bytes()[:-2000])
+    path = next(tmp_path.glob("*/s0/checkpoints/last.ckpt"))
+    path.write_bytes(path.read_bytes()[:-2000])
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
     assert "last.ckpt cannot be used" in caplog.text
 
@@ -218,22 +218,22 @@ def test_a_random_stream_left_alone_is_caught(
 
     monkeypatch.setattr(loop, "reseed", lambda *_: None)
     assert killed_at(10, tmp_path, *MORE) == -signal.SIGKILL
-    made = run(tmp_path, *MORE)
+    run_folder = run(tmp_path, *MORE)
     with pytest.raises(AssertionError):
-        assert_same_bits(made, undisturbed)
+        assert_same_bits(run_folder, undisturbed)
 
 
 def test_callbacks_of_a_resumed_run_see_the_best_so_far(tmp_path: Path) -> None:
-    words = (*MORE, "callbacks.best._target_=tests.engine.callbacks.best_so_far.BestSoFar", "allow=[tests]")
-    words = (*words, "trainer.log_every=1", "trainer.max_steps=14")
-    whole = run(tmp_path / "whole", *words)
-    assert killed_at(10, tmp_path / "killed", *words) == -signal.SIGKILL
-    assert_same_bits(run(tmp_path / "killed", *words), whole)
+    overrides = (*MORE, "callbacks.best._target_=tests.engine.callbacks.best_so_far.BestSoFar", "allow=[tests]")
+    overrides = (*overrides, "trainer.log_every=1", "trainer.max_steps=14")
+    whole = run(tmp_path / "whole", *overrides)
+    assert killed_at(10, tmp_path / "killed", *overrides) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *overrides), whole)
 
 
 def test_running_statistics_go_on_where_they_stood(tmp_path: Path) -> None:
     """Those of a batch norm; neither looking for kernels nor validating moves them."""
-    words = (*MORE, "norm=batch", "trainer.max_steps=12")
-    whole = run(tmp_path / "whole", *words)
-    assert killed_at(7, tmp_path / "killed", *words) == -signal.SIGKILL
-    assert_same_bits(run(tmp_path / "killed", *words), whole)
+    overrides = (*MORE, "norm=batch", "trainer.max_steps=12")
+    whole = run(tmp_path / "whole", *overrides)
+    assert killed_at(7, tmp_path / "killed", *overrides) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *overrides), whole)

@@ -41,11 +41,11 @@ def test_threads_are_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        made = run(tmp_path, *STILL, "trainer.max_steps=2")
+        run_folder = run(tmp_path, *STILL, "trainer.max_steps=2")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    recorded = made.facts()["threads"]
+    recorded = run_folder.facts()["threads"]
     assert recorded["threads"] == 1
     assert "GFLOPs a batch" in recorded["why"]
-    assert json.loads((made.path / "summary.json").read_text())["threads"] == 1
+    assert json.loads((run_folder.path / "summary.json").read_text())["threads"] == 1

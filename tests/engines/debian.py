@@ -20,8 +20,8 @@ def require_commands(commands: tuple[str, ...], packages: tuple[str, ...]) -> No
     if os.getuid() != 0 or shutil.which("apt-get") is None:
         pytest.skip(f"{needs}; they are installed only by root with apt-get")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for words in ((*_APT, *packages), ("apt-get", "update"), (*_APT, *packages)):
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900, check=False)
-        if words[1] == "install" and done.returncode == 0:
+    for arguments in ((*_APT, *packages), ("apt-get", "update"), (*_APT, *packages)):
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=900, check=False)
+        if arguments[1] == "install" and done.returncode == 0:
             return
     pytest.skip(f"{needs}; apt-get: {' '.join(done.stderr.split())[-300:]}")

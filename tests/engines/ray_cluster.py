@@ -116,16 +116,16 @@ class RayCluster:
             return ""
         return next((address for address, process in self._nodes.items() if process.pid in ancestors), "")
 
-    def ray(self, *words: str) -> list[str]:
+    def ray(self, *arguments: str) -> list[str]:
         """The command `ray`."""
-        return [self.python, "-m", "ray.scripts.scripts", *words]
+        return [self.python, "-m", "ray.scripts.scripts", *arguments]
 
     def _start(self, address: str, *options: str) -> None:
-        words = ["--node-ip-address", address, "--num-cpus", str(_CPUS), "--object-store-memory", "100000000"]
-        words += ["--disable-usage-stats"]
+        arguments = ["--node-ip-address", address, "--num-cpus", str(_CPUS), "--object-store-memory", "100000000"]
+        arguments += ["--disable-usage-stats"]
         with self._log_path(address).open("ab") as log:
             self._nodes[address] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *self.ray("start", "--block"), *words, *options],
+                ["setpriv", "--pdeathsig", "TERM", *self.ray("start", "--block"), *arguments, *options],
                 env=self.environment,
                 stdout=log,
                 stderr=log,

@@ -101,10 +101,10 @@ class SlurmCluster:
             self.command("scancel", *jobs)
             wait_for(lambda: not self.jobs(), 120)
 
-    def command(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """The output of one of SLURM's commands, empty where it fails."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=60, check=False, cwd=self.folder
+            arguments, env=self.environment, capture_output=True, text=True, timeout=60, check=False, cwd=self.folder
         )
         return done.stdout if done.returncode == 0 else ""
 

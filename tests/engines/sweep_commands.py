@@ -58,10 +58,10 @@ class Sweep:
 
     def start(self, *overrides: str) -> subprocess.Popen[bytes]:
         """Start the command; what it prints is appended to `log`."""
-        words = ["sweep", "q.yaml", f"outputs={self.outputs}", "--no-compare", *self.executor, *overrides]
+        arguments = ["sweep", "q.yaml", f"outputs={self.outputs}", "--no-compare", *self.executor, *overrides]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "blockyard", *words],
+                [sys.executable, "-m", "blockyard", *arguments],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -91,8 +91,8 @@ class Sweep:
     @property
     def runs(self) -> dict[str, Path]:
         """The run folders by name."""
-        found = sorted(self.outputs.glob("*/s*/config.yaml"))
-        return {str(path.parent.relative_to(self.outputs)): path.parent for path in found}
+        paths = sorted(self.outputs.glob("*/s*/config.yaml"))
+        return {str(path.parent.relative_to(self.outputs)): path.parent for path in paths}
 
     def until_training(self, *, but: Collection[Path] = ()) -> Path:
         """Wait until a run trains that is none of these; its folder."""
@@ -104,8 +104,8 @@ class Sweep:
 
     def training(self) -> list[Path]:
         """The runs that have logged steps and are not done."""
-        found = [path for path in self.runs.values() if (path / "metrics.csv").exists()]
-        return [path for path in found if read_json(path / "status.json")["state"] == "running"]
+        paths = [path for path in self.runs.values() if (path / "metrics.csv").exists()]
+        return [path for path in paths if read_json(path / "status.json")["state"] == "running"]
 
     def states(self) -> dict[str, str]:
         """The state of every run."""

@@ -35,18 +35,18 @@ def cluster_with_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray
 
 
 def on(cluster: RayCluster, folder: Path, **options: Any) -> Sweep:
-    words = ("executor=ray", f"executor.address={cluster.address}")
-    return Sweep(folder, *words, environment=cluster.environment, **options)
+    overrides = ("executor=ray", f"executor.address={cluster.address}")
+    return Sweep(folder, *overrides, environment=cluster.environment, **options)
 
 
 def workers(sweep: Sweep, cluster: RayCluster) -> dict[str, list[Path]]:
     """The runs that train at the moment, by the node that they train on."""
-    found: dict[str, list[Path]] = {HEAD: [], NODE: []}
+    paths: dict[str, list[Path]] = {HEAD: [], NODE: []}
     for path in sweep.training():
         note = holder(path) if held(path) else None
         if note is not None:
-            found.setdefault(cluster.node_of(int(str(note["pid"]))), []).append(path)
-    return found
+            paths.setdefault(cluster.node_of(int(str(note["pid"]))), []).append(path)
+    return paths
 
 
 def until_training(sweep: Sweep, cluster: RayCluster, node: str) -> list[Path]:
@@ -112,9 +112,9 @@ def test_a_job_that_is_submitted_from_outside(cluster: RayCluster, tmp_path: Pat
     sweep = on(cluster, tmp_path, seeds=1)
     address = f"http://{HEAD}:{cluster.dashboard_port}"
     command = [cluster.python, "-m", "blockyard", "sweep", str(tmp_path / "q.yaml"), "executor=ray"]
-    words = ["executor.address=auto", f"outputs={sweep.outputs}", "--no-compare"]
+    overrides = ["executor.address=auto", f"outputs={sweep.outputs}", "--no-compare"]
     done = subprocess.run(
-        [*cluster.ray("job", "submit", "--address", address, "--"), *command, *words],
+        [*cluster.ray("job", "submit", "--address", address, "--"), *command, *overrides],
         env=cluster.environment,
         cwd=tmp_path,
         capture_output=True,

@@ -37,8 +37,8 @@ def sweep(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Sweep]:
 
 
 def on(cluster: SlurmCluster, folder: Path, **options: Any) -> Sweep:
-    words = ("executor=slurm", "executor.cpus_per_task=1")
-    return Sweep(folder, *words, environment=cluster.environment, **({"seeds": 1} | options))
+    overrides = ("executor=slurm", "executor.cpus_per_task=1")
+    return Sweep(folder, *overrides, environment=cluster.environment, **({"seeds": 1} | options))
 
 
 def jobs_of(sweep: Sweep) -> dict[str, str]:

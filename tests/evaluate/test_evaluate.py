@@ -70,17 +70,17 @@ def test_a_text_that_changed_is_read_with_the_runs_vocabulary_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "book.txt").write_text("abc def ghi jkl. " * 400)
-    words = ("data=text_file", f"data.path={tmp_path / 'book.txt'}", "data.context=8", "tokenizer=char")
-    made = engine_runs.text_run(tmp_path / "out", *words)
-    before = evaluate(made.path)
-    assert before.items() <= made.summary()["metrics"].items()
+    overrides = ("data=text_file", f"data.path={tmp_path / 'book.txt'}", "data.context=8", "tokenizer=char")
+    run_folder = engine_runs.text_run(tmp_path / "out", *overrides)
+    before = evaluate(run_folder.path)
+    assert before.items() <= run_folder.summary()["metrics"].items()
     assert "the data is not" not in caplog.text
     (tmp_path / "book.txt").write_text("ABC def ghi jkl. " * 400)
-    assert evaluate(made.path) != before
+    assert evaluate(run_folder.path) != before
     assert "the data differs from what the run was trained on" in caplog.text
     (tmp_path / "book.txt").unlink()
     with pytest.raises(UserError, match=r"book\.txt"):
-        evaluate(made.path)
+        evaluate(run_folder.path)
 
 
 def test_bad_words_are_refused(image: RunFolder, tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_an_unfinished_run_is_judged_in_its_own_precision(
     copied = RunFolder.open(tmp_path / image.path.parent.name / "s0")
     (copied.path / "summary.json").unlink()
     copied.add_facts({"precision": {"asked": "auto", "precision": "bf16-mixed"}})
-    asked = []
-    monkeypatch.setattr(loop, "evaluate", lambda *_, precision, **__: asked.append(precision) or {})
+    precisions = []
+    monkeypatch.setattr(loop, "evaluate", lambda *_, precision, **__: precisions.append(precision) or {})
     evaluate(copied.path)
-    assert asked == ["bf16-mixed"]
+    assert precisions == ["bf16-mixed"]
 
 
 def test_a_damaged_tokenizer_is_said(tmp_path: Path) -> None:
-    made = engine_runs.text_run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
-    (made.path / "tokenizer.json").write_text('{"tokenizer": "{}", "vocabulary": 3}')
+    run_folder = engine_runs.text_run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
+    (run_folder.path / "tokenizer.json").write_text('{"tokenizer": "{}", "vocabulary": 3}')
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
-        evaluate(made.path)
+        evaluate(run_folder.path)

@@ -59,16 +59,16 @@ def by_hand(loaded: Loaded, history: Tensor) -> Tensor:
     split = loaded.data.load(loaded.tokenizer).test
     scaled = ((history - split.mean) / split.std).float()  # type: ignore[attr-defined]
     groups = [scaled] if loaded.config["data"]["channels"] == "together" else [c[:, None] for c in scaled.T]
-    made = []
+    predictions = []
     for group in groups:
         if loaded.config["objective"]["_target_"].endswith("Forecast"):
-            made.append(loaded.model(group[None])[0].reshape(HORIZON, -1))
+            predictions.append(loaded.model(group[None])[0].reshape(HORIZON, -1))
             continue
-        known = group
+        context = group
         for _ in range(2):  # patches of 4 steps
-            known = torch.cat([known, loaded.model(known[None, -HISTORY:])[0, -1].reshape(4, -1)])
-        made.append(known[HISTORY : HISTORY + HORIZON])
-    return torch.cat(made, 1).double() * split.std + split.mean  # type: ignore[attr-defined]
+            context = torch.cat([context, loaded.model(context[None, -HISTORY:])[0, -1].reshape(4, -1)])
+        predictions.append(context[HISTORY : HISTORY + HORIZON])
+    return torch.cat(predictions, 1).double() * split.std + split.mean  # type: ignore[attr-defined]
 
 
 def values(loaded: Loaded) -> Tensor:
@@ -76,40 +76,40 @@ def values(loaded: Loaded) -> Tensor:
 
 
 def test_the_last_window_has_its_forecast_and_its_truth(run: RunFolder) -> None:
-    made, loaded = forecast(run.path)
+    result, loaded = forecast(run.path)
     series = values(loaded)
-    torch.testing.assert_close(made.history, series[-HISTORY - HORIZON : -HORIZON], rtol=1e-5, atol=1e-4)
-    assert made.true is not None
-    torch.testing.assert_close(made.true, series[-HORIZON:], rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(made.forecast, by_hand(loaded, made.history), rtol=1e-4, atol=1e-3)
-    assert made.channels == ("a", "b")
+    torch.testing.assert_close(result.history, series[-HISTORY - HORIZON : -HORIZON], rtol=1e-5, atol=1e-4)
+    assert result.true is not None
+    torch.testing.assert_close(result.true, series[-HORIZON:], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(result.forecast, by_hand(loaded, result.history), rtol=1e-4, atol=1e-3)
+    assert result.channels == ("a", "b")
 
 
 def test_the_band_holds_its_share_of_the_validation_errors(run: RunFolder) -> None:
-    made, loaded = forecast(run.path, level=0.8)
+    result, loaded = forecast(run.path, level=0.8)
     series, validation = values(loaded), range(112, 128 - HORIZON + 1)  # the first step that each window predicts
     errors = torch.stack(
         [series[start : start + HORIZON] - by_hand(loaded, series[start - HISTORY : start]) for start in validation]
     ).numpy()
-    assert made.windows == len(errors)
+    assert result.windows == len(errors)
     expected = np.nanquantile(errors, [0.1, 0.9], axis=0)
-    np.testing.assert_allclose((made.low - made.forecast).numpy(), expected[0], rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose((made.high - made.forecast).numpy(), expected[1], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose((result.low - result.forecast).numpy(), expected[0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose((result.high - result.forecast).numpy(), expected[1], rtol=1e-3, atol=1e-3)
     wider, _ = forecast(run.path, level=0.99)
-    assert bool((wider.low <= made.low).all())
-    assert bool((wider.high >= made.high).all())
-    assert wider.coverage >= made.coverage
+    assert bool((wider.low <= result.low).all())
+    assert bool((wider.high >= result.high).all())
+    assert wider.coverage >= result.coverage
 
 
 def test_a_table_of_ones_own_is_continued(run: RunFolder, tmp_path: Path) -> None:
     path = table(tmp_path / "new rows.csv", rows=100)
-    made, loaded = forecast(run.path, path)
-    assert made.true is None
+    result, loaded = forecast(run.path, path)
+    assert result.true is None
     rows = np.genfromtxt(path, delimiter=",", skip_header=1)[-HISTORY:, 1:]
-    np.testing.assert_allclose(made.history.numpy(), rows)
-    torch.testing.assert_close(made.forecast, by_hand(loaded, torch.tensor(rows)), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(result.history.numpy(), rows)
+    torch.testing.assert_close(result.forecast, by_hand(loaded, torch.tensor(rows)), rtol=1e-4, atol=1e-3)
 
-    assert made.times == tuple(str(day) for day in range(100, 106))
+    assert result.times == tuple(str(day) for day in range(100, 106))
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_the_command_writes_a_table_and_a_picture(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["forecast", f"run={run.path}"]) == 0
-    made, _ = forecast(run.path)
+    result, _ = forecast(run.path)
     with (run.path / "forecast.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["step"], row["channel"]) for row in rows][:3] == [("1", "a"), ("1", "b"), ("2", "a")]
     assert [row["time"] for row in rows][::2] == [str(day) for day in range(154, 160)]
-    for row, expected in zip(rows, made.forecast.flatten().tolist(), strict=True):
+    for row, expected in zip(rows, result.forecast.flatten().tolist(), strict=True):
         assert float(row["forecast"]) == pytest.approx(expected, rel=1e-6)
         assert float(row["low"]) <= float(row["high"])
         assert row["true"]

@@ -64,25 +64,25 @@ def nats(model: nn.Module, factor: int) -> Tensor:
 @pytest.mark.parametrize("position", ["alibi", "rope", "none"])
 def test_figures_are_means_over_the_same_text(position: str) -> None:
     model = tiny(causal=True, position=position)
-    found = curve(model, 2, 4)
-    assert [each.factor for each in found.lengths] == [1, 2, 4]
-    assert found.tokens == 96
-    for each in found.lengths:
+    result = curve(model, 2, 4)
+    assert [each.factor for each in result.lengths] == [1, 2, 4]
+    assert result.tokens == 96
+    for each in result.lengths:
         costs = nats(model, each.factor)
         assert each.metrics["loss"] == pytest.approx(costs.mean().item(), rel=1e-5)
         assert each.by_position == pytest.approx(
             costs.unflatten(1, (each.factor, LENGTH)).mean((0, 2)).tolist(), rel=1e-5
         )
         assert each.tokens == LENGTH * each.factor
-    assert found.metrics()["test/loss@2x"] == found.lengths[1].metrics["loss"]
-    assert set(found.metrics()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
-    assert len({each.metrics["loss"] for each in found.lengths}) == 3
+    assert result.metrics()["test/loss@2x"] == result.lengths[1].metrics["loss"]
+    assert set(result.metrics()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
+    assert len({each.metrics["loss"] for each in result.lengths}) == 3
 
 
 def test_a_limit_keeps_the_text_the_same() -> None:
-    found = curve(tiny(causal=True, position="alibi"), 2, 4, limit=2)
-    assert found.tokens == 8 * LENGTH
-    assert not found.refused()
+    result = curve(tiny(causal=True, position="alibi"), 2, 4, limit=2)
+    assert result.tokens == 8 * LENGTH
+    assert not result.refused()
 
 
 BOUNDED = [name for name in choices("position") if node("position", name)[0].bounded]
@@ -90,10 +90,10 @@ BOUNDED = [name for name in choices("position") if node("position", name)[0].bou
 
 @pytest.mark.parametrize("position", BOUNDED)
 def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
-    found = curve(tiny(causal=True, position=position), 2)
+    result = curve(tiny(causal=True, position=position), 2)
     name = node("position", position)[0].__name__
-    assert found.refused()["test@2x"].startswith(f"position {name} supports 6 positions and the sequence has 12")
-    assert set(found.metrics()) == {
+    assert result.refused()["test@2x"].startswith(f"position {name} supports 6 positions and the sequence has 12")
+    assert set(result.metrics()) == {
         f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
     }
 
@@ -103,9 +103,9 @@ UNBOUNDED = [name for name in choices("position") if name not in BOUNDED and not
 
 @pytest.mark.parametrize("position", UNBOUNDED)
 def test_every_other_scheme_reads_longer_rows(position: str) -> None:
-    found = curve(tiny(causal=True, position=position), 2, 8)
-    assert not found.refused()
-    assert all(torch.isfinite(torch.tensor(each.by_position)).all() for each in found.lengths)
+    result = curve(tiny(causal=True, position=position), 2, 8)
+    assert not result.refused()
+    assert all(torch.isfinite(torch.tensor(each.by_position)).all() for each in result.lengths)
 
 
 STRETCHING = [
@@ -126,9 +126,9 @@ def test_stretched_rows_stay_causal(position: str, options: dict[str, str]) -> N
         longer = model(token_ids(1, LENGTH))
     assert (longer - before).abs().max() > 1e-6
     assert_close(model(token_ids(1, LENGTH)), before, rtol=0, atol=0)
-    found = curve(model, 2)
-    assert found.lengths[1].how == "positions 2 times closer"
-    assert found.lengths[0].how == "as in training"
+    result = curve(model, 2)
+    assert result.lengths[1].how == "positions 2 times closer"
+    assert result.lengths[0].how == "as in training"
 
 
 @pytest.mark.parametrize("factor", [2, 4])
@@ -171,10 +171,10 @@ PROBES = [
 @pytest.mark.parametrize(("data", "objective", "head"), PROBES)
 def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: str) -> None:
     """As many rows of the same part, with as much asked in each; at factor 1 the very rows there are."""
-    words = [f"data={data}", f"objective={objective}", f"head={head}", "tokenizer=symbols", "position=rope"]
+    overrides = [f"data={data}", f"objective={objective}", f"head={head}", "tokenizer=symbols", "position=rope"]
     sizes = ["data.length=32", "data.samples=40", "data.eval_samples=24", "model=decoder", "model.dim=16"]
     few = ["data.pairs=4"] * (data == "associative_recall")
-    plan = Components(compose([*words, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
+    plan = Components(compose([*overrides, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
     split = plan.data.load(plan.tokenizer).test
     order = torch.arange(24)
     first, same, long = (each.batch(order, None) for each in (split, split.at_length(24, 1), split.at_length(24, 4)))
@@ -187,15 +187,15 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
         assert long.lengths.min() >= 32
         assert long.lengths.max() <= 128
     model = plan.model(0).eval()
-    found = extrapolate(model, split, plan.objective, (4,), part="test", batch_size=8)
-    assert (found.sequences, found.redrawn, found.refused()) == (24, True, {})
+    result = extrapolate(model, split, plan.objective, (4,), part="test", batch_size=8)
+    assert (result.sequences, result.redrawn, result.refused()) == (24, True, {})
     with torch.no_grad():
         wanted = plan.objective.loss(model(long), long.target).item()
-    assert found.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
-    assert "24 sequences of the test split at every length, newly generated" in table(found.plain())
-    ElementTree.fromstring(picture(found.plain()))
-    asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
-    assert [place is not None for place in found.lengths[1].by_position] == (asked if objective == "answer" else [])
+    assert result.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
+    assert "24 sequences of the test split at every length, newly generated" in table(result.plain())
+    ElementTree.fromstring(picture(result.plain()))
+    expected = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
+    assert [place is not None for place in result.lengths[1].by_position] == (expected if objective == "answer" else [])
 
 
 def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +203,10 @@ def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny(causal=True, position="alibi")
     wanted = nats(model, 2).mean().item()
 
-    def overlapping(self: Windows, rows: int, factor: int) -> Windows:
-        made = Windows(self.stream, None, self.context * factor, 1.0)
-        made.batch = lambda order, key: Windows.batch(made, order // 2, key)
-        return made
+    def overlapping(self: Windows, count: int, factor: int) -> Windows:
+        windows = Windows(self.stream, None, self.context * factor, 1.0)
+        windows.batch = lambda order, key: Windows.batch(windows, order // 2, key)
+        return windows
 
     monkeypatch.setattr(Windows, "at_length", overlapping)
     assert curve(model, 2).lengths[1].metrics["loss"] != pytest.approx(wanted, rel=1e-5)
@@ -227,74 +227,74 @@ def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.Monke
 
 
 def test_pictures_and_tables_of_refused_lengths() -> None:
-    found = curve(tiny(causal=True, position="learned"), 2, 4).plain()
-    assert "refused: position Learned supports 6 positions" in table(found)
-    assert "position.beyond=interpolate" in table(found)
-    drawn = ElementTree.fromstring(picture(found))
+    result = curve(tiny(causal=True, position="learned"), 2, 4).plain()
+    assert "refused: position Learned supports 6 positions" in table(result)
+    assert "position.beyond=interpolate" in table(result)
+    drawn = ElementTree.fromstring(picture(result))
     assert [node.text for node in drawn.iter() if node.text == "refused"] == ["refused"] * 2
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A finished run that was judged at longer rows."""
-    words = (
+    overrides = (
         "tokenizer=char",
         "position=rope",
         "trainer.extrapolate=[2,4]",
         "trainer.limit_test=2",
         "data.eval_batch_size=16",
     )
-    return engine_runs.text_run(tmp_path_factory.mktemp("longer"), *words)
+    return engine_runs.text_run(tmp_path_factory.mktemp("longer"), *overrides)
 
 
-def test_a_run_records_its_curve(made: RunFolder) -> None:
-    summary = made.summary()
+def test_a_run_records_its_curve(run_folder: RunFolder) -> None:
+    summary = run_folder.summary()
     for part in ("val", "test"):
         for factor in (1, 2, 4):
             assert summary["metrics"][f"{part}/loss@{factor}x"] > 0
             assert summary["directions"][f"{part}/loss@{factor}x"] == "min"
             assert summary["directions"][f"{part}/accuracy@{factor}x"] == "max"
-        content = json.loads((made.path / f"extrapolation-{part}.json").read_text())
+        content = json.loads((run_folder.path / f"extrapolation-{part}.json").read_text())
         assert content["weights"] == summary["weights"]
         assert [each["factor"] for each in content["lengths"]] == [1, 2, 4]
-        ElementTree.parse(made.path / f"extrapolation-{part}.svg")
+        ElementTree.parse(run_folder.path / f"extrapolation-{part}.svg")
     assert summary["refused"] == {}
 
 
-def test_eval_gives_the_same_figures(made: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = evaluate_longer(made.path, [2, 4])
-    recorded = made.summary()["metrics"]
-    assert found.metrics() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
-    assert eval_verb([f"run={made.path}", "extrapolate=[2]", "split=validation"]) == 0
+def test_eval_gives_the_same_figures(run_folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    result, _ = evaluate_longer(run_folder.path, [2, 4])
+    recorded = run_folder.summary()["metrics"]
+    assert result.metrics() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
+    assert eval_verb([f"run={run_folder.path}", "extrapolate=[2]", "split=validation"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:3] == ["length", "tokens", "loss"]
     assert "of the val split at every length" in out
 
 
-def test_curves_of_changed_positions_lie_beside_the_runs_own(made: RunFolder) -> None:
-    own = (made.path / "extrapolation-test.json").read_text()
-    assert eval_verb([f"run={made.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]) == 0
-    content = json.loads((made.path / "extrapolation-test-base-500.0-scaling-yarn.json").read_text())
+def test_curves_of_changed_positions_lie_beside_the_runs_own(run_folder: RunFolder) -> None:
+    own = (run_folder.path / "extrapolation-test.json").read_text()
+    assert eval_verb([f"run={run_folder.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]) == 0
+    content = json.loads((run_folder.path / "extrapolation-test-base-500.0-scaling-yarn.json").read_text())
     assert content["position"] == {"base": 500.0, "scaling": "yarn"}
-    assert (made.path / "extrapolation-test.json").read_text() == own
+    assert (run_folder.path / "extrapolation-test.json").read_text() == own
 
 
-def test_eval_reads_positions_otherwise(made: RunFolder) -> None:
-    plain, _ = evaluate_longer(made.path, [2])
-    scaled, _ = evaluate_longer(made.path, [2], position={"scaling": "linear"})
+def test_eval_reads_positions_otherwise(run_folder: RunFolder) -> None:
+    plain, _ = evaluate_longer(run_folder.path, [2])
+    scaled, _ = evaluate_longer(run_folder.path, [2], position={"scaling": "linear"})
     assert scaled.lengths[0].metrics == plain.lengths[0].metrics
     assert scaled.lengths[1].metrics != plain.lengths[1].metrics
     assert scaled.lengths[1].how == "positions 2 times closer"
     with pytest.raises(UserError, match=r"position\.scalling: .*has no option 'scalling'"):
-        evaluate_longer(made.path, [2], position={"scalling": "linear"})
+        evaluate_longer(run_folder.path, [2], position={"scalling": "linear"})
 
 
-def test_bad_words_are_refused(made: RunFolder) -> None:
-    for word in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
+def test_bad_words_are_refused(run_folder: RunFolder) -> None:
+    for argument in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
         with pytest.raises(UserError, match=r"extrapolate=.*whole numbers >= 2"):
-            eval_verb([f"run={made.path}", word])
+            eval_verb([f"run={run_folder.path}", argument])
     with pytest.raises(UserError, match=r"position\.scaling=yarn: unknown option of eval"):
-        eval_verb([f"run={made.path}", "position.scaling=yarn"])
+        eval_verb([f"run={run_folder.path}", "position.scaling=yarn"])
 
 
 def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:
@@ -310,10 +310,10 @@ def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:
 
 
 def test_a_concatenated_position_and_a_tied_head_are_refused_by_a_rule() -> None:
-    words = ["experiment=gpt_code", "position=sinusoidal", "position.combine=concat"]
-    (issue,) = check(compose(words))
+    overrides = ["experiment=gpt_code", "position=sinusoidal", "position.combine=concat"]
+    (issue,) = check(compose(overrides))
     assert issue.key == "head with position"
-    assert not check(compose([*words, "head.tied=false"]))
+    assert not check(compose([*overrides, "head.tied=false"]))
 
 
 def test_runs_with_and_without_longer_rows_are_not_the_same_run() -> None:

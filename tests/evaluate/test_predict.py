@@ -21,7 +21,7 @@ from tests.tiny import ON_CPU, ONE_LAYER, steps
 
 pytestmark = pytest.mark.xdist_group("predict")  # its runs are made once
 
-TEXTS = [f"{word} {number}" for number in range(20) for word in ("buy gold now", "see you at lunch")]
+TEXTS = [f"{text} {number}" for number in range(20) for text in ("buy gold now", "see you at lunch")]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_lines_tables_and_texts_mean_the_same(table_run: RunFolder, tmp_path: Pa
     (tmp_path / "other.jsonl").write_text('{"words": "buy gold"}\n{"words": "see you"}\n')
     expected, _ = predict(table_run.path, ["buy gold", "see you"])
     for name, column in (("new.txt", None), ("new.csv", None), ("other.jsonl", "words")):
-        found, _ = predict(table_run.path, [str(tmp_path / name)], column=column)
-        assert found.inputs == expected.inputs
-        assert_close(found.probabilities, expected.probabilities)
+        result, _ = predict(table_run.path, [str(tmp_path / name)], column=column)
+        assert result.inputs == expected.inputs
+        assert_close(result.probabilities, expected.probabilities)
 
 
 def test_image_files_are_read_as_the_data_was(image_run: RunFolder, tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_what_cannot_be_read_is_refused(
         (image_run, "none.png"): "no file or folder none.png",
         (image_run, "column=body"): "reads images, not tables",
     }
-    for (each, word), message in cases.items():
-        inputs = [word, "x.png"] if word.startswith("column") else [word]
+    for (each, argument), message in cases.items():
+        inputs = [argument, "x.png"] if argument.startswith("column") else [argument]
         assert main(["predict", f"run={each.path}", *inputs]) == 2
         assert message in capsys.readouterr().err
 

@@ -27,9 +27,9 @@ def predicted(capsys: pytest.CaptureFixture[str], folder: Path, *inputs: str) ->
 
 def test_images_by_their_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_pictures(tmp_path, 60)
-    words = ("data=table", f"data.path={table}", "data.image=file", "data.size=8", "tokenizer=patch")
-    made = run(tmp_path, *SHORT, *words, base=())
-    rows = predicted(capsys, made.path, str(tmp_path / "0.png"), str(tmp_path / "1.png"))
+    overrides = ("data=table", f"data.path={table}", "data.image=file", "data.size=8", "tokenizer=patch")
+    run_folder = run(tmp_path, *SHORT, *overrides, base=())
+    rows = predicted(capsys, run_folder.path, str(tmp_path / "0.png"), str(tmp_path / "1.png"))
     assert [row["prediction"] for row in rows] == ["dark", "bright"]
     assert list(rows[0])[2:] == ["p(bright)", "p(dark)"]
 
@@ -39,26 +39,26 @@ def test_rows_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     names = np.array(["low", "high"])[np.arange(80) % 2]
     values = draws.normal(size=(80, 4)) + 3 * (names == "high")[:, None]
     np.savez(tmp_path / "x.npz", x=values, y=names)
-    made = run(tmp_path, *SHORT, "data=arrays", f"data.path={tmp_path / 'x.npz'}", *NUMBERS, base=())
+    run_folder = run(tmp_path, *SHORT, "data=arrays", f"data.path={tmp_path / 'x.npz'}", *NUMBERS, base=())
     np.save(tmp_path / "new.npy", np.array([[-1.0] * 4, [4.0] * 4]))
-    rows = predicted(capsys, made.path, str(tmp_path / "new.npy"))
-    assert [(row["input"], row["prediction"]) for row in rows] == [
+    predictions = predicted(capsys, run_folder.path, str(tmp_path / "new.npy"))
+    assert [(row["input"], row["prediction"]) for row in predictions] == [
         (f"{tmp_path / 'new.npy'}, row 0", "low"),
         (f"{tmp_path / 'new.npy'}, row 1", "high"),
     ]
     np.save(tmp_path / "wide.npy", np.zeros((2, 5)))
-    assert main(["predict", f"run={made.path}", str(tmp_path / "wide.npy")]) == 2
+    assert main(["predict", f"run={run_folder.path}", str(tmp_path / "wide.npy")]) == 2
     assert "rows of shape (5,)" in capsys.readouterr().err
 
 
 def test_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draws = np.random.default_rng(0)
     rows = [{"a": float(draws.normal() + 4 * (n % 2)), "b": n % 7, "label": ("no", "yes")[n % 2]} for n in range(80)]
-    words = ("data=table", f"data.path={write_rows(tmp_path / 'x.csv', rows)}", "data.columns=[a,b]", *NUMBERS)
-    made = run(tmp_path, *SHORT, *words, base=())
+    overrides = ("data=table", f"data.path={write_rows(tmp_path / 'x.csv', rows)}", "data.columns=[a,b]", *NUMBERS)
+    run_folder = run(tmp_path, *SHORT, *overrides, base=())
     new = write_rows(tmp_path / "new.csv", [{"b": 3, "a": -0.5}, {"b": "", "a": 4.5}])
-    assert [row["prediction"] for row in predicted(capsys, made.path, str(new))] == ["no", "yes"]
-    assert main(["predict", f"run={made.path}", str(write_rows(tmp_path / "y.csv", [{"a": "x", "b": 1}]))]) == 2
+    assert [row["prediction"] for row in predicted(capsys, run_folder.path, str(new))] == ["no", "yes"]
+    assert main(["predict", f"run={run_folder.path}", str(write_rows(tmp_path / "y.csv", [{"a": "x", "b": 1}]))]) == 2
     assert "line 2: a is not a number, such as 'x'" in capsys.readouterr().err
 
 
@@ -69,41 +69,47 @@ def test_values_in_the_units_of_the_data_also_after_the_data_moved(
     values = draws.normal(size=(80, 2))
     rows = [{"a": float(a), "b": float(b), "price": 500 + 100 * a, "age": -3 + 0.1 * b} for a, b in values]
     table = write_rows(tmp_path / "x.csv", rows)
-    words = ("data=table", f"data.path={table}", "data.columns=[a,b]", "data.target=[price,age]", "objective=regress")
-    made = run(tmp_path, *SHORT, *words, *NUMBERS, base=())
+    overrides = (
+        "data=table",
+        f"data.path={table}",
+        "data.columns=[a,b]",
+        "data.target=[price,age]",
+        "objective=regress",
+    )
+    run_folder = run(tmp_path, *SHORT, *overrides, *NUMBERS, base=())
     new = write_rows(tmp_path / "new.csv", [{"a": -1.0, "b": 0.0}, {"a": 1.0, "b": 2.0}])
-    found = predicted(capsys, made.path, str(new))
-    assert list(found[0]) == ["input", "price", "age"]
+    result = predicted(capsys, run_folder.path, str(new))
+    assert list(result[0]) == ["input", "price", "age"]
     # A line is learned roughly: half of the way from the mean, in units of the data.
-    assert float(found[0]["price"]) < 450 < 550 < float(found[1]["price"])
-    assert float(found[0]["age"]) < -2.9 < float(found[1]["age"])
-    assert main(["eval", f"run={made.path}"]) == 0
+    assert float(result[0]["price"]) < 450 < 550 < float(result[1]["price"])
+    assert float(result[0]["age"]) < -2.9 < float(result[1]["age"])
+    assert main(["eval", f"run={run_folder.path}"]) == 0
     before = capsys.readouterr().out
 
     (tmp_path / "moved").mkdir()
     moved = table.rename(tmp_path / "moved" / "y.csv")
-    assert main(["eval", f"run={made.path}"]) == 2
-    assert predicted(capsys, made.path, f"data.path={moved}", str(new)) == found
-    assert main(["eval", f"run={made.path}", f"data.path={moved}"]) == 0
+    assert main(["eval", f"run={run_folder.path}"]) == 2
+    assert predicted(capsys, run_folder.path, f"data.path={moved}", str(new)) == result
+    assert main(["eval", f"run={run_folder.path}", f"data.path={moved}"]) == 0
     assert capsys.readouterr().out == before
     assert "differs" not in caplog.text
     write_rows(moved, rows[::-1])
-    assert main(["eval", f"run={made.path}", f"data.path={moved}"]) == 0
+    assert main(["eval", f"run={run_folder.path}", f"data.path={moved}"]) == 0
     assert "the data differs from what the run was trained on" in caplog.text
     capsys.readouterr()
-    assert main(["eval", f"run={made.path}", f"data.splits={moved}"]) == 2
+    assert main(["eval", f"run={run_folder.path}", f"data.splits={moved}"]) == 2
     assert "data.splits: the data of" in capsys.readouterr().err
 
 
 def test_pairs_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"{n} men", "pair": ("sit", "run")[n % 2] + f" {n}", "label": n % 2} for n in range(80)]
     table = write_rows(tmp_path / "x.tsv", rows)
-    words = ("data=table", f"data.path={table}", "data.pair=pair", "tokenizer=byte", "data.context=24")
-    made = run(tmp_path, *SHORT, *words, base=())
+    overrides = ("data=table", f"data.path={table}", "data.pair=pair", "tokenizer=byte", "data.context=24")
+    run_folder = run(tmp_path, *SHORT, *overrides, base=())
     new = write_rows(tmp_path / "new.tsv", [{"text": "5 men", "pair": "run 9"}, {"text": "5 men", "pair": "sit 9"}])
-    found = predicted(capsys, made.path, str(new))
-    assert [(row["input"], row["prediction"]) for row in found] == [("5 men | run 9", "1"), ("5 men | sit 9", "0")]
-    assert main(["predict", f"run={made.path}", "5 men"]) == 2
+    result = predicted(capsys, run_folder.path, str(new))
+    assert [(row["input"], row["prediction"]) for row in result] == [("5 men | run 9", "1"), ("5 men | sit 9", "0")]
+    assert main(["predict", f"run={run_folder.path}", "5 men"]) == 2
     assert "reads two texts an input; give a table with the columns text and pair" in capsys.readouterr().err
 
 
@@ -113,8 +119,8 @@ def test_e_mails_of_a_table_reach_a_linear_model_of_their_words(
 ) -> None:
     """From scratch; tf-idf with logistic regression is fitted on the same split, in the same run."""
     table = shared_data / "spamassassin" / "spamassassin.tsv.gz"
-    words = ("experiment=spam_table", f"data.path={table}", *ON_CPU, f"outputs={tmp_path}")
-    assert main(["train", *words]) == 0
+    overrides = ("experiment=spam_table", f"data.path={table}", *ON_CPU, f"outputs={tmp_path}")
+    assert main(["train", *overrides]) == 0
     (summary,) = [json.loads(path.read_text()) for path in tmp_path.glob("spam_table-*/s0/summary.json")]
     assert summary["metrics"]["test/accuracy"] >= 0.97
     assert summary["metrics"]["test/accuracy"] >= summary["baselines"]["tf_idf"]["accuracy"] - 0.01

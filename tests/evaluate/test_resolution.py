@@ -30,11 +30,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_every_size_is_what_a_loop_over_resized_images_gives(image: RunFolder) -> None:
-    found, loaded = evaluate_resolutions(image.path, [0.5, 2])
-    assert [(size.factor, size.pixels) for size in found.sizes] == [(0.5, (4, 4)), (1, (8, 8)), (2, (16, 16))]
+    result, loaded = evaluate_resolutions(image.path, [0.5, 2])
+    assert [(size.factor, size.pixels) for size in result.sizes] == [(0.5, (4, 4)), (1, (8, 8)), (2, (16, 16))]
     test = loaded.data.load(loaded.tokenizer).test
     batch = test.batch(torch.arange(len(test)), None)
-    for size in found.sizes:
+    for size in result.sizes:
         images = batch.inputs
         if size.factor != 1:
             images = F.interpolate(images, size.pixels, mode="bilinear", antialias=True, align_corners=False)
@@ -42,8 +42,8 @@ def test_every_size_is_what_a_loop_over_resized_images_gives(image: RunFolder) -
             guess = loaded.model(images).argmax(1)
         assert size.metrics["accuracy"] == pytest.approx(float((guess == batch.target).float().mean()))
     plain = evaluate(image.path)
-    assert found.sizes[1].metrics["accuracy"] == pytest.approx(plain["test/accuracy"])
-    assert len({size.metrics["loss"] for size in found.sizes}) == 3
+    assert result.sizes[1].metrics["accuracy"] == pytest.approx(plain["test/accuracy"])
+    assert len({size.metrics["loss"] for size in result.sizes}) == 3
 
 
 def test_the_verb_prints_a_table_and_saves_it(image: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,24 +56,24 @@ def test_the_verb_prints_a_table_and_saves_it(image: RunFolder, capsys: pytest.C
     assert saved["samples"] == image.summary()["data"]["test"]
     with Image.open(image.path / "resolution-test.png") as picture:
         assert picture.width > picture.height > 200
-    for words, message in (
+    for arguments, message in (
         (["resolution=[0]"], "numbers above 0"),
         (["resolution=[100]"], "up to 16"),
         (["resolution=[2]", "write=true"], "exclude each other"),
     ):
-        assert main(["eval", f"run={image.path}", *words]) == 2
+        assert main(["eval", f"run={image.path}", *arguments]) == 2
         assert message in capsys.readouterr().err
 
 
 def test_sizes_that_a_model_cannot_read_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fixed = run(tmp_path / "fixed", *steps(2, 2), "token_mixer=token_mlp", "position=none")
     assert main(["eval", f"run={fixed.path}", "resolution=[2]"]) == 2
-    said = capsys.readouterr()
-    assert "refused: " in said.out
-    assert "can read none of these sizes" in said.err
-    found, _ = evaluate_resolutions(fixed.path, [0.6])  # 5 pixels, which patches of 4 do not divide
-    assert found.sizes[0].refused is not None
-    assert "cannot be cut into squares of side 4" in found.sizes[0].refused
+    captured = capsys.readouterr()
+    assert "refused: " in captured.out
+    assert "can read none of these sizes" in captured.err
+    result, _ = evaluate_resolutions(fixed.path, [0.6])  # 5 pixels, which patches of 4 do not divide
+    assert result.sizes[0].refused is not None
+    assert "cannot be cut into squares of side 4" in result.sizes[0].refused
     text = engine_runs.text_run(tmp_path / "text", "tokenizer=char")
     with pytest.raises(UserError, match="reads texts; resolution needs a run with one prediction for each image"):
         evaluate_resolutions(text.path, [2])

@@ -82,10 +82,10 @@ def test_eval_writes_the_same_bytes_for_a_run_without_them(
 
 
 def test_an_objective_of_tokens_says_why_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = text_run(tmp_path, "tokenizer=byte")
-    assert not (made.path / TEST).exists()
-    assert "NextToken predicts the parts of a sample" in made.summary()["predictions"]["left_out"]
-    assert main(["eval", f"run={made.path}", "predictions=true"]) == 2
+    run_folder = text_run(tmp_path, "tokenizer=byte")
+    assert not (run_folder.path / TEST).exists()
+    assert "NextToken predicts the parts of a sample" in run_folder.summary()["predictions"]["left_out"]
+    assert main(["eval", f"run={run_folder.path}", "predictions=true"]) == 2
     assert "NextToken predicts the parts of a sample" in capsys.readouterr().err
 
 
@@ -164,11 +164,11 @@ def test_the_file_is_bounded_and_every_run_keeps_the_same_samples(monkeypatch: p
         recorder = SampleRecorder(Classify(), SimpleNamespace(), CLASSES, total=100)  # type: ignore[arg-type]
         for prediction, batch in _batches(100, 7, lambda part: part % 7, size):
             recorder(prediction, batch)
-        found = recorder.result()
-        assert found is not None
-        assert sum(array.nbytes for array in found.arrays.values()) <= 30 * 4 * (3 + 2 * TOP)
-        assert recorder.record(found, TEST) == {"file": TEST, "samples": 30, "of": 100}
-        kept.append(found["sample"].tolist())
+        result = recorder.result()
+        assert result is not None
+        assert sum(array.nbytes for array in result.arrays.values()) <= 30 * 4 * (3 + 2 * TOP)
+        assert recorder.record(result, TEST) == {"file": TEST, "samples": 30, "of": 100}
+        kept.append(result["sample"].tolist())
     assert kept[0] == kept[1]
     gaps = np.diff(kept[0])
     assert set(gaps.tolist()) == {3, 4}

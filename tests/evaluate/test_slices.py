@@ -139,10 +139,10 @@ def test_a_split_is_a_split() -> None:
 
 
 def test_eval_gives_the_slices_of_the_run(tmp_path: Path) -> None:
-    words = ("data=code_topics", "data.context=256", "tokenizer=byte", "head=mean_pool", *steps(3, 3))
-    made = run(tmp_path, *words, "trainer.log_every=3", "trainer.limit_test=null")
-    recorded = {key: value for key, value in made.summary()["metrics"].items() if key.startswith("test/")}
+    overrides = ("data=code_topics", "data.context=256", "tokenizer=byte", "head=mean_pool", *steps(3, 3))
+    run_folder = run(tmp_path, *overrides, "trainer.log_every=3", "trainer.limit_test=null")
+    recorded = {key: value for key, value in run_folder.summary()["metrics"].items() if key.startswith("test/")}
     assert {"test/accuracy@head", "test/accuracy@body"} <= recorded.keys()
-    assert evaluate_run(made.path) == recorded
-    assert made.summary()["directions"]["test/accuracy@head"] == "max"
-    assert made.summary()["data"]["classes"][0] == "asyncio"
+    assert evaluate_run(run_folder.path) == recorded
+    assert run_folder.summary()["directions"]["test/accuracy@head"] == "max"
+    assert run_folder.summary()["data"]["classes"][0] == "asyncio"

@@ -73,21 +73,21 @@ def chrf(written: list[str], references: list[str]) -> float:
 
 
 def test_scores_are_their_formulas() -> None:
-    found = scores(WRITTEN, REFERENCES)
-    assert found["exact"] == 0.25
-    assert found["cer"] == pytest.approx(error_rate(split=False))
-    assert found["wer"] == pytest.approx(error_rate(split=True))
+    result = scores(WRITTEN, REFERENCES)
+    assert result["exact"] == 0.25
+    assert result["cer"] == pytest.approx(error_rate(split=False))
+    assert result["wer"] == pytest.approx(error_rate(split=True))
     plain = [text.replace(".", " .") for text in WRITTEN], [text.replace(".", " .") for text in REFERENCES]
-    assert found["bleu"] == pytest.approx(bleu(*plain))
-    assert found["chrf"] == pytest.approx(chrf(WRITTEN, REFERENCES))
+    assert result["bleu"] == pytest.approx(bleu(*plain))
+    assert result["chrf"] == pytest.approx(chrf(WRITTEN, REFERENCES))
     # torchmetrics leaves out the reference of a text without any of its n-grams: here the second one.
     assert float(CHRFScore(n_word_order=0)(WRITTEN, [[text] for text in REFERENCES])) == pytest.approx(
         scores([*WRITTEN[:1], *WRITTEN[2:]], [*REFERENCES[:1], *REFERENCES[2:]])["chrf"]
     )
     assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, "cer": 0, "wer": 0, "insertions": 0}
     swapped = scores(REFERENCES, WRITTEN)  # the planted bug: written and reference exchanged
-    assert swapped["cer"] != pytest.approx(found["cer"])
-    assert swapped["chrf"] != pytest.approx(found["chrf"])
+    assert swapped["cer"] != pytest.approx(result["cer"])
+    assert swapped["chrf"] != pytest.approx(result["chrf"])
 
 
 def test_inserted_words_are_those_of_the_shortest_edits() -> None:
@@ -130,9 +130,9 @@ def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys:
     before = dates.summary()
     assert main(["eval", f"run={dates.path}", "write=true", "beam=2"]) == 0
     out = capsys.readouterr().out
-    head, *rows = map(json.loads, (dates.path / "written-test-beam2.jsonl").read_text().splitlines())
-    assert len(rows) == before["data"]["test"]
-    assert head["scores"]["exact"] == sum(row["exact"] for row in rows) / len(rows)
+    head, *samples = map(json.loads, (dates.path / "written-test-beam2.jsonl").read_text().splitlines())
+    assert len(samples) == before["data"]["test"]
+    assert head["scores"]["exact"] == sum(row["exact"] for row in samples) / len(samples)
     summary = dates.summary()
     for name, value in head["scores"].items():
         assert summary["metrics"][f"test/written_{name}@beam2"] == value
@@ -150,13 +150,13 @@ def test_what_cannot_write_is_refused(dates: RunFolder, tmp_path: Path, capsys: 
         evaluate_written(decoder.path)
     with pytest.raises(UserError, match="has no source to write a text from"):
         evaluate_written(run(tmp_path / "image", "trainer.max_steps=2").path)
-    for words, message in (
+    for arguments, message in (
         (["beam=3"], "beam=3 has an effect with write=true only"),
         (["write=true", "beam=0"], "a whole number >= 1"),
         (["write=true", "extrapolate=[2]"], "exclude each other"),
         (["write=maybe"], "write=maybe: expected"),
     ):
-        assert main(["eval", f"run={dates.path}", *words]) == 2
+        assert main(["eval", f"run={dates.path}", *arguments]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -21,19 +21,21 @@ from tests.helpers import LENGTH, choices, has, tiny, token_ids, traits
 
 def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | None, alpha: float, **more: Any) -> Any:
     """The best row by looking at every one: (score, symbols)."""
-    found = []
+    totals_of_all = []
     for size in range(length + 1):
-        rows: list[tuple[list[int], list[int]]] = []
+        open_sequences: list[tuple[list[int], list[int]]] = []
         for row in itertools.product(range(11), repeat=size):
             closed = [*row, end] if size < length else list(row)
             if end not in row and not (size < length and end is None):
-                rows.append((closed, list(row)))
-        if rows:
-            sequences = torch.tensor([[*prompt, *closed] for closed, _ in rows])
+                open_sequences.append((closed, list(row)))
+        if open_sequences:
+            sequences = torch.tensor([[*prompt, *closed] for closed, _ in open_sequences])
             logs = torch.log_softmax(model(Inputs(sequences, **more)), -1)[:, len(prompt) - 1 : -1]
             totals = logs.gather(2, sequences[:, len(prompt) :, None]).sum((1, 2)).tolist()
-            found += [(t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, rows, strict=True)]
-    return max(found)
+            totals_of_all += [
+                (t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, open_sequences, strict=True)
+            ]
+    return max(totals_of_all)
 
 
 @torch.no_grad()
@@ -46,10 +48,10 @@ def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float
         parameter.mul_(0.6)
     prompts = [[1, 2], [5, 3, 1], [7]] if cache else [[1, 2]]
     settings = {"width": 121, "max_tokens": 3, "cache": cache, "length_penalty": alpha, "end": end}
-    rows, stats = beam(model, prompts, **settings)
-    assert rows == [best_of_all(model, prompt, 3, end, alpha)[1] for prompt in prompts]
-    assert stats.tokens == sum(map(len, rows))
-    assert rows == [beam(model, [prompt], **settings)[0][0] for prompt in prompts]
+    sequences, stats = beam(model, prompts, **settings)
+    assert sequences == [best_of_all(model, prompt, 3, end, alpha)[1] for prompt in prompts]
+    assert stats.tokens == sum(map(len, sequences))
+    assert sequences == [beam(model, [prompt], **settings)[0][0] for prompt in prompts]
 
 
 @pytest.mark.parametrize("planted", [False, True])
@@ -75,14 +77,14 @@ def test_unlikely_ends_do_not_end_a_confident_search(planted: bool, monkeypatch:
 def test_a_beam_of_one_is_greedy(position: str, alpha: float) -> None:
     """Row by row and step by step, whatever the length counts, with rows that end and rows that are cut."""
     model, prompts = tiny(causal=True, position=position), [[1, 2], [4], [3, 3]]
-    rows = greedy(model, prompts, cache=True, max_tokens=MAX_TOKENS)[0]
-    ends = [None, *sorted({symbol for row in rows for symbol in row[:LENGTH]})]
+    sequences = greedy(model, prompts, cache=True, max_tokens=MAX_TOKENS)[0]
+    ends = [None, *sorted({symbol for row in sequences for symbol in row[:LENGTH]})]
     assert len(ends) > 2
     for end in ends:
         plain, stats = greedy(model, prompts, cache=True, max_tokens=MAX_TOKENS, end=end)
         settings = {"width": 1, "max_tokens": MAX_TOKENS, "end": end, "length_penalty": alpha}
-        found, counted = beam(model, prompts, **settings)
-        assert found == plain
+        result, counted = beam(model, prompts, **settings)
+        assert result == plain
         facts = ("tokens", "steps", "cuts", "unfinished")
         assert [getattr(counted, name) for name in facts] == [getattr(stats, name) for name in facts]
         assert beam(model, prompts, cache=False, **settings)[0] == plain
@@ -91,9 +93,9 @@ def test_a_beam_of_one_is_greedy(position: str, alpha: float) -> None:
 @torch.no_grad()
 def test_rows_that_are_cut_are_cut_alike() -> None:
     model = tiny(causal=True, position="learned")
-    found, stats = beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS)
+    result, stats = beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS)
     assert stats.cuts
-    assert found == beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS, cache=False)[0]
+    assert result == beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS, cache=False)[0]
 
 
 def keeping() -> list[str]:

@@ -35,15 +35,15 @@ class Numbers(TorchDispatchMode):
 @torch.no_grad()
 def steps(model: torch.nn.Module) -> list[tuple[int, int, int]]:
     """FLOPs, numbers given out and bytes kept, of the step after each of three lengths."""
-    rows, found, past = token_ids(1, GROWN + 1), [], 0
+    ids, states, past = token_ids(1, GROWN + 1), [], 0
     cache = model.init_cache(1)
     for t in (EARLY, LATE, GROWN):
-        model(rows[:, past:t], cache=cache)
+        model(ids[:, past:t], cache=cache)
         with counter() as flops, Numbers() as numbers:
-            model(rows[:, t : t + 1], cache=cache)
-        found.append((flops.get_total_flops(), numbers.count, cache.bytes))
+            model(ids[:, t : t + 1], cache=cache)
+        states.append((flops.get_total_flops(), numbers.count, cache.bytes))
         past = t + 1
-    return found
+    return states
 
 
 def decoder(mixer: str, **options: Any) -> torch.nn.Module:
@@ -54,8 +54,8 @@ def decoder(mixer: str, **options: Any) -> torch.nn.Module:
 
 def cached() -> list[str]:
     """Every mixer that decodes from a cache of its own."""
-    found = [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
-    return [name for name in found if not hasattr(node("token_mixer", name)[0], "nested_choices")]
+    mixers = [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
+    return [name for name in mixers if not hasattr(node("token_mixer", name)[0], "nested_choices")]
 
 
 def says_so(mixer: str) -> bool:

@@ -24,10 +24,10 @@ from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node,
 
 def decoders() -> list[tuple[str, str]]:
     """(mixer, position) of every legal decoder of text, from the files on disk."""
-    found = [(mixer, position) for mixer, position, axes in combinations("causal") if axes == 1]
+    pairs = [(mixer, position) for mixer, position, axes in combinations("causal") if axes == 1]
     on_a_line = {name for name in choices("position") if 1 in node("position", name)[0].axes}
-    assert {position for _, position in found} == {name for name in on_a_line if not reads_later(name)}
-    return found
+    assert {position for _, position in pairs} == {name for name in on_a_line if not reads_later(name)}
+    return pairs
 
 
 @torch.no_grad()
@@ -86,8 +86,8 @@ def test_what_a_cache_takes(mixer: str) -> None:
     assert several.cache_bytes_per_token == short.cache_bytes_per_token == short.cache_bytes - before.cache_bytes
     grows = f"{short.cache_bytes_per_token:,.0f} cache bytes per token"
     stays = f"{short.cache_bytes:,} cache bytes at any length"
-    said, not_said = (grows, stays) if short.cache_bytes_per_token else (stays, grows)
-    assert f"{short.method}, {said}" in str(short)
+    present, not_said = (grows, stays) if short.cache_bytes_per_token else (stays, grows)
+    assert f"{short.method}, {present}" in str(short)
     assert not_said not in str(short)
 
 
@@ -100,9 +100,9 @@ def test_the_kind_of_cache_is_printed(pattern: list[str]) -> None:
     model = cycle_model(*pattern, depth=2, causal=True)
     kept = " and ".join(WAYS[name] for name in pattern if name in WAYS)
     assert f"tokens/s, {kept}, " in str(greedy(model, [[1]], cache=True)[1])
-    said = str(greedy(model, [[1]], cache=False)[1])
-    assert "full recomputation: the whole sequence ran for each token (cache=false)" in said
-    assert kept not in said
+    message = str(greedy(model, [[1]], cache=False)[1])
+    assert "full recomputation: the whole sequence ran for each token (cache=false)" in message
+    assert kept not in message
 
 
 def test_a_mixer_without_a_cache_is_named() -> None:
@@ -110,9 +110,9 @@ def test_a_mixer_without_a_cache_is_named() -> None:
     assert without
     for name in without:
         model = cycle_model("attention", name, depth=2, causal=True)
-        said = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
+        message = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
         named = type(model.mixers[1]).__name__
-        assert f"full recomputation: the whole sequence ran for each token ({named} has no cache)" in said
+        assert f"full recomputation: the whole sequence ran for each token ({named} has no cache)" in message
 
 
 def test_a_cache_of_ones_own_needs_no_kind() -> None:
@@ -156,10 +156,10 @@ def test_rows_written_from_sources(block: str) -> None:
 def test_a_row_ends_before_its_end_symbol() -> None:
     """The end symbol is not written, and other rows go on."""
     model = tiny(causal=True, position="rope")
-    rows, _ = greedy(model, [[1], [4, 2]], cache=True)
-    end = rows[0][3]
+    sequences, _ = greedy(model, [[1], [4, 2]], cache=True)
+    end = sequences[0][3]
     stopped, stats = greedy(model, [[1], [4, 2]], cache=True, end=end)
-    cut = [row[: row.index(end)] if end in row else row for row in rows]
+    cut = [row[: row.index(end)] if end in row else row for row in sequences]
     assert stopped == cut
     assert stats.tokens == sum(map(len, cut))
     assert stats.steps == max(len(prompt) + len(row) for prompt, row in zip([[1], [4, 2]], cut, strict=True))

@@ -31,14 +31,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
         "big": ("tokenizer=char", "position=rope"),
         "small": ("tokenizer=char", "position=learned", "model.depth=1"),
     }
-    made: dict[str, Loaded] = {
-        name: blockyard.load(engine_runs.text_run(outputs, *words).path) for name, words in overrides.items()
+    loaded_runs: dict[str, Loaded] = {
+        name: blockyard.load(engine_runs.text_run(outputs, *arguments).path) for name, arguments in overrides.items()
     }
     with torch.no_grad():  # runs of five steps repeat one character: more contrast, so that the past matters
-        for loaded in made.values():
+        for loaded in loaded_runs.values():
             for parameter in loaded.model.parameters():
                 parameter.mul_(1.7)
-    return made | {"bytes": replace(made["small"], tokenizer=Byte())}
+    return loaded_runs | {"bytes": replace(loaded_runs["small"], tokenizer=Byte())}
 
 
 @pytest.mark.parametrize("draft", ["small", "ngram"])

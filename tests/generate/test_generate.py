@@ -31,19 +31,19 @@ pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
     """A decoder for each way of knowing places and each kind of text."""
     outputs = tmp_path_factory.mktemp("text")
-    ways = {
+    kinds = {
         "learned": ("position=learned", "tokenizer=char"),
         "rope": ("position=rope", "tokenizer=byte"),
         "alibi": ("position=alibi", "tokenizer=bpe", "tokenizer.vocab_size=300", "token_mixer.num_kv_heads=1"),
         "sinusoidal": ("position=sinusoidal", "tokenizer=word"),
     }
-    return {name: blockyard.load(engine_runs.text_run(outputs, *words).path) for name, words in ways.items()}
+    return {name: blockyard.load(engine_runs.text_run(outputs, *arguments).path) for name, arguments in kinds.items()}
 
 
 def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def f(") -> tuple[list[int], Stats]:
-    made = generate(loaded, prompt, max_tokens=tokens, temperature=0, cache=cache)
-    assert "".join(made) == made.text
-    return made.token_ids, made.stats
+    generated = generate(loaded, prompt, max_tokens=tokens, temperature=0, cache=cache)
+    assert "".join(generated) == generated.text
+    return generated.token_ids, generated.stats
 
 
 @pytest.mark.parametrize("name", ["learned", "rope", "alibi", "sinusoidal"])
@@ -70,11 +70,11 @@ def test_the_planted_bug_of_a_stale_cache_is_seen(loaded: dict[str, Loaded], mon
     real = type(model).forward
 
     def forgets(self: Any, inputs: Any, *rest: Any, cache: Any = None) -> Any:
-        found = real(self, inputs, *rest, cache=cache)
+        logits = real(self, inputs, *rest, cache=cache)
         if cache is not None and inputs.inputs.shape[1] > 1:
             for layer in cache.layers:
                 layer._v.mul_(-1)
-        return found
+        return logits
 
     monkeypatch.setattr(type(model), "forward", forgets)
     assert _greedy(loaded["learned"], cache=True)[0] != plain
@@ -83,8 +83,8 @@ def test_the_planted_bug_of_a_stale_cache_is_seen(loaded: dict[str, Loaded], mon
 def test_a_long_prompt_is_cut_with_a_warning(loaded: dict[str, Loaded], caplog: pytest.LogCaptureFixture) -> None:
     prompt = "return self.value + 1\n" * 5
     for cache in (True, False):
-        made = generate(loaded["learned"], prompt, max_tokens=3, temperature=0, cache=cache)
-        assert len(list(made.stream._steps)) == 3
+        generated = generate(loaded["learned"], prompt, max_tokens=3, temperature=0, cache=cache)
+        assert len(list(generated.stream._steps)) == 3
     assert f"the prompt has {len(prompt)} tokens; the model sees the last 16" in caplog.text
     assert (
         _greedy(loaded["rope"], cache=True, prompt=prompt)[0] == _greedy(loaded["rope"], cache=False, prompt=prompt)[0]
@@ -120,8 +120,8 @@ def test_choosing_follows_the_probabilities() -> None:
 
 def test_characters_of_several_bytes_come_whole() -> None:
     text = "aé漢🙂\u0301b"
-    made = list(detokenize(Byte(), iter(text.encode())))
-    assert made == list(text)
+    texts = list(detokenize(Byte(), iter(text.encode())))
+    assert texts == list(text)
     assert "".join(detokenize(Byte(), iter(b"a\xff\xfe" + b"\x80" * 20 + "é".encode()))).startswith("a\ufffd")
     assert "".join(detokenize(Byte(), iter(b"ab\xc3"))) == "ab\ufffd"
     # The planted bug: decoding symbol by symbol breaks them.
@@ -130,12 +130,12 @@ def test_characters_of_several_bytes_come_whole() -> None:
 
 def test_detokenized_parts_join_to_the_whole_for_every_tokenizer(loaded: dict[str, Loaded]) -> None:
     for one in loaded.values():
-        symbols = one.tokenizer.encode("def f(x):\n    return 'é漢' + x  # ok\n")
-        assert "".join(detokenize(one.tokenizer, iter(symbols))) == one.tokenizer.decode(symbols)
+        ids = one.tokenizer.encode("def f(x):\n    return 'é漢' + x  # ok\n")
+        assert "".join(detokenize(one.tokenizer, iter(ids))) == one.tokenizer.decode(ids)
 
 
 def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixture) -> None:
-    rows: list[torch.Tensor] = []
+    padded: list[torch.Tensor] = []
 
     class Fixed(torch.nn.Linear):
         ctx = SimpleNamespace(tokens=SimpleNamespace(max_len=8))
@@ -146,13 +146,13 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
             raise ValueError("its mixer takes rows of one length only")
 
         def forward(self, inputs: Inputs, cache: Any = None) -> torch.Tensor:
-            rows.append(inputs.inputs)
+            padded.append(inputs.inputs)
             return torch.nn.functional.one_hot((inputs.inputs + 1) % 5, 5).float()
 
     stats = Stats()
-    made = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))
-    assert made == list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))
-    assert all(row.shape == (1, 8) for row in rows)
+    decoded = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))
+    assert decoded == list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))
+    assert all(row.shape == (1, 8) for row in padded)
     assert stats.cuts == 1
     assert "rows of one length only" in caplog.text
 
@@ -171,9 +171,9 @@ def test_an_invalid_prompt_is_refused(loaded: dict[str, Loaded], caplog: pytest.
 
 
 def test_a_run_that_is_not_a_decoder_of_text_is_refused(tmp_path: Path) -> None:
-    made = engine_runs.run(tmp_path, "trainer.max_steps=2", "trainer.eval_every=2")
+    generated = engine_runs.run(tmp_path, "trainer.max_steps=2", "trainer.eval_every=2")
     with pytest.raises(UserError, match="a model of images; generate needs a model of text"):
-        generate(made.path, "a")
+        generate(generated.path, "a")
 
 
 def test_the_terminal_gets_text_on_one_channel_and_figures_on_the_other(
@@ -181,16 +181,16 @@ def test_the_terminal_gets_text_on_one_channel_and_figures_on_the_other(
 ) -> None:
     path = str(loaded["rope"].folder.path)
     stats = stream_to_terminal(path, ["def "], max_tokens=5, temperature=0)
-    said = capsys.readouterr()
-    assert said.out.startswith("def ")
-    assert said.out.endswith("\n")
-    assert said.err.strip() == str(stats)
-    assert "tokens/s" in said.err
-    assert "cache bytes per token" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("def ")
+    assert captured.out.endswith("\n")
+    assert captured.err.strip() == str(stats)
+    assert "tokens/s" in captured.err
+    assert "cache bytes per token" in captured.err
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "says"),
     [
         ({"beam": 4, "temperature": 0.5}, "temperature=0.5 has no effect with beam=4"),
         ({"beam": 4, "seed": 1}, "seed=1 has no effect with beam=4: beam search does not sample"),
@@ -203,9 +203,9 @@ def test_the_terminal_gets_text_on_one_channel_and_figures_on_the_other(
     ],
     ids=str,
 )
-def test_options_without_effect_are_refused(loaded: dict[str, Loaded], given: dict[str, Any], says: str) -> None:
+def test_options_without_effect_are_refused(loaded: dict[str, Loaded], options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
-        generate(loaded["rope"], "a", **given)
+        generate(loaded["rope"], "a", **options)
 
 
 def test_several_prompts_give_what_each_gives_alone(
@@ -213,23 +213,23 @@ def test_several_prompts_give_what_each_gives_alone(
 ) -> None:
     """Drawn, each from its own seed; from the command line, as lines of a file."""
     prompts, rope = ["def f(", "x", "return self"], blockyard.load(loaded["rope"].folder.path)
-    made = generate_all(rope, prompts, max_tokens=12, seed=5)
+    stream = generate_all(rope, prompts, max_tokens=12, seed=5)
     joined = dict.fromkeys(range(3), "")
-    for number, piece in made:
-        joined[number] += piece
+    for number, part in stream:
+        joined[number] += part
     for number, prompt in enumerate(prompts):
         alone = "".join(generate(rope, prompt, max_tokens=12, seed=5 + number))
-        assert made.texts[number].text == alone == joined[number]
+        assert stream.texts[number].text == alone == joined[number]
     (tmp_path / "prompts").write_text("\n\n".join(prompts) + "\n")
-    words = ["generate", f"run={rope.folder.path}", "max_tokens=12", "seed=5"]
-    assert main([*words, f"prompts={tmp_path / 'prompts'}"]) == 0
+    arguments = ["generate", f"run={rope.folder.path}", "max_tokens=12", "seed=5"]
+    assert main([*arguments, f"prompts={tmp_path / 'prompts'}"]) == 0
     from_file = capsys.readouterr().out
-    assert main([*words, *(f"prompt={prompt}" for prompt in prompts)]) == 0
+    assert main([*arguments, *(f"prompt={prompt}" for prompt in prompts)]) == 0
     assert capsys.readouterr().out == from_file
-    for number, row in enumerate(made.texts):
+    for number, row in enumerate(stream.texts):
         assert f"--- {number + 1} of 3\n{row.prompt}{row.text}\n" in from_file
     for bad in (["prompts=nowhere"], ["prompt=a", "beam=2", "top_p=0.5"], ["prompt=a", "top_p=2"], ["source=a"]):
-        assert main([*words[:2], *bad]) == 2
+        assert main([*arguments[:2], *bad]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -237,8 +237,8 @@ def test_beams_of_text(loaded: dict[str, Loaded]) -> None:
     """The whole text comes, whether from a cache or not, and is counted."""
     texts = []
     for cache in (True, False):
-        made = generate(loaded["rope"], "def f(", beam=3, max_tokens=10, cache=cache)
-        assert "".join(made) == made.text
-        assert len(made.token_ids) == made.stats.tokens == 10
-        texts.append(made.text)
+        generated = generate(loaded["rope"], "def f(", beam=3, max_tokens=10, cache=cache)
+        assert "".join(generated) == generated.text
+        assert len(generated.token_ids) == generated.stats.tokens == 10
+        texts.append(generated.text)
     assert texts[0] == texts[1]

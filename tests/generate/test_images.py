@@ -70,8 +70,8 @@ def test_completions_keep_what_was_given(run: str, request: pytest.FixtureReques
 
 
 def test_given_columns_and_classes_of_test_images(outputs: Path) -> None:
-    made = engine_runs.run(outputs, "tokenizer.order=column", "tokenizer.condition=class", base=DRAWS)
-    result = generate_images(blockyard.load(made.path), 2, given=2, label=7)
+    run_folder = engine_runs.run(outputs, "tokenizer.order=column", "tokenizer.condition=class", base=DRAWS)
+    result = generate_images(blockyard.load(run_folder.path), 2, given=2, label=7)
     assert result.true is not None
     assert result.classes is not None
     assert result.classes.tolist() == [7, 7]
@@ -91,8 +91,8 @@ def test_the_judge_and_the_nearest_training_image(loaded: Loaded, judge: RunFold
     assert reading.share == pytest.approx(float((read == torch.arange(5)).float().mean()))
     near = distances(result)
     train: Any = loaded.data.load(loaded.tokenizer).train
-    known = train.images.images.float()
-    expected = [(known - image.float()).square().mean((1, 2, 3)).sqrt().min() / 16 for image in result.images]
+    train_images = train.images.images.float()
+    expected = [(train_images - image.float()).square().mean((1, 2, 3)).sqrt().min() / 16 for image in result.images]
     torch.testing.assert_close(near.drawn, torch.stack(expected))
     copies = distances(type(result)(train.images.images[:5], *(getattr(result, n) for n in list(vars(result))[1:])))
     assert copies.drawn.max() < 1e-6
@@ -103,8 +103,8 @@ def test_the_command_writes_a_picture(
     conditional: RunFolder, judge: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "a.png"
-    words = ["images=10", f"judge={judge.path}", "nearest=true", "top_k=5", f"out={out}"]
-    assert main(["generate", f"run={conditional.path}", *words]) == 0
+    overrides = ["images=10", f"judge={judge.path}", "nearest=true", "top_k=5", f"out={out}"]
+    assert main(["generate", f"run={conditional.path}", *overrides]) == 0
     shown = capsys.readouterr()
     assert "of 10 images as the class asked for" in shown.out
     assert "distance to the nearest training image: median" in shown.out
@@ -117,7 +117,7 @@ def test_the_command_writes_a_picture(
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("images=4", "class=10"), "has 10 classes, 0 to 9"),
         (("images=4", "given=8"), "has 8 rows of tokens; give fewer"),
@@ -132,9 +132,9 @@ def test_the_command_writes_a_picture(
     ],
 )
 def test_the_command_refuses(
-    conditional: RunFolder, words: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
+    conditional: RunFolder, arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["generate", f"run={conditional.path}", *words]) == 2
+    assert main(["generate", f"run={conditional.path}", *arguments]) == 2
     assert problem in capsys.readouterr().err
 
 
@@ -152,8 +152,8 @@ def test_runs_that_do_not_fit_are_refused(plain: RunFolder, conditional: RunFold
 
 def test_patches_of_real_values_are_drawn_alike_with_a_cache_and_without(outputs: Path) -> None:
     base = ("data=digits", "tokenizer=patch_values", "head=mixture", "objective=patch_density")
-    made = engine_runs.run(outputs, *base, "tokenizer.condition=class", "tokenizer.order=column", base=DRAWS)
-    own = blockyard.load(made.path)
+    run_folder = engine_runs.run(outputs, *base, "tokenizer.condition=class", "tokenizer.order=column", base=DRAWS)
+    own = blockyard.load(run_folder.path)
     cached = generate_images(own, 3, seed=4, given=1)
     assert torch.equal(cached.images, generate_images(own, 3, seed=4, given=1, cache=False).images)
     assert torch.equal(cached.images[1:2], generate_images(own, 2, seed=4, given=1).images[1:])

@@ -32,67 +32,67 @@ def framed(position: str = "rope", liked: tuple[int, ...] = (), end: int | None 
     return model
 
 
-def written(model: nn.Module, way: str, prompts: list[list[int]], **settings: Any) -> tuple[list[list[int]], Stats]:
+def written(model: nn.Module, method: str, prompts: list[list[int]], **settings: Any) -> tuple[list[list[int]], Stats]:
     """What follows the prompts, by one way of choosing."""
     settings = {"max_tokens": 4, "cache": True, "end": model.ctx.tokens.end, **settings}
-    if way.startswith("beam"):
-        return beam(model, prompts, width=1 if way == "beam of one" else 3, **settings)
-    choose = [Sampler(0 if way == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
-    stats, rows = Stats(), [[] for _ in prompts]
+    if method.startswith("beam"):
+        return beam(model, prompts, width=1 if method == "beam of one" else 3, **settings)
+    choose = [Sampler(0 if method == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
+    stats, sequences = Stats(), [[] for _ in prompts]
     for step in decode_batch(model, prompts, choose, stats=stats, **settings):
         for row, symbol in step:
-            rows[row].append(symbol)
-    return rows, stats
+            sequences[row].append(symbol)
+    return sequences, stats
 
 
 @pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("way", WAYS)
-def test_special_tokens_are_never_generated(way: str, cache: bool) -> None:
+@pytest.mark.parametrize("method", WAYS)
+def test_special_tokens_are_never_generated(method: str, cache: bool) -> None:
     """Although start and mask are by far the likeliest; where rows have no end, neither is its symbol."""
     for liked in ((START,), (MASK,), (START, MASK)):
-        rows, _ = written(framed(liked=liked), way, [[START], [START, 1]], cache=cache)
-        assert all(0 <= symbol < START for row in rows for symbol in row)
-        assert any(rows)
-    rows, stats = written(framed(liked=(END,)), way, [[START], [START, 1]], cache=cache)
-    assert (rows, stats.tokens, stats.steps, stats.unfinished) == ([[], []], 0, 2, 0)
+        sequences, _ = written(framed(liked=liked), method, [[START], [START, 1]], cache=cache)
+        assert all(0 <= symbol < START for row in sequences for symbol in row)
+        assert any(sequences)
+    sequences, stats = written(framed(liked=(END,)), method, [[START], [START, 1]], cache=cache)
+    assert (sequences, stats.tokens, stats.steps, stats.unfinished) == ([[], []], 0, 2, 0)
     assert str(stats).startswith("0 tokens in 2 steps, ")
-    rows, _ = written(framed(liked=(END,)), way, [[START], [1]], cache=cache, end=None)  # nobody ends at it
-    assert all(len(row) == 4 and max(row) < START for row in rows)
-    rows, _ = written(
-        framed(liked=(END,), end=None), way, [[START]], cache=cache
+    sequences, _ = written(framed(liked=(END,)), method, [[START], [1]], cache=cache, end=None)  # nobody ends at it
+    assert all(len(row) == 4 and max(row) < START for row in sequences)
+    sequences, _ = written(
+        framed(liked=(END,), end=None), method, [[START]], cache=cache
     )  # data without an end: a symbol as any
-    assert rows == [[END] * 4]
+    assert sequences == [[END] * 4]
 
 
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("position", ["learned", "rope"])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_sequence_with_an_end_is_never_cut(way: str, position: str, cache: bool) -> None:
+@pytest.mark.parametrize("method", WAYS)
+def test_a_sequence_with_an_end_is_never_cut(method: str, position: str, cache: bool) -> None:
     """It ends when the model has no further place, whether its positions know a last one or not, and that is said."""
     model, prompts = framed(position, liked=(1, 2, 3, 4)), [[START], [START, 1, 2], [START, *[1] * (LENGTH - 1)]]
     seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].inputs))
-    rows, stats = written(model, way, prompts, max_tokens=200, cache=cache)
-    assert [len(row) for row in rows] == [LENGTH, LENGTH - 2, 1]
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].inputs))
+    sequences, stats = written(model, method, prompts, max_tokens=200, cache=cache)
+    assert [len(row) for row in sequences] == [LENGTH, LENGTH - 2, 1]
     assert (stats.tokens, stats.steps, stats.cuts, stats.unfinished) == (2 * LENGTH - 1, LENGTH, 0, 3)
     assert f", 3 sequences reached the maximum length of {LENGTH} without an end token" in str(stats)
     if not cache:
         assert all(bool((batch[:, 0] == START).all()) for batch in seen)
-    for prompt, row in zip(prompts, rows, strict=True):
-        if way != "sampling":
-            assert written(model, way, [prompt], max_tokens=200, cache=cache)[0] == [row]
-    shorter, stats = written(model, way, prompts, max_tokens=2, cache=cache)
+    for prompt, row in zip(prompts, sequences, strict=True):
+        if method != "sampling":
+            assert written(model, method, [prompt], max_tokens=200, cache=cache)[0] == [row]
+    shorter, stats = written(model, method, prompts, max_tokens=2, cache=cache)
     assert [len(row) for row in shorter] == [2, 2, 1]
     assert ", 1 sequence reached the maximum length" in str(stats)
-    shorter, stats = written(model, way, prompts[:1], max_tokens=LENGTH, cache=cache)
+    shorter, stats = written(model, method, prompts[:1], max_tokens=LENGTH, cache=cache)
     assert "maximum length" not in str(stats)  # as many as asked for
 
 
 def test_a_beam_stops_where_rows_do() -> None:
     """Where an end is likely a beam of one stops at it, and a wide one long before the tokens allowed."""
     model = framed()
-    for way in ("beam of one", "beam"):
-        rows, stats = written(model, way, [[START]], max_tokens=200)
+    for method in ("beam of one", "beam"):
+        sequences, stats = written(model, method, [[START]], max_tokens=200)
         assert stats.steps <= LENGTH
-        assert stats.tokens == len(rows[0])
-        assert stats.tokens_per_second == pytest.approx(len(rows[0]) / stats.seconds)
+        assert stats.tokens == len(sequences[0])
+        assert stats.tokens_per_second == pytest.approx(len(sequences[0]) / stats.seconds)

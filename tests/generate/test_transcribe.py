@@ -40,8 +40,8 @@ def test_error_rates_of_written_texts_are_those_of_the_metrics(tones: RunFolder)
 def test_a_decoder_writes_texts_of_sounds_and_they_are_scored(tmp_path: Path) -> None:
     """As Whisper does, token after token; files are written down as the samples of the split are."""
     whisper = ("model=encoder_decoder", "model.shared=false", "objective=translate", "source_position=sinusoidal")
-    made = run(tmp_path, *whisper, base=TONES)
-    written, loaded = evaluate_written(made.path)
+    run_folder = run(tmp_path, *whisper, base=TONES)
+    written, loaded = evaluate_written(run_folder.path)
     split = loaded.components.load().test
     references = [text for _, text in split.pairs]
     assert [true for _, true, _ in written.texts] == references
@@ -51,7 +51,7 @@ def test_a_decoder_writes_texts_of_sounds_and_they_are_scored(tmp_path: Path) ->
     samples = split.sounds.stream[: int(split.sounds.lengths[0])]
     file = str(write(tmp_path / "0.wav", samples.numpy()))
     assert "".join(generate(loaded, source=file, temperature=0)) == own[0]
-    assert main(["eval", f"run={made.path}", "write=true", "beam=2"]) == 0
+    assert main(["eval", f"run={run_folder.path}", "write=true", "beam=2"]) == 0
 
 
 def edits(text: str, true: str) -> int:

@@ -32,9 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return engine_runs.text_run(tmp_path_factory.mktemp("dates"), *DATES, "tokenizer=char", "position=sinusoidal")
 
 
-def said(capsys: pytest.CaptureFixture[str], run: RunFolder, *words: str) -> tuple[str, str]:
+def printed(capsys: pytest.CaptureFixture[str], run: RunFolder, *arguments: str) -> tuple[str, str]:
     """What the verb writes: text, and the line of figures."""
-    assert main(["generate", f"run={run.path}", *words]) == 0
+    assert main(["generate", f"run={run.path}", *arguments]) == 0
     spoken = capsys.readouterr()
     return spoken.out, spoken.err.strip().splitlines()[-1]
 
@@ -43,51 +43,51 @@ def said(capsys: pytest.CaptureFixture[str], run: RunFolder, *words: str) -> tup
 def test_several_sources_are_what_each_is_alone(
     run: RunFolder, how: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    together, line = said(capsys, run, *how, *(f"source={source}" for source in SOURCES))
+    together, line = printed(capsys, run, *how, *(f"source={source}" for source in SOURCES))
     assert "tokens/s, key-value cache, " in line
     written = re.split(r"^--- \d of 3: (.*)\n", together, flags=re.MULTILINE)[1:]
     assert written[::2] == SOURCES
     alone = []
     for number, source in enumerate(SOURCES):
-        seeded = [f"seed={number}" if word == "seed=0" else word for word in how]
-        out, line = said(capsys, run, *seeded, f"source={source}")
+        seeded = [f"seed={number}" if argument == "seed=0" else argument for argument in how]
+        out, line = printed(capsys, run, *seeded, f"source={source}")
         alone.append(out)
         assert int(line.split()[0]) == len(out) - 1 <= 32
-        assert said(capsys, run, *seeded, f"source={source}", "cache=false")[0] == out
+        assert printed(capsys, run, *seeded, f"source={source}", "cache=false")[0] == out
     assert written[1::2] == alone
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "word", "byte", "bpe"])
 def test_a_start_that_is_likely_is_no_text(tmp_path: Path, tokenizer: str) -> None:
     """Trained for no step: what the head says of the start is put above all else."""
-    made = engine_runs.text_run(
+    run_folder = engine_runs.text_run(
         tmp_path, *DATES, f"tokenizer={tokenizer}", "trainer.max_steps=1", "trainer.eval_every=1"
     )
-    loaded = blockyard.load(made)
+    loaded = blockyard.load(run_folder)
     tokens = loaded.model.ctx.tokens
     loaded.model.register_forward_hook(lambda _, __, scores: scores.index_fill(-1, torch.tensor([tokens.start]), 1e4))
     for how in ({"temperature": 0}, {"temperature": 4.0, "top_k": 0}, {"temperature": 1.0}, {"beam": 1}, {"beam": 3}):
-        found = generate_all(loaded, sources=SOURCES, max_tokens=8, **how)
-        assert all(list(found))
-        assert any(row.token_ids for row in found.texts)
-        assert all(symbol < tokens.start for row in found.texts for symbol in row.token_ids)
-        assert all(loaded.tokenizer.decode(row.token_ids) == row.text for row in found.texts)
+        result = generate_all(loaded, sources=SOURCES, max_tokens=8, **how)
+        assert all(list(result))
+        assert any(row.token_ids for row in result.texts)
+        assert all(symbol < tokens.start for row in result.texts for symbol in row.token_ids)
+        assert all(loaded.tokenizer.decode(row.token_ids) == row.text for row in result.texts)
 
 
 def test_a_prompt_longer_than_a_row_is_refused(run: RunFolder) -> None:
     with pytest.raises(UserError, match=r"the prompt has 33 tokens with its start token; .* takes at most 32"):
         generate(run, "1" * 32, source=SOURCES[0])
-    made = generate(run, "1" * 31, source=SOURCES[0], temperature=0)
-    assert len("".join(made)) <= 1
+    generated = generate(run, "1" * 31, source=SOURCES[0], temperature=0)
+    assert len("".join(generated)) <= 1
 
 
 def test_a_device_that_is_not_there_is_refused(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["generate", f"run={run.path}", f"source={SOURCES[0]}", "temperature=0"]
-    assert main([*words, "device=cpu"]) == 0
+    arguments = ["generate", f"run={run.path}", f"source={SOURCES[0]}", "temperature=0"]
+    assert main([*arguments, "device=cpu"]) == 0
     on_the_cpu = capsys.readouterr().out
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert capsys.readouterr().out == on_the_cpu
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device, says in (
@@ -96,7 +96,7 @@ def test_a_device_that_is_not_there_is_refused(
         ("cuda:x", "device=cuda:x: expected cpu, cuda"),
         ("", "device=: expected a text of at least one character"),
     ):
-        assert main([*words, f"device={device}"]) == 2
+        assert main([*arguments, f"device={device}"]) == 2
         spoken = capsys.readouterr()
         assert says in spoken.err
         assert len(spoken.err.strip().splitlines()) == 1
@@ -110,14 +110,14 @@ def test_a_device_that_is_not_there_is_refused(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("how", [WAYS["greedy"], WAYS["beam"]], ids=["greedy", "beam"])
 def test_a_gpu_writes_the_same(run: RunFolder, how: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*how, *(f"source={source}" for source in SOURCES)]
-    assert said(capsys, run, *words, "device=cuda")[0] == said(capsys, run, *words, "device=cpu")[0]
+    arguments = [*how, *(f"source={source}" for source in SOURCES)]
+    assert printed(capsys, run, *arguments, "device=cuda")[0] == printed(capsys, run, *arguments, "device=cpu")[0]
 
 
 def test_a_run_that_answers_is_refused_with_the_reason(tmp_path: Path) -> None:
-    words = ["data=associative_recall", "data.length=16", "data.pairs=2", "data.symbols=16", "data.samples=64"]
+    arguments = ["data=associative_recall", "data.length=16", "data.pairs=2", "data.symbols=16", "data.samples=64"]
     small = ["data.eval_samples=16", "trainer.max_steps=1", "trainer.eval_every=1", "token_mixer.dropout=0"]
     parts = ["tokenizer=symbols", "model=decoder", "head=token", "objective=answer"]
-    made = engine_runs.run(tmp_path, *words, *small, *parts)
+    run_folder = engine_runs.run(tmp_path, *arguments, *small, *parts)
     with pytest.raises(UserError, match="predicts the answers in a sequence of symbols and does not generate one"):
-        generate(made, "1 2 3")
+        generate(run_folder, "1 2 3")

@@ -90,14 +90,14 @@ def test_models_whose_blocks_run_over_something_else_are_refused() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = engine_runs.run(tmp_path, "position=learned", base=SHORTEST)
-    words = ["inspect", f"run={made.path}", "log=false", "equivariance"]
-    assert main([*words, "samples=2", "permute=shift"]) == 0
-    numbers = read_json(made.path / "inspect" / "equivariance.json")
+    run_folder = engine_runs.run(tmp_path, "position=learned", base=SHORTEST)
+    arguments = ["inspect", f"run={run_folder.path}", "log=false", "equivariance"]
+    assert main([*arguments, "samples=2", "permute=shift"]) == 0
+    numbers = read_json(run_folder.path / "inspect" / "equivariance.json")
     assert numbers["pictures"] == ["equivariance.png"]
     assert numbers["permute"] == "shift"
     assert numbers["with_positions"][-1]["name"] == "prediction"
     assert max(place["relative"] for place in numbers["without_positions"]) < EXACT
     assert "without positions the model treats its tokens as a set" in capsys.readouterr().out
-    assert main([*words, "permute=turn"]) == 2
+    assert main([*arguments, "permute=turn"]) == 2
     assert "permute=turn" in capsys.readouterr().err

@@ -23,8 +23,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = tmp_path_factory.mktemp("outputs")
     tiny = [*ON_CPU, *ONE_BATCH, *ONE_LAYER, *steps(2, None), "trainer.max_epochs=null"]
     assert main(["train", "experiment=atlas", *tiny, f"outputs={outputs}"]) == 0
-    (found,) = outputs.glob("atlas-*/s0")
-    return found
+    (path,) = outputs.glob("atlas-*/s0")
+    return path
 
 
 def test_attention_is_drawn_on_the_graph(run: Path, tmp_path: Path) -> None:

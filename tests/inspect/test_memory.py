@@ -41,11 +41,11 @@ def test_the_strongest_tokens_by_loops(channel: str) -> None:
                 m = F.gelu(h)
             else:
                 m = (h / 16**0.5).exp() / (h / 16**0.5).exp().sum(-1, keepdim=True) * h.shape[1] ** 0.5
-            for key, found in enumerate(examples):
+            for key, example in enumerate(examples):
                 value, token = m[:, key].max(0)
-                found.append((float(value), sample, int(token)))
-        for key, found in enumerate(examples):
-            best = sorted(found, reverse=True)[:3]
+                example.append((float(value), sample, int(token)))
+        for key, example in enumerate(examples):
+            best = sorted(example, reverse=True)[:3]
             assert_close(layer.coefficients[key], torch.tensor([each[0] for each in best]), rtol=1e-4, atol=1e-5)
             assert layer.samples[key].tolist() == [each[1] for each in best]
             assert layer.tokens[key].tolist() == [each[2] for each in best]
@@ -68,10 +68,10 @@ def test_models_without_keys_are_refused() -> None:
 
 
 def test_the_command_on_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = engine_runs.text_run(tmp_path, "tokenizer=char", "model.depth=2")
-    words = ["inspect", f"run={made.path}", "memory", "log=false", "train_samples=20"]
-    assert main([*words, "keys=3,0", "layers=1", "examples=4"]) == 0
-    numbers = read_json(made.path / "inspect" / "memory.json")
+    run_folder = engine_runs.text_run(tmp_path, "tokenizer=char", "model.depth=2")
+    arguments = ["inspect", f"run={run_folder.path}", "memory", "log=false", "train_samples=20"]
+    assert main([*arguments, "keys=3,0", "layers=1", "examples=4"]) == 0
+    numbers = read_json(run_folder.path / "inspect" / "memory.json")
     assert [(each["path"], each["key"]) for each in numbers["shown"]] == [
         ("blocks.1.channel_mixer", key) for key in (3, 0)
     ]
@@ -86,15 +86,15 @@ def test_the_command_on_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             assert len(set(layer["samples"][shown["key"]])) == 4
     assert numbers["pictures"] == ["memory.png"]
     assert "[" in capsys.readouterr().out
-    assert main([*words, "keys=64"]) == 2
+    assert main([*arguments, "keys=64"]) == 2
     assert "has 64, counted from 0" in capsys.readouterr().err
-    assert main([*words, "samples=4"]) == 2
+    assert main([*arguments, "samples=4"]) == 2
     assert "not of memory" in capsys.readouterr().err
 
 
 def test_the_command_on_images(tmp_path: Path) -> None:
-    made = engine_runs.run(tmp_path, "channel_mixer=memory", "model.prefix.registers=1", base=SHORTEST)
-    assert main(["inspect", f"run={made.path}", "memory", "log=false", "train_samples=10", "keys=1"]) == 0
-    numbers = read_json(made.path / "inspect" / "memory.json")
+    run_folder = engine_runs.run(tmp_path, "channel_mixer=memory", "model.prefix.registers=1", base=SHORTEST)
+    assert main(["inspect", f"run={run_folder.path}", "memory", "log=false", "train_samples=10", "keys=1"]) == 0
+    numbers = read_json(run_folder.path / "inspect" / "memory.json")
     assert numbers["pictures"] == ["memory.png"]
     assert all(0 <= each["token"] < 4 for each in numbers["shown"][0]["examples"])  # patches of 4 x 4 on 8 x 8

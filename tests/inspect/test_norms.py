@@ -53,9 +53,9 @@ def test_models_whose_blocks_run_over_something_else_are_refused() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = engine_runs.run(tmp_path, "model.prefix.registers=2", base=SHORTEST)
-    assert main(["inspect", f"run={made.path}", "norms", "samples=3", "log=false"]) == 0
-    numbers = read_json(made.path / "inspect" / "norms.json")
+    run_folder = engine_runs.run(tmp_path, "model.prefix.registers=2", base=SHORTEST)
+    assert main(["inspect", f"run={run_folder.path}", "norms", "samples=3", "log=false"]) == 0
+    numbers = read_json(run_folder.path / "inspect" / "norms.json")
     assert [layer["name"] for layer in numbers["layers"]] == ["stream", "block.0"]
     assert len(numbers["layers"][0]["prefix"]) == 6
     assert numbers["pictures"] == ["norms.png"]

@@ -56,17 +56,17 @@ def test_models_without_positions_to_show_are_refused(scheme: str, axes: int) ->
 
 
 def test_the_command_draws_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = engine_runs.run(tmp_path, "position=learned", base=SHORTEST)
-    words = ["inspect", f"run={made.path}", "log=false"]
-    assert main([*words, "positions"]) == 0
-    numbers = read_json(made.path / "inspect" / "positions.json")
+    run_folder = engine_runs.run(tmp_path, "position=learned", base=SHORTEST)
+    arguments = ["inspect", f"run={run_folder.path}", "log=false"]
+    assert main([*arguments, "positions"]) == 0
+    numbers = read_json(run_folder.path / "inspect" / "positions.json")
     assert numbers["scheme"] == "Learned"
     assert numbers["pictures"] == ["positions.png", "positions_maps.png"]
     assert "farthest" in capsys.readouterr().out
-    assert main([*words, "positions", "sample=2"]) == 2
+    assert main([*arguments, "positions", "sample=2"]) == 2
     assert "not of positions" in capsys.readouterr().err
-    assert main([*words, "mixing", "samples=1", "probes=2"]) == 0
-    layer = read_json(made.path / "inspect" / "mixing.json")["layers"][0]
+    assert main([*arguments, "mixing", "samples=1", "probes=2"]) == 0
+    layer = read_json(run_folder.path / "inspect" / "mixing.json")["layers"][0]
     norms = torch.tensor(layer["norms"])
     assert layer["rank"] == pytest.approx(int(torch.linalg.matrix_rank(norms, rtol=1e-3)), abs=1)
     assert layer["effective_rank"] == pytest.approx(effective_rank(torch.linalg.svdvals(norms)), rel=1e-3)

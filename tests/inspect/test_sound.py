@@ -112,8 +112,8 @@ def check_written_picture(folder: Path) -> None:
 
 @pytest.mark.parametrize("stem", [pytest.param("waveform", marks=pytest.mark.full), "log_mel"])
 def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
-    words = ("experiment=tones_ctc", f"source_tokenizer={stem}", "trainer.max_epochs=null", f"outputs={tmp_path}")
-    assert main(["train", *words, *SMALL]) == 0
+    overrides = ("experiment=tones_ctc", f"source_tokenizer={stem}", "trainer.max_epochs=null", f"outputs={tmp_path}")
+    assert main(["train", *overrides, *SMALL]) == 0
     (folder,) = tmp_path.glob("*/s0")
     assert main(["inspect", f"run={folder}", "attention", "samples=2", "log=false"]) == 0
     numbers = read_json(folder / "inspect" / "attention.json")
@@ -127,8 +127,8 @@ def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
 
 
 def test_the_command_of_an_encoder_decoder(tmp_path: Path) -> None:
-    words = ("experiment=tones_ctc", "model=encoder_decoder", "model.shared=false", "objective=translate")
-    assert main(["train", *words, "trainer.max_epochs=null", f"outputs={tmp_path}", *SMALL]) == 0
+    overrides = ("experiment=tones_ctc", "model=encoder_decoder", "model.shared=false", "objective=translate")
+    assert main(["train", *overrides, "trainer.max_epochs=null", f"outputs={tmp_path}", *SMALL]) == 0
     (folder,) = tmp_path.glob("*/s0")
     assert main(["inspect", f"run={folder}", "attention", "samples=1", "log=false"]) == 0
     numbers = read_json(folder / "inspect" / "attention.json")

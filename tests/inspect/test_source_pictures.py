@@ -51,9 +51,9 @@ def test_words_are_drawn_over_the_source(run: tuple[str, Path], tmp_path: Path) 
     assert main(["inspect", f"run={folder}", "attention", f"out={tmp_path}", "samples=32"]) == 0
     assert (tmp_path / "attention_words.png").is_file()
     layers = json.loads((tmp_path / "attention.json").read_text())["layers"]
-    asked = [layer for layer in layers if "asked" in layer]
-    assert len(asked) == (2 if kind == "questions" else 0)
-    for layer in asked:
+    question_layers = [layer for layer in layers if "asked" in layer]
+    assert len(question_layers) == (2 if kind == "questions" else 0)
+    for layer in question_layers:
         assert layer["asked_patches"] == pytest.approx(4 / 36)
         assert all(0 <= share <= 1 for share in layer["asked"])
 
@@ -66,14 +66,14 @@ def test_keys_of_the_source_are_its_patches(run: tuple[str, Path]) -> None:
     layers = attention_layers(loaded.model, [sample])
     shown = [layer for layer in layers if attends_source(layer, sample)]
     assert len(shown) == 2
-    words = int(sample.batch.lengths[0])
+    length = int(sample.batch.lengths[0])
     for layer in shown:
         start, count = layer.source
         assert (start, count, layer.source_grid) == (int(kind == "questions"), 36, (6, 6))
-        assert layer.weights.shape[-1] == (36 if kind == "cross" else start + 36 + words)
-        assert len(layer.queries) - layer.query_prefix == words
-        assert len(sample.text) == words
-        assert layer.queries[-words:] == sample.text
+        assert layer.weights.shape[-1] == (36 if kind == "cross" else start + 36 + length)
+        assert len(layer.queries) - layer.query_prefix == length
+        assert len(sample.text) == length
+        assert layer.queries[-length:] == sample.text
 
 
 def by_loops(loaded: Loaded, layer: int, count: int) -> float:
@@ -84,12 +84,12 @@ def by_loops(loaded: Loaded, layer: int, count: int) -> float:
             continue
         call = maps.attention(loaded.model, sample.batch)[layer]
         weights = call.weights()[0, 0, 0, 1:37].tolist()
-        total = asked = 0.0
+        total = on_region = 0.0
         for patch, weight in enumerate(weights):
             row, column = divmod(patch, 6)
             total += weight
-            asked += weight * bool(sample.region[4 * row, 4 * column])
-        shares.append(asked / total)
+            on_region += weight * bool(sample.region[4 * row, 4 * column])
+        shares.append(on_region / total)
     return sum(shares) / len(shares)
 
 
@@ -104,9 +104,9 @@ def test_the_share_on_what_is_asked_for(run: tuple[str, Path]) -> None:
 
 
 def test_shares_by_hand() -> None:
-    asked = torch.zeros(8, 8, dtype=torch.bool)
-    asked[0:4, 4:8] = True
-    patches = region_patches(asked, (2, 2))
+    region = torch.zeros(8, 8, dtype=torch.bool)
+    region[0:4, 4:8] = True
+    patches = region_patches(region, (2, 2))
     assert patches.tolist() == [False, True, False, False]
     weights: Tensor = torch.tensor([[0.1, 0.3, 0.0, 0.2], [0.25, 0.25, 0.25, 0.25]])
     shares, of_patches = region_share(weights, patches)

@@ -32,8 +32,8 @@ PARTS = ("none", "rope", "learned", "alibi", "t5_bias")  # positions of whole mo
 
 
 def scheme(name: str, causal: bool) -> Position:
-    made: Any = factory("position", name)(context(causal=causal, axes=1))
-    return stir(initialise(made, 0)).double()
+    built: Any = factory("position", name)(context(causal=causal, axes=1))
+    return stir(initialise(built, 0)).double()
 
 
 def inputs(case: str) -> tuple[list[Tensor], Seq, Visibility, list[Tensor]]:

@@ -51,9 +51,9 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
     q, k, v = qkv(torch.float64, 2)
     wide = torch.cat([v, v.flip(-1)[..., :3]], -1)  # 11 wide, keys 8
     for values in (v, wide, v[..., :5]):
-        made = weights(q, k, seq, seq, rule)
-        assert torch.equal(made > 0, see[:, None].expand_as(made))
-        wanted = made @ values.repeat_interleave(2, 1)
+        actual = weights(q, k, seq, seq, rule)
+        assert torch.equal(actual > 0, see[:, None].expand_as(actual))
+        wanted = actual @ values.repeat_interleave(2, 1)
         assert_close(eager(q, k, values, seq, seq, rule), wanted)
         assert_close(chunked(q, k, values, seq, seq, rule), wanted)
         assert_close(attend(q, k, values, seq, seq, rule), wanted)
@@ -61,7 +61,7 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
         assert_close(attend(*single, seq, seq, rule), wanted.float(), rtol=1e-4, atol=1e-5)
     fresh = facts(kind, scheme(position), prefix)
     prepare(fresh, rule, 4, 8, q)
-    assert_close(attend(q, k, v, fresh, fresh, rule), made @ v.repeat_interleave(2, 1))
+    assert_close(attend(q, k, v, fresh, fresh, rule), actual @ v.repeat_interleave(2, 1))
     plain = Visibility(causal)
     assert_close(attend(q, k, v, fresh, fresh, plain), eager(q, k, v, fresh, fresh, plain))  # masks are kept apart
 
@@ -75,9 +75,9 @@ def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, rul
     seq, visibility = facts(kind, scheme(position), prefix), Visibility(causal, window, strict)
     q, k, v = qkv(torch.float64, 2)
     flexed = flex(q, k, v, seq, seq, visibility, compiled=False)
-    made = weights(q, k, seq, seq, visibility)
-    assert torch.equal(made > 0, defined(seq, causal, window, strict)[:, None].expand_as(made))
-    assert_close(flexed, made @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
+    actual = weights(q, k, seq, seq, visibility)
+    assert torch.equal(actual > 0, defined(seq, causal, window, strict)[:, None].expand_as(actual))
+    assert_close(flexed, actual @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("window", "strict"), RULES)
@@ -93,7 +93,9 @@ def test_gradients(kind: str, causal: bool, window: int | None, strict: bool) ->
         assert_close(ours, theirs)
 
 
-def pieces(cache: KVCache, sizes: list[int], position: str, window: int | None, strict: bool) -> tuple[Tensor, Tensor]:
+def in_chunks(
+    cache: KVCache, sizes: list[int], position: str, window: int | None, strict: bool
+) -> tuple[Tensor, Tensor]:
     """What pieces through a cache give, and what the whole row gives."""
     whole = facts("plain", scheme(position), PREFIX)
     whole = Seq(whole.index, whole.coords, num_prefix=PREFIX, position=whole.position)
@@ -116,10 +118,10 @@ SIZES = [[PREFIX, *[1] * (N - PREFIX)], [3, 4], [4, 1, 2], [N]]
 @pytest.mark.parametrize("position", ["no", "alibi"])
 @pytest.mark.parametrize(("window", "strict"), RULES)
 def test_through_a_cache(window: int | None, strict: bool, position: str, sizes: list[int]) -> None:
-    assert_close(*pieces(KVCache(2, 2, 8, 5), sizes, position, window, strict))
+    assert_close(*in_chunks(KVCache(2, 2, 8, 5), sizes, position, window, strict))
     if window is not None:
         cache = WindowCache(2, 2, 8, 5, window=window)
-        assert_close(*pieces(cache, sizes, position, window, strict))
+        assert_close(*in_chunks(cache, sizes, position, window, strict))
         kept = min(N, PREFIX + window - 1)
         assert (cache.length, len(cache.seq)) == (N, kept)
         assert cache.bytes == 2 * 2 * kept * (8 + 5) * 8
@@ -129,7 +131,7 @@ def test_through_a_cache(window: int | None, strict: bool, position: str, sizes:
 def test_planted_short_memory_is_caught() -> None:
     """Planted: a cache that forgets one token too early."""
     with pytest.raises(AssertionError):
-        assert_close(*pieces(WindowCache(2, 2, 8, 5, window=2), SIZES[0], "no", 3, False))
+        assert_close(*in_chunks(WindowCache(2, 2, 8, 5, window=2), SIZES[0], "no", 3, False))
 
 
 def test_planted_window_on_the_prefix_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +148,14 @@ def test_reorder(window: int | None) -> None:
     options = {} if window is None else {"token_mixer": {"window": window}}
     mixer = "attention" if window is None else "windowed_attention"
     model = tiny(causal=True, token_mixer=mixer, position="rope", options=options, prefix=Prefix(registers=2))
-    rows, order = token_ids(3, 9), torch.tensor([2, 0, 2, 1])
+    ids, order = token_ids(3, 9), torch.tensor([2, 0, 2, 1])
     cache = model.init_cache(3)
     with torch.no_grad():
-        model(rows[:, :5], cache=cache)
+        model(ids[:, :5], cache=cache)
         before = cache.bytes
         cache.reorder(order)
         assert cache.bytes == before * 4 // 3
-        picked = torch.cat([rows[order, :5], rows.flip(0)[[0, 1, 2, 0], 5:]], 1)
+        picked = torch.cat([ids[order, :5], ids.flip(0)[[0, 1, 2, 0], 5:]], 1)
         for t in range(5, 9):
             assert_close(model(picked[:, t : t + 1], cache=cache)[:, 0], model(picked[:, : t + 1])[:, -1])
 

@@ -37,12 +37,12 @@ def value_and_gradients(loss: Tensor, of: Projection) -> list[Tensor]:
 @pytest.mark.parametrize(
     "options", [{}, {"label_smoothing": 0.2}, {"z_loss": 0.3}, {"label_smoothing": 0.1, "z_loss": 0.01}]
 )
-@pytest.mark.parametrize("rows", [1, 7, 100])
-def test_it_equals_the_loss_of_all_logits(rows: int, options: dict[str, float], biased: bool) -> None:
-    made, target = tensors()
-    made = made if biased else made._replace(bias=None)
-    plain = value_and_gradients(cross_entropy(made.logits(), target, **options), made)
-    chunked = value_and_gradients(chunked_cross_entropy(made, target, chunk=rows, **options), made)
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_it_equals_the_loss_of_all_logits(count: int, options: dict[str, float], biased: bool) -> None:
+    inputs, target = tensors()
+    inputs = inputs if biased else inputs._replace(bias=None)
+    plain = value_and_gradients(cross_entropy(inputs.logits(), target, **options), inputs)
+    chunked = value_and_gradients(chunked_cross_entropy(inputs, target, chunk=count, **options), inputs)
     torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=1e-14)
 
 
@@ -50,11 +50,11 @@ def test_it_equals_the_loss_of_all_logits(rows: int, options: dict[str, float], 
     not hasattr(F, "linear_cross_entropy"), reason="needs torch.nn.functional.linear_cross_entropy (torch >= 2.14)"
 )
 def test_it_equals_that_of_torch() -> None:
-    made, target = tensors()
-    loss = F.linear_cross_entropy(made.x[0], made.weight, target[0], label_smoothing=0.1)
-    made = made._replace(bias=None)
-    own = value_and_gradients(chunked_cross_entropy(made, target, label_smoothing=0.1, chunk=4), made)
-    torch.testing.assert_close(own, value_and_gradients(loss, made), rtol=1e-12, atol=1e-14)
+    inputs, target = tensors()
+    loss = F.linear_cross_entropy(inputs.x[0], inputs.weight, target[0], label_smoothing=0.1)
+    inputs = inputs._replace(bias=None)
+    own = value_and_gradients(chunked_cross_entropy(inputs, target, label_smoothing=0.1, chunk=4), inputs)
+    torch.testing.assert_close(own, value_and_gradients(loss, inputs), rtol=1e-12, atol=1e-14)
 
 
 def test_a_sign_that_is_wrong_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,28 +69,28 @@ def test_a_sign_that_is_wrong_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_no_target_is_nan_with_gradients_of_zero() -> None:
-    made, target = tensors()
+    inputs, target = tensors()
     target.fill_(Batch.ignore)
-    loss = chunked_cross_entropy(made, target)
+    loss = chunked_cross_entropy(inputs, target)
     assert loss.isnan()
-    for gradient in torch.autograd.grad(torch.where(torch.tensor(False), loss, 0.0), made):
+    for gradient in torch.autograd.grad(torch.where(torch.tensor(False), loss, 0.0), inputs):
         assert not gradient.any()
 
 
 def test_under_autocast_it_is_as_exact_as_the_plain_loss() -> None:
-    made, target = tensors(torch.float32)
-    exact = value_and_gradients(cross_entropy(made.logits(), target), made)
+    inputs, target = tensors(torch.float32)
+    exact = value_and_gradients(cross_entropy(inputs.logits(), target), inputs)
     with torch.autocast("cpu", torch.bfloat16):
-        plain = value_and_gradients(cross_entropy(made.logits(), target), made)
-        chunked = value_and_gradients(chunked_cross_entropy(made, target, chunk=7), made)
+        plain = value_and_gradients(cross_entropy(inputs.logits(), target), inputs)
+        chunked = value_and_gradients(chunked_cross_entropy(inputs, target, chunk=7), inputs)
     for reference, one, other in zip(exact, plain, chunked, strict=True):
         assert other.dtype == reference.dtype
         assert (other - reference).norm() <= 1.5 * (one - reference).norm() + 1e-3 * reference.norm()
 
 
 def test_gradients_are_used_once() -> None:
-    made, target = tensors()
-    loss = chunked_cross_entropy(made, target)
+    inputs, target = tensors()
+    loss = chunked_cross_entropy(inputs, target)
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="were used"):
         loss.backward()

@@ -23,12 +23,12 @@ def distributions(tokens: int, seed: int = 0) -> Tensor:
 
 def every_text(log_probs: Tensor) -> dict[tuple[int, ...], float]:
     """The log probability of every sequence of labels, by adding up alignments."""
-    found: dict[tuple[int, ...], float] = {}
+    scores: dict[tuple[int, ...], float] = {}
     for alignment in itertools.product(range(V), repeat=len(log_probs)):
         labels = [label for label, _ in itertools.groupby(alignment) if label != BLANK]
         score = math.exp(sum(float(log_probs[n, label]) for n, label in enumerate(alignment)))
-        found[tuple(labels)] = found.get(tuple(labels), 0.0) + score
-    return {labels: math.log(score) for labels, score in found.items()}
+        scores[tuple(labels)] = scores.get(tuple(labels), 0.0) + score
+    return {labels: math.log(score) for labels, score in scores.items()}
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 6])
@@ -36,8 +36,8 @@ def test_the_loss_of_torch_and_a_search_that_drops_nothing_are_the_sum_over_alig
     log_probs = distributions(tokens)
     expected = every_text(log_probs)
     assert math.fsum(math.exp(score) for score in expected.values()) == pytest.approx(1)
-    found = {tuple(labels): score for labels, score in prefix_beam(log_probs, BLANK, None) if score > -math.inf}
-    assert found == pytest.approx(expected)
+    scores = {tuple(labels): score for labels, score in prefix_beam(log_probs, BLANK, None) if score > -math.inf}
+    assert scores == pytest.approx(expected)
     for labels, score in expected.items():
         target = torch.tensor([labels], dtype=torch.long).reshape(1, -1)
         loss = F.ctc_loss(
@@ -66,8 +66,8 @@ def test_a_search_that_adds_nothing_up_is_caught(monkeypatch: pytest.MonkeyPatch
     log_probs = distributions(4)
     expected = every_text(log_probs)
     monkeypatch.setattr(ctc, "_add", max)
-    found = {tuple(labels): score for labels, score in prefix_beam(log_probs, BLANK, None) if score > -math.inf}
-    assert found != pytest.approx(expected)
+    scores = {tuple(labels): score for labels, score in prefix_beam(log_probs, BLANK, None) if score > -math.inf}
+    assert scores != pytest.approx(expected)
 
 
 def test_greedy_collapses_the_most_likely_alignment() -> None:

@@ -13,7 +13,7 @@ from blockyard.ops import flops
 
 @pytest.mark.parametrize("wants_input", [True, False])
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         lambda: nn.Conv1d(12, 12, 3, padding=1),
         lambda: nn.Conv1d(12, 12, 3, padding=1, groups=12),
@@ -21,18 +21,18 @@ from blockyard.ops import flops
         lambda: nn.ConvTranspose2d(12, 24, 3, stride=2, groups=4),
     ],
 )
-def test_each_gradient_of_a_convolution_costs_what_it_does(made: Callable[[], nn.Module], wants_input: bool) -> None:
+def test_each_gradient_of_a_convolution_costs_what_it_does(build: Callable[[], nn.Module], wants_input: bool) -> None:
     """torch's own counter takes the gradients of grouped convolutions for those of plain ones."""
     torch.manual_seed(0)
     for device in ("meta", "cpu"):
-        layer = made().to(device)
+        layer = build().to(device)
         x = torch.zeros(2, 12, *(7,) * (layer.weight.ndim - 2), device=device, requires_grad=wants_input)
         with flops.counter() as forward:
             out = layer(x)
         with flops.counter() as backward:
             out.sum().backward()
-        places = x if isinstance(layer, nn.ConvTranspose2d) else out
-        assert forward.get_total_flops() == 2 * 2 * layer.weight.numel() * places[0, 0].numel()
+        positions = x if isinstance(layer, nn.ConvTranspose2d) else out
+        assert forward.get_total_flops() == 2 * 2 * layer.weight.numel() * positions[0, 0].numel()
         assert backward.get_total_flops() == (2 if wants_input else 1) * forward.get_total_flops()
 
 

@@ -107,8 +107,8 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
         return
     model = tiny(token_mixer=mixer, position=position, causal=causal)
     for part, record in zip(model.mixers, model.kernels(), strict=True):
-        said = expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
-        assert said == (record["kernel"], record["reason"])
+        predicted = expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
+        assert predicted == (record["kernel"], record["reason"])
 
 
 def test_reasons_are_given() -> None:
@@ -117,8 +117,8 @@ def test_reasons_are_given() -> None:
     (first, second) = model.kernels(Inputs(token_ids(2, 6), lengths=lengths, segment=segment))
     assert first["layer"] == "blocks.0.token_mixer"
     assert second["layer"] == "blocks.1.token_mixer"
-    for word in ("position bias", "padded", "segments", "CUDA only"):
-        assert word in first["reason"]
+    for text in ("position bias", "padded", "segments", "CUDA only"):
+        assert text in first["reason"]
 
 
 def test_dropout_costs_the_flash_kernel_on_a_cpu() -> None:
@@ -133,8 +133,8 @@ def test_dropout_costs_the_flash_kernel_on_a_cpu() -> None:
 def deaf() -> list[str]:
     """Mixers whose file never calls on `ops.attend`, and notes no kernel itself."""
     alone = [name for name in choices("token_mixer") if not hasattr(node("token_mixer", name)[0], "nested_choices")]
-    found = [(name, inspect.getmodule(node("token_mixer", name)[0])) for name in alone]
-    return [name for name, module in found if not {"attend", "weigh", "Attention", "kernel"} & vars(module).keys()]
+    modules = [(name, inspect.getmodule(node("token_mixer", name)[0])) for name in alone]
+    return [name for name, module in modules if not {"attend", "weigh", "Attention", "kernel"} & vars(module).keys()]
 
 
 @pytest.mark.parametrize("mixer", deaf())
@@ -160,8 +160,8 @@ def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout
     lengths = torch.tensor([6, 4]) if variable else None
     assert model.kernels(Inputs(token_ids(2, 6), lengths=lengths))[0] == record
     ctx = context(axes=axes, **sizes)
-    said = expected(ctx, model.position, "cpu", torch.float32, dropout)
-    assert said == (record["kernel"], record["reason"])
+    predicted = expected(ctx, model.position, "cpu", torch.float32, dropout)
+    assert predicted == (record["kernel"], record["reason"])
 
 
 class Table(Position):

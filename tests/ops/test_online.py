@@ -50,8 +50,8 @@ def gradients(path: Any, tensors: list[Tensor], position: nn.Module | None, *mor
     weights = [] if position is None else list(position.parameters())
     out = path(*inputs, *more, **named)
     factor = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=out.dtype)
-    found = torch.autograd.grad((out * factor).sum(), [*inputs, *weights], allow_unused=True)
-    return [out, *(torch.zeros(()) if each is None else each for each in found)]
+    computed = torch.autograd.grad((out * factor).sum(), [*inputs, *weights], allow_unused=True)
+    return [out, *(torch.zeros(()) if each is None else each for each in computed)]
 
 
 def assert_equal(tensors: list[Tensor], position: nn.Module | None, *more: Any, chunk: int = 2) -> None:

@@ -14,7 +14,7 @@ LEFT_OUT = f"no Chromium is found on this machine ({', '.join(NAMES)})"
 
 def chromium() -> str | None:
     """The program, or None."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @contextmanager

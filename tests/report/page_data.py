@@ -41,7 +41,7 @@ def comparison(
     level = [0.90 + 0.05 * math.sin(1.3 * i) for i in range(arms)]
     values = [[level[i] + draw.gauss(0, 0.006) for _ in range(seeds)] for i in range(arms)]
     other = labels[-1] if arms < 2 else labels[1]
-    made = {
+    content = {
         "title": "norm_placement",
         "claim": "Pre-norm trains without warm-up where post-norm does not",
         "source": "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture (arXiv 2002.04745)",
@@ -81,30 +81,30 @@ def comparison(
         },
     }
     if failed:
-        _break(made)
+        _break(content)
     if grid:
-        _grid(made)
+        _grid(content)
     if tuned:
-        made["tuning"] = [_setting(label, lr, draw) for label in labels for lr in (3e-4, 1e-3, 3e-3, 1e-2)]
+        content["tuning"] = [_setting(label, lr, draw) for label in labels for lr in (3e-4, 1e-3, 3e-3, 1e-2)]
     if attention:
-        made["attention"] = [_map(label, layer) for label in labels[:2] for layer in ("blocks.0", "blocks.3")]
+        content["attention"] = [_map(label, layer) for label in labels[:2] for layer in ("blocks.0", "blocks.3")]
     if predictions:
-        made["predictions"] = [
+        content["predictions"] = [
             {"arm": label, "seed": 0, "name": name, "image": f"data:image/png;base64,{DOT}"}
             for label, name in zip(labels, ("forecast", "restoration"), strict=False)
         ]
     if samples:
-        made["samples"] = sample_tables(labels, samples)
-    return made
+        content["samples"] = sample_tables(labels, samples)
+    return content
 
 
 def disagreeing() -> dict[str, Any]:
     """The comparison of three arms of which the second has an interval above 0 and a corrected p above 0.05."""
-    made = comparison(arms=3)
-    arm = made["arms"][1]
+    result = comparison(arms=3)
+    arm = result["arms"][1]
     arm["verdict"] = "no difference shown"
     arm["difference"] |= {"mean": 0.006, "interval": [0.001, 0.012], "t_p": 0.038, "holm_p": 0.15}
-    return made
+    return result
 
 
 def _arm(labels: list[str], i: int, values: list[list[float]], tuned: bool) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _curve(arm: str, seed: int, level: float, points: int, draw: random.Random) 
     }
 
 
-def _break(made: dict[str, Any]) -> None:
+def _break(result: dict[str, Any]) -> None:
     """Failed, missing and refused cells, and an arm with too few seeds."""
     reasons = {
         1: ("failed", "the loss is NaN at step 140 (train/loss); the last good weights are kept"),
@@ -207,22 +207,22 @@ def _break(made: dict[str, Any]) -> None:
         4: ("running", None),
     }
     for place, (state, reason) in reasons.items():
-        cell = made["cells"][place * len(made["seeds"]) - 1]
+        cell = result["cells"][place * len(result["seeds"]) - 1]
         cell.update(state=state, reason=reason, metrics={})
-        arm = made["arms"][place - 1]
+        arm = result["arms"][place - 1]
         arm["n"] -= 1
         arm["values"].pop(str(cell["seed"]))
     refused = {"arm": "fourier_rope", "seed": 0, "setting": {}, "state": "refused", "run": None, "metrics": {}}
     reason = "position=rope acts on queries_and_keys, which token_mixer=fourier does not have"
-    made["cells"].append({**refused, "reason": reason})
-    last = made["arms"][-1]
+    result["cells"].append({**refused, "reason": reason})
+    last = result["arms"][-1]
     last.update(n=2, verdict="too few seeds", mean=0.9, interval=None, words="2 of 5 seeds: 3 more would do")
     if last["difference"]:
         last["difference"].update(interval=None, t_p=None, permutation_p=None, holm_p=None, effect=None)
-    made["warnings"].append("4 of the cells have no result yet: they are listed under Cells")
+    result["warnings"].append("4 of the cells have no result yet: they are listed under Cells")
 
 
-def _grid(made: dict[str, Any]) -> None:
+def _grid(result: dict[str, Any]) -> None:
     factors = {"block": ["post_norm", "pre_norm"], "warmup": ["0", "100"], "lr": ["3e-4", "1e-3", "3e-3"]}
     main = [
         {"factor": f, "level": level, "reference": levels[0], "effect": 0.01 * k, "p": 0.002, "holm_p": 0.006,
@@ -236,7 +236,11 @@ def _grid(made: dict[str, Any]) -> None:
             cells = [[0.88 + 0.03 * i + 0.02 * j - 0.025 * i * j * b for j in range(len(two))] for i in range(len(one))]
             made_pairs.append({"factors": [names[a], names[b]], "F": 12.3 / b, "p": 0.001 * b, "holm_p": 0.003 * b,
                                "cells": cells, "levels": [one, two]})  # fmt: skip
-    made["effects"] = {"main": main, "interactions": made_pairs, "formula": "value ~ C(seed) + (block + warmup + lr)^2"}
+    result["effects"] = {
+        "main": main,
+        "interactions": made_pairs,
+        "formula": "value ~ C(seed) + (block + warmup + lr)^2",
+    }
 
 
 def _setting(arm: str, lr: float, draw: random.Random) -> dict[str, Any]:
@@ -247,8 +251,14 @@ def _setting(arm: str, lr: float, draw: random.Random) -> dict[str, Any]:
 
 def _map(arm: str, layer: str) -> dict[str, Any]:
     size = 17
-    rows = [[math.exp(-abs(i - j) / (2 if layer.endswith("0") else 6)) for j in range(size)] for i in range(size)]
-    return {"arm": arm, "seed": 0, "layer": layer, "image": None, "map": [[v / sum(row) for v in row] for row in rows]}
+    weights = [[math.exp(-abs(i - j) / (2 if layer.endswith("0") else 6)) for j in range(size)] for i in range(size)]
+    return {
+        "arm": arm,
+        "seed": 0,
+        "layer": layer,
+        "image": None,
+        "map": [[v / sum(row) for v in row] for row in weights],
+    }
 
 
 def _mean(values: list[float]) -> tuple[float, float]:

@@ -34,26 +34,26 @@ TIME = "2026-01-02T03:04:05.678Z"
 
 
 @lru_cache(maxsize=256)
-def _composed(words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    composed = compose(words)
+def _composed(overrides: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str | None]]:
+    composed = compose(overrides)
     assert not composed.issues, [str(issue) for issue in composed.issues]
     return composed.config, composed.choices
 
 
 def config(*overrides: str) -> tuple[dict[str, Any], dict[str, str | None]]:
     """A complete config and its choices. Values (`optimizer.lr=0.1`) are put in place without composing."""
-    choices_of = tuple(word for word in overrides if "." not in word.partition("=")[0])
-    made, choices = _composed((*UNTRAINED, *choices_of))
-    made = copy.deepcopy(made)
-    for word in overrides:
-        key, _, value = word.partition("=")
+    choices_of = tuple(override for override in overrides if "." not in override.partition("=")[0])
+    resolved, choices = _composed((*UNTRAINED, *choices_of))
+    resolved = copy.deepcopy(resolved)
+    for override in overrides:
+        key, _, value = override.partition("=")
         if "." in key:
             *path, last = key.split(".")
-            node = made
+            node = resolved
             for part in path:
                 node = node[part]
             node[last] = yaml.safe_load(value)
-    return made, dict(choices)
+    return resolved, dict(choices)
 
 
 def run(
@@ -66,13 +66,13 @@ def run(
     points: int = 12,
 ) -> Path:
     """A run's folder. figure: its test/accuracy, or the state it is in; "missing" makes no folder."""
-    made, choices = config(*overrides)
-    return write(outputs, made, choices, seed, figure, summary, facts, points)
+    resolved, choices = config(*overrides)
+    return write(outputs, resolved, choices, seed, figure, summary, facts, points)
 
 
 def write(
     outputs: Path,
-    made: Mapping[str, Any],
+    resolved: Mapping[str, Any],
     choices: Mapping[str, str | None],
     seed: int,
     figure: float | str | None,
@@ -81,7 +81,7 @@ def write(
     points: int = 12,
 ) -> Path:
     """As `run`, from a complete config."""
-    full = {**made, "seed": seed, "outputs": str(outputs)}
+    full = {**resolved, "seed": seed, "outputs": str(outputs)}
     path = outputs / run_name(full) / f"s{seed}"
     if figure == "missing":
         return path
@@ -113,8 +113,19 @@ def sweep(
 ) -> SweepPlan:
     """A saved plan with its runs. values: arm -> seed -> test/accuracy or state; summaries, facts: by arm."""
     seeds = sorted({seed for figures in values.values() for seed in figures})
-    asked = {"claim": "Pre-norm is better", "baseline": next(iter(arms)), "arms": {k: list(v) for k, v in arms.items()}}
-    asked |= {"kind": "arms", "seeds": seeds, "metric": "test/accuracy", "base": [], "expect": None, "source": None}
+    question_keys = {
+        "claim": "Pre-norm is better",
+        "baseline": next(iter(arms)),
+        "arms": {k: list(v) for k, v in arms.items()},
+    }
+    question_keys |= {
+        "kind": "arms",
+        "seeds": seeds,
+        "metric": "test/accuracy",
+        "base": [],
+        "expect": None,
+        "source": None,
+    }
     configs = {arm: config(*overrides) for arm, overrides in arms.items()}
     for arm in arms:
         extra = (summaries or {}).get(arm), (facts or {}).get(arm)
@@ -126,7 +137,7 @@ def sweep(
         [Arm(arm, tuple(overrides), dict((levels or {}).get(arm, {}))) for arm, overrides in arms.items()],
         configs,
         values,
-        question={**asked, **(question or {})},
+        question={**question_keys, **(question or {})},
         refused=refused,
         facts={
             "command": ["blockyard", "sweep", f"sweeps/{name}.yaml"],
@@ -225,9 +236,9 @@ def _table(accuracy: float, points: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def warned(result: Comparison, *words: str) -> bool:
+def warned(result: Comparison, *texts: str) -> bool:
     """Whether a warning of the comparison holds all of these words."""
-    return any(all(word in line for word in words) for line in result.warnings)
+    return any(all(text in line for text in texts) for line in result.warnings)
 
 
 def runs_of_three_arms(outputs: Path) -> None:

@@ -32,11 +32,11 @@ def plan(tmp_path):
 def board(plan, monkeypatch) -> Iterator[Board]:
     monkeypatch.setattr(watch, "_MIN_INTERVAL", 0.0)
     monkeypatch.setattr(watch, "_DURATION_FACTOR", 0.0)
-    with Board(WatchedComparison([str(plan.folder)], options={"outputs": plan.outputs})) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    with Board(WatchedComparison([str(plan.folder)], options={"outputs": plan.outputs})) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield made
-        made.shutdown()
+        yield server
+        server.shutdown()
         thread.join()
 
 
@@ -154,7 +154,7 @@ def test_it_listens_on_loopback_only(board, plan):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "board needs a sweep or runs"),
         (["{sweep}", "--host", "0.0.0.0"], "this machine only"),
@@ -164,8 +164,8 @@ def test_it_listens_on_loopback_only(board, plan):
         (["/there/is/no/such"], "/there/is/no/such"),
     ],
 )
-def test_bad_words(plan, capsys, words, message):
-    assert main(["board", *(word.format(sweep=plan.folder) for word in words)]) == 2
+def test_bad_words(plan, capsys, arguments, message):
+    assert main(["board", *(argument.format(sweep=plan.folder) for argument in arguments)]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -30,15 +30,15 @@ def _sweep(outputs: Path, **more: Any) -> SweepPlan:
     return sweep(outputs, ARMS, VALUES, **more)
 
 
-def _warned(result: Comparison, *words: str) -> bool:
-    return any(all(word in line for word in words) for line in result.warnings)
+def _warned(result: Comparison, *texts: str) -> bool:
+    return any(all(text in line for text in texts) for line in result.warnings)
 
 
 # -- fairness ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("summary", "facts", "words"),
+    ("summary", "facts", "texts"),
     [
         (
             {"data": {"fingerprint": "e" * 64, "train": 1294, "validation": 144, "test": 359}},
@@ -61,11 +61,11 @@ def _warned(result: Comparison, *words: str) -> bool:
     ],
 )
 def test_what_differs_between_arms_is_said(
-    tmp_path: Path, summary: dict[str, Any], facts: dict[str, Any], words: tuple[str, ...]
+    tmp_path: Path, summary: dict[str, Any], facts: dict[str, Any], texts: tuple[str, ...]
 ) -> None:
     plan = _sweep(tmp_path, summaries={"pre": summary}, facts={"pre": facts})
     result = compare(plan)
-    assert _warned(result, *words), result.warnings
+    assert _warned(result, *texts), result.warnings
     assert len(result.warnings) == 1
 
 
@@ -127,17 +127,17 @@ def test_an_arms_real_difference_is_told(tmp_path: Path) -> None:
 def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    made, choices = config("block=pre_norm")
-    made["block"] = {"_target_": "evil.Block", "_partial_": True}
-    write(tmp_path / "o", made, choices, 0, 0.9, facts={"identity": "abc", "choices": {**choices, "block": None}})
-    made["allow"] = ["evil"]
+    resolved, choices = config("block=pre_norm")
+    resolved["block"] = {"_target_": "evil.Block", "_partial_": True}
+    write(tmp_path / "o", resolved, choices, 0, 0.9, facts={"identity": "abc", "choices": {**choices, "block": None}})
+    resolved["allow"] = ["evil"]
     frozen = next((tmp_path / "o").glob("*/s0/config.yaml"))
     frozen.write_text(frozen.read_text().replace("allow: []", "allow: [evil]"))
     assert "allow: [evil]" in frozen.read_text()
     run(tmp_path / "o", "block=pre_norm", figure=0.8)
     result = compare(tmp_path / "o")
     assert {arm["name"] for arm in result.arms} == {"block=evil", "block=pre_norm"}
-    assert changes(ArmRuns("x", made), ArmRuns("y", config()[0]), (1, 2))["modules"] == {}
+    assert changes(ArmRuns("x", resolved), ArmRuns("y", config()[0]), (1, 2))["modules"] == {}
 
 
 def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     judged = [value for value in one["metrics"]["val/loss"] if value is not None]
     assert len(judged) >= 199, "validation comes first"
     assert set(one["metrics"]) == {"train/loss", "val/loss", "val/accuracy"}
-    rows = [{"step": step, "train/loss": 1.0} for step in range(1000)]
-    assert [row["step"] for row in thin(rows, 5)][-1] == 999
-    assert thin(rows, 5000) is rows
-    judged_first = [row | {"val/loss": 1.0} for row in rows[:-1]] + rows[-1:]
+    records = [{"step": step, "train/loss": 1.0} for step in range(1000)]
+    assert [row["step"] for row in thin(records, 5)][-1] == 999
+    assert thin(records, 5000) is records
+    judged_first = [row | {"val/loss": 1.0} for row in records[:-1]] + records[-1:]
     kept = [row["step"] for row in thin(judged_first, 10)]
     assert len(kept) == 10
     assert kept[-1] == 999
@@ -220,11 +220,11 @@ def test_pictures_of_predictions_are_those_of_the_first_run_that_has_any(tmp_pat
 
 
 def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:
-    made = compare(_sweep(tmp_path)).provenance
-    assert made["code"]["commit"] == "a" * 40
-    assert made["command"] == ["blockyard", "sweep", "sweeps/norms.yaml"]
-    assert made["data"]["fingerprint"] == "d" * 64
-    assert made["host"]["name"] == "host"
+    provenance = compare(_sweep(tmp_path)).provenance
+    assert provenance["code"]["commit"] == "a" * 40
+    assert provenance["command"] == ["blockyard", "sweep", "sweeps/norms.yaml"]
+    assert provenance["data"]["fingerprint"] == "d" * 64
+    assert provenance["host"]["name"] == "host"
 
 
 def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:

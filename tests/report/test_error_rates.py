@@ -38,8 +38,8 @@ def _false_positives(figures: np.ndarray) -> float:
     ps, means, n = t_p(arms, base), (arms - base).mean(-1), figures.shape[-1]
     wrong = 0
     for p, mean in zip(ps, means, strict=True):
-        made = corrected({str(k): Difference(n, float(mean[k]), t_p=float(p[k])) for k in range(len(p))})
-        wrong += any(verdict.verdict(one, "max") in ("better", "worse") for one in made.values())
+        results = corrected({str(k): Difference(n, float(mean[k]), t_p=float(p[k])) for k in range(len(p))})
+        wrong += any(verdict.verdict(one, "max") in ("better", "worse") for one in results.values())
     return wrong / len(figures)
 
 

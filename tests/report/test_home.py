@@ -23,9 +23,9 @@ VALUES = {"post": {0: 0.90, 1: 0.91, 2: 0.905}, "pre": {0: 0.93, 1: 0.95, 2: "fa
 
 @pytest.fixture
 def plan(tmp_path: Path) -> SweepPlan:
-    made = sweep(tmp_path, NORMS, VALUES, question={"expect": "pre > post"})
+    sweep_plan = sweep(tmp_path, NORMS, VALUES, question={"expect": "pre > post"})
     run(tmp_path, "position=none", figure=0.5)
-    return made
+    return sweep_plan
 
 
 def content(root: Path) -> dict[str, Any]:
@@ -52,13 +52,13 @@ def test_sweeps_have_claim_verdict_and_runs(plan: SweepPlan, tmp_path: Path) -> 
 
 
 def test_runs_have_the_options_in_which_any_two_differ(plan: SweepPlan, tmp_path: Path) -> None:
-    made = content(tmp_path)
-    assert len(made["runs"]) == 7
-    assert set(made["families"]) == {"block", "position"}
-    assert {"block._target_", "position._target_"} <= set(made["keys"])
-    assert not {"seed", "outputs", "model.dim"} & set(made["keys"])  # of the replicate, of the machine, the same
-    by_run = {each["run"]: each for each in made["runs"]}
-    place = made["keys"].index("block._target_")
+    data = content(tmp_path)
+    assert len(data["runs"]) == 7
+    assert set(data["families"]) == {"block", "position"}
+    assert {"block._target_", "position._target_"} <= set(data["keys"])
+    assert not {"seed", "outputs", "model.dim"} & set(data["keys"])  # of the replicate, of the machine, the same
+    by_run = {each["run"]: each for each in data["runs"]}
+    place = data["keys"].index("block._target_")
     for cell in plan.cells:
         row = by_run[cell.run]
         assert row["options"][place] == plan.config(cell)["block"]["_target_"]
@@ -66,7 +66,7 @@ def test_runs_have_the_options_in_which_any_two_differ(plan: SweepPlan, tmp_path
         value = VALUES[cell.variant][cell.seed]
         assert row["metrics"].get("test/accuracy") == (value if row["state"] == "done" else None)
         assert "config.yaml" in row["files"]
-    assert made["metrics"][0] in ("val/loss", "val/accuracy", "test/loss", "test/accuracy")
+    assert data["metrics"][0] in ("val/loss", "val/accuracy", "test/loss", "test/accuracy")
 
 
 def test_arms_of_one_option_are_told_apart_and_loggers_are_no_difference(tmp_path: Path) -> None:
@@ -75,22 +75,22 @@ def test_arms_of_one_option_are_told_apart_and_loggers_are_no_difference(tmp_pat
     sweep(tmp_path, arms, {name: {0: 0.9, 1: 0.8} for name in arms})
     for path in tmp_path.glob("*/s*/config.yaml"):
         path.write_text(json.dumps(read_yaml(path) | {"logger": {"job_type": str(path)}}))
-    made = content(tmp_path)
-    assert made["apart"] == ["token_mixer.qk_norm"]
-    assert not any(key.startswith("logger") for key in made["keys"])
-    (row,) = made["sweeps"]
-    assert dict(zip(row["runs"], row["arms"], strict=True)).keys() == {each["run"] for each in made["runs"]}
+    data = content(tmp_path)
+    assert data["apart"] == ["token_mixer.qk_norm"]
+    assert not any(key.startswith("logger") for key in data["keys"])
+    (row,) = data["sweeps"]
+    assert dict(zip(row["runs"], row["arms"], strict=True)).keys() == {each["run"] for each in data["runs"]}
     assert set(row["arms"]) == {"plain", "qk"}
-    assert made["ranges"]["test/accuracy"] == [0, 1]
-    assert "test/loss" not in made["ranges"]
+    assert data["ranges"]["test/accuracy"] == [0, 1]
+    assert "test/loss" not in data["ranges"]
 
 
 def test_the_page_escapes_everything_and_names_no_path_of_the_machine(plan: SweepPlan, tmp_path: Path) -> None:
-    made = content(tmp_path)
-    made["title"] = HOSTILE[2]
-    for row in made["runs"]:
+    page_data = content(tmp_path)
+    page_data["title"] = HOSTILE[2]
+    for row in page_data["runs"]:
         row |= {"note": HOSTILE[0], "reason": HOSTILE[2], "tags": list(HOSTILE)}
-    text = render_home(made, tmp_path, tmp_path / "elsewhere")
+    text = render_home(page_data, tmp_path, tmp_path / "elsewhere")
     assert text.count("<script") == 2
     assert str(tmp_path) not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
@@ -108,10 +108,10 @@ def test_the_command_writes_it(plan: SweepPlan, tmp_path: Path, capsys: pytest.C
     assert [each["state"] for each in data["runs"]] == ["failed"]
     assert main(["runs", "--html", f"outputs={tmp_path}"]) == 0
     assert (tmp_path / "index.html").read_text() == first
-    for words, message in (
+    for overrides, message in (
         (["--html", "--csv"], "one of --csv, --json and --html"),
         (["--html", "--best", "test/accuracy"], "the page sorts"),
         (["--html", "outputs=nowhere"], "no folder"),
     ):
-        assert main(["runs", *words]) == 2
+        assert main(["runs", *overrides]) == 2
         assert message in capsys.readouterr().err

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.ma
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with launched() as made:
-        yield made
+    with launched() as instance:
+        yield instance
 
 
 def content(root: Path, *, configs: int = 4, seeds: int = 3) -> dict[str, Any]:
@@ -66,22 +66,22 @@ def content(root: Path, *, configs: int = 4, seeds: int = 3) -> dict[str, Any]:
     }
 
 
-def opened(browser: Any, folder: Path, made: dict[str, Any], end: str = "", width: int = 1400) -> tuple[Any, Witness]:
+def opened(browser: Any, folder: Path, data: dict[str, Any], end: str = "", width: int = 1400) -> tuple[Any, Witness]:
     path = folder / "index.html"
-    path.write_text(render_home(made, folder, folder), encoding="utf-8")
+    path.write_text(render_home(data, folder, folder), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
     witness = Witness(page, address(path))
     page.goto(address(path) + end)
     return page, witness
 
 
-def rows(page: Any) -> list[str]:
+def row_keys(page: Any) -> list[str]:
     return list(page.locator(".runs tbody tr").evaluate_all("each => each.map((one) => one.dataset.row)"))
 
 
 def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, content(tmp_path))
-    assert rows(page) == ["vit-0002", "vit-0001", "vit-0000"]  # the latest first, without the archived one
+    assert row_keys(page) == ["vit-0002", "vit-0001", "vit-0000"]  # the latest first, without the archived one
     first = page.locator("tr[data-row='vit-0002']")
     assert "0.821" in first.locator("td[data-column='test/accuracy']").inner_text()
     assert "± 0.0025" in first.locator("td[data-column='test/accuracy']").inner_text()
@@ -103,17 +103,17 @@ def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Pat
         "parameters<1000": [],
     }.items():
         page.locator("#query").fill(query)
-        assert rows(page) == expected, query
+        assert row_keys(page) == expected, query
     page.locator("#query").fill("")
     page.locator("[data-key=grouped]").uncheck()
-    assert len(rows(page)) == 9
+    assert len(row_keys(page)) == 9
     page.locator("[data-key=archived]").check()
-    assert len(rows(page)) == 12
+    assert len(row_keys(page)) == 12
     page.locator("[data-key='sort:test/accuracy']").click()
-    assert rows(page)[0] == "vit-0003/s2"
-    assert rows(page)[-1] == "vit-0001/s2"  # without a value last
-    found = page.locator("tr[data-row='vit-0000/s1'] th a")
-    links = found.evaluate_all("each => each.map((one) => one.getAttribute('href'))")
+    assert row_keys(page)[0] == "vit-0003/s2"
+    assert row_keys(page)[-1] == "vit-0001/s2"  # without a value last
+    cell = page.locator("tr[data-row='vit-0000/s1'] th a")
+    links = cell.evaluate_all("each => each.map((one) => one.getAttribute('href'))")
     assert links == ["./vit-0000/s1/config.yaml", "./vit-0000/s1/checkpoints"]
     assert witness.silent(), (witness.console, witness.requests)
     page.close()
@@ -126,7 +126,7 @@ def test_sweeps_have_claim_verdict_and_a_way_to_their_runs(browser: Any, tmp_pat
         assert text in line
     assert page.locator(".sweeps a").get_attribute("href") == "./sweeps/norms/report.html"
     page.locator("[data-key='cells:norms']").click()
-    assert rows(page) == ["vit-0001", "vit-0000"]
+    assert row_keys(page) == ["vit-0001", "vit-0000"]
     assert page.locator("#query").input_value() == "sweep=norms"
     assert witness.silent(), (witness.console, witness.requests)
     page.close()
@@ -142,13 +142,13 @@ def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_p
         lines = page.locator(".beside tr[data-compared]").all()
         return {line.get_attribute("data-compared"): line.locator("td").all_text_contents() for line in lines}
 
-    found = table()
-    assert found["position"] == ["none", "rope", "none"]
-    assert found["optimizer.lr"] == ["0.001", "0.002", "0.003"]
-    assert found["test/accuracy"] == ["0.801 ± 0.0025", "0.8105 ± 0.0064", "0.821 ± 0.0025"]
+    cell = table()
+    assert cell["position"] == ["none", "rope", "none"]
+    assert cell["optimizer.lr"] == ["0.001", "0.002", "0.003"]
+    assert cell["test/accuracy"] == ["0.801 ± 0.0025", "0.8105 ± 0.0064", "0.821 ± 0.0025"]
     assert "95 % interval" in page.locator("#compare").inner_text()
-    assert found["data.sizes"] == ["–", "[1, 2]", "[1, 2]"]
-    assert not {"block", "parameters", "steps"} & set(found)
+    assert cell["data.sizes"] == ["–", "[1, 2]", "[1, 2]"]
+    assert not {"block", "parameters", "steps"} & set(cell)
     page.locator("[data-key=rows]").uncheck()
     assert table()["block"] == ["pre_norm"] * 3
     page.locator("[data-key='drop:vit-0001']").click()
@@ -159,15 +159,15 @@ def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_p
 
 
 def test_the_address_holds_the_view(browser: Any, tmp_path: Path) -> None:
-    made = content(tmp_path)
-    page, _ = opened(browser, tmp_path, made)
+    data = content(tmp_path)
+    page, _ = opened(browser, tmp_path, data)
     page.locator("#query").fill("position=none optimizer.lr<0.01")
     page.locator("[data-key='sort:test/accuracy']").click()
     page.locator("[data-key='pick:vit-0002']").check()
     end = page.evaluate("location.hash")
-    again, _ = opened(browser, tmp_path, made, end)
+    again, _ = opened(browser, tmp_path, data, end)
     assert again.locator("#query").input_value() == "position=none optimizer.lr<0.01"
-    assert rows(again) == rows(page) == ["vit-0002", "vit-0000"]
+    assert row_keys(again) == row_keys(page) == ["vit-0002", "vit-0000"]
     assert again.locator("[data-key='pick:vit-0002']").is_checked()
     assert again.locator(".beside").is_visible()
     page.close()
@@ -175,15 +175,15 @@ def test_the_address_holds_the_view(browser: Any, tmp_path: Path) -> None:
 
 
 def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> None:
-    made = content(tmp_path)
-    for number, row in enumerate(made["runs"]):
+    data = content(tmp_path)
+    for number, row in enumerate(data["runs"]):
         text = HOSTILE[number % len(HOSTILE)]
         row |= {"note": text, "reason": text, "tags": [text], "choices": {text: text, "position": text}}
         row |= {"folder": text, "files": [text], "options": [text, text], "state": text}
-    made["sweeps"][0] |= {"claim": HOSTILE[0], "answer": HOSTILE[1], "verdict": HOSTILE[2]}
-    made["sweeps"][0]["page"] = "javascript:alert(1)"
-    made |= {"title": HOSTILE[1], "families": list(HOSTILE), "keys": list(HOSTILE[:2])}
-    page, witness = opened(browser, tmp_path, made, width=390)
+    data["sweeps"][0] |= {"claim": HOSTILE[0], "answer": HOSTILE[1], "verdict": HOSTILE[2]}
+    data["sweeps"][0]["page"] = "javascript:alert(1)"
+    data |= {"title": HOSTILE[1], "families": list(HOSTILE), "keys": list(HOSTILE[:2])}
+    page, witness = opened(browser, tmp_path, data, width=390)
     page.locator("[data-key=grouped]").uncheck()
     for box in page.locator(".runs input").all()[:3]:
         box.check()
@@ -197,18 +197,18 @@ def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> Non
 
 def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(browser: Any, tmp_path: Path) -> None:
     """Parameters were rounded to five digits, `position=none` was a dash, and arms of one option looked the same."""
-    made = content(tmp_path, configs=3)
-    made["apart"] = ["token_mixer.qk_norm"]
-    made["keys"] = ["token_mixer.qk_norm", "data.sizes"]
-    made["ranges"] = {"test/accuracy": [0, 1]}
-    made["sweeps"][0]["arms"] = ["plain", "qk"]
-    for number, row in enumerate(made["runs"]):
+    data = content(tmp_path, configs=3)
+    data["apart"] = ["token_mixer.qk_norm"]
+    data["keys"] = ["token_mixer.qk_norm", "data.sizes"]
+    data["ranges"] = {"test/accuracy": [0, 1]}
+    data["sweeps"][0]["arms"] = ["plain", "qk"]
+    for number, row in enumerate(data["runs"]):
         row["parameters"] = 276_258 + 2 * (number // 3)
         row["options"] = ["true" if number // 3 else "false", None]
-    for row, value in zip(made["runs"][:3], (0.1, 0.5, 0.9), strict=True):
+    for row, value in zip(data["runs"][:3], (0.1, 0.5, 0.9), strict=True):
         row["metrics"] = {"test/accuracy": value}
-    made["runs"][5]["reason"] = "a reason that goes on and on " * 20
-    page, witness = opened(browser, tmp_path, made)
+    data["runs"][5]["reason"] = "a reason that goes on and on " * 20
+    page, witness = opened(browser, tmp_path, data)
     first = page.locator("tr[data-row='vit-0000']")
     assert first.locator("[data-apart='token_mixer.qk_norm']").inner_text() == "qk_norm=false"
     assert first.locator("[data-apart=position]").inner_text() == "position=none"
@@ -221,7 +221,7 @@ def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(brow
     assert "failed" in keys
     assert "95 % interval" in keys
     page.locator("#query").fill("arm=qk")
-    assert rows(page) == ["vit-0001"]
+    assert row_keys(page) == ["vit-0001"]
     assert witness.silent(), (witness.console, witness.requests)
     page.close()
 
@@ -229,16 +229,16 @@ def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(brow
 @pytest.mark.parametrize("width", [1400, 390])
 def test_metric_and_verdict_are_seen_at_once(browser: Any, tmp_path: Path, width: int) -> None:
     """The table of runs was cut at 1400 pixels; on a phone neither a metric nor a verdict was in sight."""
-    made = content(tmp_path)
-    made["metrics"] += ["test/loss"]
-    made |= {"families": ["position", "block"], "apart": ["token_mixer.qk_norm"]}
-    made["sweeps"][0] |= {"answer": "rope is better by a little " * 30, "arms": ["learned_with_a_long_name", "rope"]}
-    for row in made["runs"]:
-        row["metrics"] = dict.fromkeys(made["metrics"], 0.812345) if row["metrics"] else {}
+    data = content(tmp_path)
+    data["metrics"] += ["test/loss"]
+    data |= {"families": ["position", "block"], "apart": ["token_mixer.qk_norm"]}
+    data["sweeps"][0] |= {"answer": "rope is better by a little " * 30, "arms": ["learned_with_a_long_name", "rope"]}
+    for row in data["runs"]:
+        row["metrics"] = dict.fromkeys(data["metrics"], 0.812345) if row["metrics"] else {}
         row["reason"] = (
             row["reason"] and "the loss is NaN at step 140 (train/loss); the last good weights are kept " * 4
         )
-    page, _ = opened(browser, tmp_path, made, width=width)
+    page, _ = opened(browser, tmp_path, data, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for table in ("Sweeps", "Runs"):
         assert page.locator(f"[aria-label={table}].scroll").evaluate("box => box.scrollWidth <= box.clientWidth"), table
@@ -252,10 +252,10 @@ def test_metric_and_verdict_are_seen_at_once(browser: Any, tmp_path: Path, width
 @pytest.mark.full
 def test_500_runs_are_drawn_and_searched(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, content(tmp_path, configs=250, seeds=2), "#seeds=apart&archived=shown")
-    assert len(rows(page)) == 200
+    assert len(row_keys(page)) == 200
     page.locator("[data-key=more]").click()
-    assert len(rows(page)) == 500
+    assert len(row_keys(page)) == 500
     page.locator("#query").fill("optimizer.lr<0.0015")
-    assert len(rows(page)) == 2
+    assert len(row_keys(page)) == 2
     assert witness.silent(), (witness.console, witness.requests)
     page.close()

@@ -49,9 +49,9 @@ def test_the_same_sweep_by_plan_folder_name_and_file(tmp_path: Path, monkeypatch
     wanted = compare(plan).as_dict()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "norms.yaml").write_text("claim: x\n")
-    for word in (plan.folder, plan.folder / "plan.json", "norms", "norms.yaml", ["norms"]):
-        result = blockyard.compare(word).as_dict()
-        assert result["arms"] == wanted["arms"], word
+    for argument in (plan.folder, plan.folder / "plan.json", "norms", "norms.yaml", ["norms"]):
+        result = blockyard.compare(argument).as_dict()
+        assert result["arms"] == wanted["arms"], argument
         assert result["cells"] == wanted["cells"]
 
 
@@ -182,7 +182,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
     runs_of_three_arms(outputs)
     plan = norms_sweep(outputs)
     (tmp_path / "empty").mkdir()
-    for word, message in (
+    for argument, message in (
         ("norm", "no such path, run or sweep"),
         (str(tmp_path / "empty"), "contains no run"),
         (str(plan.folder / "missing.yaml"), "no such path"),
@@ -190,7 +190,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
         ("a\0b", "no such path"),
     ):
         with pytest.raises(UserError, match=message) as caught:
-            compare(word, outputs=outputs)
+            compare(argument, outputs=outputs)
         if message == "no such path, run or sweep":
             assert "norms" in str(caught.value)
     with pytest.raises(UserError, match="no run given"):
@@ -243,5 +243,5 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
 
 @pytest.mark.parametrize("baseline", [None, "only"])
 def test_one_arm_has_nothing_to_be_compared_with(baseline: str | None) -> None:
-    rows = [{"name": "only", "n": 1, "verdict": "baseline", "difference": None}]
-    assert answer(rows, baseline, "test/loss", None) == "There is one arm only, only: nothing to compare it with."
+    arms = [{"name": "only", "n": 1, "verdict": "baseline", "difference": None}]
+    assert answer(arms, baseline, "test/loss", None) == "There is one arm only, only: nothing to compare it with."

@@ -55,9 +55,9 @@ def test_runs_are_named_by_path_name_and_id(tmp_path: Path) -> None:
     one = [run(outputs, "block=pre_norm", "name=good", seed=seed) for seed in range(2)]
     two = [run(outputs, "block=post_norm", "name=bad", seed=seed) for seed in range(2)]
     digits = one[0].parent.name.rpartition("-")[2]
-    for words in ([*one, *two], [one[0].parent, two[0].parent], ["good", "bad"], [digits, "bad"], ["good/s0", "bad"]):
-        result = compare([str(word) for word in words], outputs=outputs)
-        assert {arm["name"] for arm in result.arms} == {"good block=pre_norm", "bad block=post_norm"}, words
+    for names in ([*one, *two], [one[0].parent, two[0].parent], ["good", "bad"], [digits, "bad"], ["good/s0", "bad"]):
+        result = compare([str(name) for name in names], outputs=outputs)
+        assert {arm["name"] for arm in result.arms} == {"good block=pre_norm", "bad block=post_norm"}, names
     assert sum(arm["n"] for arm in compare(["good/s0", "bad"], outputs=outputs).arms) == 3
 
 

@@ -25,16 +25,16 @@ def _tuned(outputs: Path, tune_seeds: int | None = None, fails: tuple[str, int] 
     variants, cells = {}, []
     for arm in ("post", "pre"):
         for number, rate in enumerate(("0.002", "0.01", "0.1")):
-            made, choices = config(*ARMS[arm], f"optimizer.lr={rate}")
+            resolved, choices = config(*ARMS[arm], f"optimizer.lr={rate}")
             key = f"{arm}#{number}"
-            variants[key] = Variant(key, arm, made, choices, {"optimizer.lr": float(rate)})
+            variants[key] = Variant(key, arm, resolved, choices, {"optimizer.lr": float(rate)})
             for seed in range(3):
                 test = 0.99 if rate == "0.002" else 0.8 + 0.01 * seed + 0.02 * number
                 metrics = {"val/accuracy": 0.9 if rate == best[arm] else 0.7, "test/accuracy": test, "test/loss": 1.0}
                 figure: float | str = "failed" if fails == (key, seed) else test
                 if tune_seeds and seed >= tune_seeds and rate != best[arm]:
                     figure = "missing"
-                path = write(outputs, made, choices, seed, figure, {"metrics": metrics})
+                path = write(outputs, resolved, choices, seed, figure, {"metrics": metrics})
                 cells.append(Cell(key, seed, f"{path.parent.name}/{path.name}"))
     question = {**plan.question, "tune": {"optimizer.lr": [0.002, 0.01, 0.1]}, "tune_seeds": tune_seeds}
     arms = tuple(arm for arm in plan.arms if arm.name != "alibi")

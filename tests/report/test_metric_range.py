@@ -41,20 +41,20 @@ def test_intervals_of_shares_end_at_their_range() -> None:
 
 
 def test_tables_say_that_an_interval_was_cut_off() -> None:
-    made = comparison(arms=2)
-    made["ranges"] = {"test/accuracy": [0, 1]}
-    assert "cut off" not in notes(made)[0]
-    made["arms"][0]["interval"] = [0.7, 1]
-    assert "cut off at 0 and 1" in notes(made)[0]
+    result = comparison(arms=2)
+    result["ranges"] = {"test/accuracy": [0, 1]}
+    assert "cut off" not in notes(result)[0]
+    result["arms"][0]["interval"] = [0.7, 1]
+    assert "cut off at 0 and 1" in notes(result)[0]
 
 
 def test_a_row_whose_interval_and_verdict_disagree_is_marked() -> None:
-    made = disagreeing()
-    assert quality(made)[1][1][3].endswith(UNCORRECTED)
-    assert not any(row[3].endswith(UNCORRECTED) for row in quality(made)[1][2:])
-    assert any(note.startswith(UNCORRECTED) for note in notes(made))
+    result = disagreeing()
+    assert quality(result)[1][1][3].endswith(UNCORRECTED)
+    assert not any(row[3].endswith(UNCORRECTED) for row in quality(result)[1][2:])
+    assert any(note.startswith(UNCORRECTED) for note in notes(result))
     assert not any(note.startswith(UNCORRECTED) for note in notes(comparison(arms=3)))
-    assert "*: the interval leaves 0 out" in latex(made)
+    assert "*: the interval leaves 0 out" in latex(result)
 
 
 def test_the_verdict_of_such_an_arm_explains_it() -> None:
@@ -70,8 +70,8 @@ def test_the_verdict_of_such_an_arm_explains_it() -> None:
 
 
 def test_a_latex_caption_is_a_claim_and_a_metric() -> None:
-    made = comparison(arms=3)
-    (caption,) = [line for line in latex(made).splitlines() if line.startswith(r"\caption{")]
-    assert made["claim"] + ". test/accuracy: more is better." in caption.replace("\\", "")
+    result = comparison(arms=3)
+    (caption,) = [line for line in latex(result).splitlines() if line.startswith(r"\caption{")]
+    assert result["claim"] + ". test/accuracy: more is better." in caption.replace("\\", "")
     assert len(caption) < 200
-    assert latex(made | {"claim": "Is it better?"}).count("better?.") == 0
+    assert latex(result | {"claim": "Is it better?"}).count("better?.") == 0

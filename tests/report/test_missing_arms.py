@@ -17,7 +17,7 @@ FAILED: dict[int, float | str] = dict.fromkeys(range(3), "failed")
 OPEN: dict[int, float | str] = {0: "missing", 1: "queued", 2: "interrupted"}
 
 
-def _found(
+def _outcome(
     outputs: Path, post: dict[int, float | str], pre: dict[int, float | str], *, expect: str | None = None
 ) -> Comparison:
     """A sweep of post, pre and an arm that was refused."""
@@ -29,7 +29,7 @@ def _found(
 
 
 @pytest.mark.parametrize(
-    ("pre", "verdict", "words", "answer"),
+    ("pre", "verdict", "text", "answer"),
     [
         (GOOD, "better", "Better than post", "pre (+0.035) is better; alibi was refused."),
         (FAILED, "failed", "All 3 cells failed: RuntimeError: out of memory.", "yet: pre failed; alibi was refused."),
@@ -49,11 +49,11 @@ def _found(
     ],
 )
 def test_what_became_of_an_arm_is_said(
-    tmp_path: Path, pre: dict[int, float | str], verdict: str, words: str, answer: str
+    tmp_path: Path, pre: dict[int, float | str], verdict: str, text: str, answer: str
 ) -> None:
-    result = _found(tmp_path, DONE, pre)
+    result = _outcome(tmp_path, DONE, pre)
     assert result.arm("pre")["verdict"] == verdict
-    assert words in result.arm("pre")["words"]
+    assert text in result.arm("pre")["words"]
     assert (result.arm("alibi")["verdict"], result.arm("alibi")["words"]) == (
         "refused",
         "It was refused: alibi does not fit.",
@@ -71,7 +71,7 @@ def test_failed_cells_stand_beside_too_few_seeds(tmp_path: Path) -> None:
 
 
 def test_a_baseline_without_figures_is_the_reason(tmp_path: Path) -> None:
-    result = _found(tmp_path, FAILED, GOOD)
+    result = _outcome(tmp_path, FAILED, GOOD)
     assert result.arm("post")["verdict"] == "baseline"
     assert "All 3 cells failed" in result.arm("post")["words"]
     assert "No verdict on test/accuracy yet: the baseline post has no value" in result.answer
@@ -85,7 +85,7 @@ def test_runs_without_the_metric_gave_no_figure(tmp_path: Path) -> None:
 
 
 def test_an_expectation_says_what_became_of_its_arms(tmp_path: Path) -> None:
-    result = _found(tmp_path, DONE, FAILED, expect="pre > post and post > alibi")
+    result = _outcome(tmp_path, DONE, FAILED, expect="pre > post and post > alibi")
     assert result.expect is not None
     assert result.expect["verdict"] == "undecided"
     assert result.expect["reason"] == (

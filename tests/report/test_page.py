@@ -100,11 +100,11 @@ def test_the_policy_lets_only_its_own_style_and_script_run(full):
 
 
 def test_hostile_names_stay_text():
-    made = comparison(arms=len(HOSTILE), names=HOSTILE, failed=True)
+    result = comparison(arms=len(HOSTILE), names=HOSTILE, failed=True)
     for key in ("title", "claim", "answer", "source"):
-        made[key] = HOSTILE[2] + HOSTILE[1]
-    made["warnings"] = list(HOSTILE)
-    text = render(made)
+        result[key] = HOSTILE[2] + HOSTILE[1]
+    result["warnings"] = list(HOSTILE)
+    text = render(result)
     reader = read(text)
     harmless = read(render(comparison(arms=len(HOSTILE), failed=True)))
     # The same elements as with harmless names: not one came from a name.
@@ -117,9 +117,11 @@ def test_hostile_names_stay_text():
 def test_the_escaping_is_what_keeps_names_text(monkeypatch):
     """The planted bug: without the escapes a name ends the data's element."""
     monkeypatch.setattr("blockyard.report.page.document.encode", lambda value: json.dumps(value))
-    made = comparison(arms=len(HOSTILE), names=HOSTILE)
+    result = comparison(arms=len(HOSTILE), names=HOSTILE)
     with pytest.raises(AssertionError):
-        assert [t for t, _ in read(render(made)).elements] == [t for t, _ in read(render(comparison(arms=5))).elements]
+        assert [t for t, _ in read(render(result)).elements] == [
+            t for t, _ in read(render(comparison(arms=5))).elements
+        ]
 
 
 @pytest.mark.parametrize("name", sorted({*SCRIPTS, *home_page.SCRIPTS}))
@@ -143,17 +145,17 @@ def test_it_is_small(full):
 
 
 def test_no_number_is_nan():
-    made = comparison(arms=2)
-    made["arms"][0]["mean"], made["arms"][1]["cost"]["seconds"] = math.nan, math.inf
-    (data,) = [t for t in read(render(made)).texts["script"] if t.startswith("{")]
+    result = comparison(arms=2)
+    result["arms"][0]["mean"], result["arms"][1]["cost"]["seconds"] = math.nan, math.inf
+    (data,) = [t for t in read(render(result)).texts["script"] if t.startswith("{")]
     assert not re.search(r"NaN|Infinity", data)
     assert json.loads(data)["arms"][0]["mean"] is None
 
 
 def test_thinning_keeps_sparse_metrics_and_ends():
-    made = comparison(arms=1, seeds=1, points=5000)
-    curve = made["curves"][0]
-    small = thin(made)["curves"][0]
+    result = comparison(arms=1, seeds=1, points=5000)
+    curve = result["curves"][0]
+    small = thin(result)["curves"][0]
     assert len(small["step"]) < 500
     assert small["step"][-1] == curve["step"][-1]
     kept = [v for v in small["metrics"]["val/accuracy"] if v is not None]
@@ -193,15 +195,15 @@ def contrast(one: str, two: str) -> float:
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_text_and_lines_can_be_read(mode):
-    known = colours()[mode]
-    grounds = [known[name] for name in ("ground", "page", "raised", "even-ground", "caution")]
+    palette = colours()[mode]
+    grounds = [palette[name] for name in ("ground", "page", "raised", "even-ground", "caution")]
     for text in ("ink", "soft", "link"):
-        assert min(contrast(known[text], ground) for ground in grounds) >= 4.5, text
+        assert min(contrast(palette[text], ground) for ground in grounds) >= 4.5, text
     for kind in ("good", "bad"):
-        assert contrast(known[kind], known[f"{kind}-ground"]) >= 4.5
-        assert contrast(known["ink"], known[f"{kind}-ground"]) >= 4.5
+        assert contrast(palette[kind], palette[f"{kind}-ground"]) >= 4.5
+        assert contrast(palette["ink"], palette[f"{kind}-ground"]) >= 4.5
     for line in ("baseline", *(f"arm-{k}" for k in range(7))):
-        assert contrast(known[line], known["ground"]) >= 3, line
+        assert contrast(palette[line], palette["ground"]) >= 3, line
 
 
 # Machado, Oliveira, Fernandes 2009, A Physiologically-based Model for Simulation of Color Vision Deficiency,
@@ -213,8 +215,8 @@ BLIND = {
 
 
 def lab(rgb: list[float]) -> list[float]:
-    rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
-    xyz = [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in rows]
+    matrix = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    xyz = [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in matrix]
     x, y, z = (
         v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116
         for v in (value / white for value, white in zip(xyz, (0.9505, 1.0, 1.089), strict=True))
@@ -225,10 +227,10 @@ def lab(rgb: list[float]) -> list[float]:
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("kind", BLIND)
 def test_arms_stay_apart_for_the_colour_blind(mode, kind):
-    known = colours()[mode]
+    palette = colours()[mode]
     seen = []
     for name in ("baseline", *(f"arm-{k}" for k in range(7))):
-        rgb = linear(known[name])
+        rgb = linear(palette[name])
         mixed = [min(1.0, max(0.0, sum(a * b for a, b in zip(row, rgb, strict=True)))) for row in BLIND[kind]]
         seen.append(lab(mixed))
     assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 15  # a just visible step is about 2.3

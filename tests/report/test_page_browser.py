@@ -27,8 +27,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with launched() as made:
-        yield made
+    with launched() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -36,8 +36,10 @@ def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
     """Opens the page of a comparison with no network; afterwards it must have been silent."""
     contexts, witnesses = [], []
 
-    def go(made: dict[str, Any], *, width: int = 1280, height: int = 900, scheme: str = "light", **options: Any) -> Any:
-        path = write(made, tmp_path / f"page{len(contexts)}.html")
+    def go(
+        result: dict[str, Any], *, width: int = 1280, height: int = 900, scheme: str = "light", **options: Any
+    ) -> Any:
+        path = write(result, tmp_path / f"page{len(contexts)}.html")
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, offline=True, **options
         )
@@ -65,9 +67,9 @@ def ground(page: Any, selector: str = "#answer") -> str:
 @pytest.mark.parametrize("warned", [True, False])
 def test_nothing_that_is_not_there_is_written_out(opened, warned):
     """A value that is absent leaves no "null" behind, in any section, with and without warnings."""
-    made = comparison(arms=4, grid=True)
-    made["warnings"] = ["careful"] if warned else []
-    page = opened(made)
+    result = comparison(arms=4, grid=True)
+    result["warnings"] = ["careful"] if warned else []
+    page = opened(result)
     scroll(page)
     message = page.locator("main").inner_text().split()
     assert len(message) > 100
@@ -76,9 +78,9 @@ def test_nothing_that_is_not_there_is_written_out(opened, warned):
 
 
 def test_an_older_state_and_a_margin_are_told_first(opened):
-    made = comparison(arms=4)
-    assert opened(made).locator(".stale").count() == 0
-    page = opened(made | {"stale": "An <b>earlier</b> state, of today with 3 of 9 cells done", "margin": 0.0125})
+    result = comparison(arms=4)
+    assert opened(result).locator(".stale").count() == 0
+    page = opened(result | {"stale": "An <b>earlier</b> state, of today with 3 of 9 cells done", "margin": 0.0125})
     (warning,) = page.locator(".stale").all_text_contents()
     assert warning == "An <b>earlier</b> state, of today with 3 of 9 cells done."
     assert page.locator(".stale").bounding_box()["y"] < page.locator(".expect").bounding_box()["y"]
@@ -87,16 +89,16 @@ def test_an_older_state_and_a_margin_are_told_first(opened):
 
 @pytest.mark.parametrize("verdict", ["refused", "failed", "no value", "not done yet"])
 def test_what_became_of_an_arm_is_a_badge_of_its_own(opened, verdict):
-    made = comparison(arms=3)
-    made["arms"][1] |= {"verdict": verdict, "mean": None, "interval": None, "difference": None, "n": 0, "values": {}}
-    page = opened(made)
+    result = comparison(arms=3)
+    result["arms"][1] |= {"verdict": verdict, "mean": None, "interval": None, "difference": None, "n": 0, "values": {}}
+    page = opened(result)
     chips = page.locator("#arms-table .chip").all_text_contents()
     assert sum(chip.endswith(verdict) and chip != verdict for chip in chips) == 1  # a sign before the word
 
 
 def test_every_section_is_drawn(opened):
-    made = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True, predictions=True)
-    page = opened(made)
+    result = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True, predictions=True)
+    page = opened(result)
     scroll(page)
     ids = [node.get_attribute("id") for node in page.locator("section[data-section]").all()]
     assert ids == [
@@ -112,13 +114,13 @@ def test_every_section_is_drawn(opened):
         "predictions",
         "provenance",
     ]
-    assert page.locator("h1").text_content() == made["claim"]
+    assert page.locator("h1").text_content() == result["claim"]
     assert page.locator(".judged").text_content() == "✓Supported"
-    assert page.locator("#answer .warnings li").all_text_contents() == made["warnings"]
+    assert page.locator("#answer .warnings li").all_text_contents() == result["warnings"]
     assert page.locator("#attention canvas").count() == 4
     assert page.locator("#predictions img").evaluate_all("each => each.map((one) => one.naturalWidth)") == [1, 1]
     assert "position=rope acts on queries_and_keys" in page.locator("#cells").text_content()
-    assert page.locator("#provenance .command").text_content() == made["provenance"]["command"]
+    assert page.locator("#provenance .command").text_content() == result["provenance"]["command"]
     assert "cannot give a p below 0.0625" in page.locator("#table").text_content()
     for chart in page.locator("svg.chart").all():
         title, text = (chart.locator(f":scope > {tag}").text_content() for tag in ("title", "desc"))
@@ -133,11 +135,11 @@ def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_p
     Image.new("P", (720, 560), 7).save(content, format="PNG")
     (tmp_path / "written-test.png").write_bytes(content.getvalue())
     record: Any = SimpleNamespace(path=tmp_path, done=True, arm="arm 0", seed=2)
-    made = comparison(arms=2, predictions=True)
-    made["predictions"] = attention_maps.pictures([record])
-    arm = made["arms"][0]["name"]
-    made["predictions"][0]["arm"] = arm
-    page = opened(made)
+    result = comparison(arms=2, predictions=True)
+    result["predictions"] = attention_maps.pictures([record])
+    arm = result["arms"][0]["name"]
+    result["predictions"][0]["arm"] = arm
+    page = opened(result)
     scroll(page)
     assert page.locator("#predictions figcaption").all_text_contents() == [f"{arm} spectrograms, seed 2"]
     picture = page.locator("#predictions img")
@@ -146,22 +148,22 @@ def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_p
 
 
 def test_only_what_was_fitted_is_called_least_squares(opened):
-    made = comparison(arms=4, grid=True)
-    page = opened(made)
+    result = comparison(arms=4, grid=True)
+    page = opened(result)
     scroll(page)
     assert "Ordinary least squares: value ~ C(seed)" in page.locator("#effects").text_content()
-    made["effects"] |= {"interactions": [], "formula": "each level against the reference, paired by seed"}
-    page = opened(made)
+    result["effects"] |= {"interactions": [], "formula": "each level against the reference, paired by seed"}
+    page = opened(result)
     scroll(page)
     assert "Effects: each level against the reference, paired by seed." in page.locator("#effects").text_content()
     assert "least squares" not in page.locator("#effects").text_content()
 
 
 def test_sorting_with_the_mouse(opened):
-    made = comparison(arms=6)
-    page = opened(made)
-    best = [arm["name"] for arm in sorted(made["arms"], key=lambda arm: -arm["mean"])]
-    assert names(page) == [arm["name"] for arm in made["arms"]]
+    result = comparison(arms=6)
+    page = opened(result)
+    best = [arm["name"] for arm in sorted(result["arms"], key=lambda arm: -arm["mean"])]
+    assert names(page) == [arm["name"] for arm in result["arms"]]
     head = page.locator("th[data-column=mean]")
     assert head.get_attribute("aria-sort") == "none"
     head.locator("button").click()
@@ -171,18 +173,18 @@ def test_sorting_with_the_mouse(opened):
     assert names(page) == best[::-1]
     assert head.get_attribute("aria-sort") == "ascending"
     # A cost that an arm does not have puts it last, whichever way.
-    lacking = {arm["name"] for arm in made["arms"] if arm["cost"]["cache_bytes_per_token"] is None}
+    lacking = {arm["name"] for arm in result["arms"] if arm["cost"]["cache_bytes_per_token"] is None}
     for _ in range(2):
         page.locator("th[data-column=cache_bytes_per_token] button").click()
         assert set(names(page)[-len(lacking) :]) == lacking
 
 
 def test_sorting_and_opening_with_the_keyboard(opened):
-    made = comparison(arms=4)
-    page = opened(made)
+    result = comparison(arms=4)
+    page = opened(result)
     page.locator("th[data-column=difference] button").focus()
     page.keyboard.press("Enter")
-    gaps = {arm["name"]: (arm["difference"] or {}).get("mean") for arm in made["arms"]}
+    gaps = {arm["name"]: (arm["difference"] or {}).get("mean") for arm in result["arms"]}
     assert names(page) == sorted(gaps, key=lambda name: -gaps[name] if gaps[name] is not None else 9)
     assert page.evaluate("document.activeElement.dataset.key") == "sort:difference"
     page.keyboard.press("Space")
@@ -206,8 +208,8 @@ def test_the_first_tab_stop_skips_to_the_answer(opened):
 
 
 def test_switching_arms_changes_every_chart(opened):
-    made = comparison(arms=5, tuned=True)
-    page = opened(made)
+    result = comparison(arms=5, tuned=True)
+    page = opened(result)
     scroll(page)
     drawn = ", ".join(f"#{chart} path[data-arm='2']" for chart in ("curves", "cost", "pairs", "tuning"))
     assert page.locator(drawn).count() >= 8
@@ -224,8 +226,8 @@ def test_switching_arms_changes_every_chart(opened):
 
 
 def test_metric_axis_and_band(opened):
-    made = comparison(arms=3, seeds=4)
-    page = opened(made)
+    result = comparison(arms=3, seeds=4)
+    page = opened(result)
     scroll(page)
     page.locator("#curves .more summary").click()
     page.locator("#curves .more tbody").wait_for()
@@ -239,7 +241,7 @@ def test_metric_axis_and_band(opened):
 
     caption, rows = table()
     assert caption.startswith("val/accuracy: mean over seeds and range")
-    ends = [c["metrics"]["val/accuracy"][-1] for c in made["curves"] if c["arm"] == made["arms"][1]["name"]]
+    ends = [c["metrics"]["val/accuracy"][-1] for c in result["curves"] if c["arm"] == result["arms"][1]["name"]]
     shown = [float(x) for x in rows[1][-1].replace("[", "").replace("]", "").replace(",", "").split()]
     assert shown == pytest.approx([statistics.mean(ends), min(ends), max(ends)], abs=1e-3)
     page.locator("[data-key='curves:band']").select_option("interval")
@@ -249,9 +251,9 @@ def test_metric_axis_and_band(opened):
     assert shown == pytest.approx([mean, mean - half, mean + half], abs=1e-3)
     page.locator("[data-key='curves:metric']").select_option("train/loss")
     assert table()[0].startswith("train/loss")
-    for axis, words in {"samples": "38.4", "flops": "622", "seconds": "7.2"}.items():
+    for axis, text in {"samples": "38.4", "flops": "622", "seconds": "7.2"}.items():
         page.locator("[data-key='curves:axis']").select_option(axis)
-        assert words in table()[1][1][2], table()[1][1]
+        assert text in table()[1][1][2], table()[1][1]
     page.locator("[data-key='curves:band']").select_option("seeds")
     assert page.locator("#curves path.seed").count() == 12
     page.locator("[data-key='curves:log']").check()
@@ -263,11 +265,11 @@ def test_metric_axis_and_band(opened):
 
 def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
     """Evaluations at 15, 30, 45 and 60: a quarter of the way is step 15, not the second of four points."""
-    made = comparison(arms=2, seeds=1, points=4)
-    for curve in made["curves"]:
+    result = comparison(arms=2, seeds=1, points=4)
+    for curve in result["curves"]:
         curve["step"] = [15, 30, 45, 60]
         curve["metrics"] = {name: [0.1, 0.2, 0.3, 0.4] for name in curve["metrics"]}
-    page = opened(made)
+    page = opened(result)
     scroll(page)
     page.locator("#curves .more summary").click()
     cells = page.locator("#curves .more tbody tr").first.locator("td").all_text_contents()
@@ -280,47 +282,47 @@ def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
 
 
 def test_the_choice_of_cost_and_the_pareto_line(opened):
-    made = comparison(arms=6)
-    page = opened(made)
+    result = comparison(arms=6)
+    page = opened(result)
     scroll(page)
     page.locator("[data-key='cost:cost']").select_option("samples_per_second")
     assert "more is better" in page.locator("#cost figcaption").text_content()
     page.locator("#cost .more summary").click()
     page.locator("#cost .more tbody").wait_for()
-    rows = [row.locator("th, td").all_text_contents() for row in page.locator("#cost .more tbody tr").all()]
-    points = {arm["name"]: (arm["mean"], arm["cost"]["samples_per_second"]) for arm in made["arms"]}
+    cells = [row.locator("th, td").all_text_contents() for row in page.locator("#cost .more tbody tr").all()]
+    points = {arm["name"]: (arm["mean"], arm["cost"]["samples_per_second"]) for arm in result["arms"]}
     front = {
         name
         for name, (mean, speed) in points.items()
         if not any(m >= mean and s >= speed and (m, s) != (mean, speed) for m, s in points.values())
     }
-    assert {row[0] for row in rows if row[3] == "yes"} == front
+    assert {row[0] for row in cells if row[3] == "yes"} == front
 
 
 def test_long_names_of_a_grid_stay_apart(opened):
     factors = ("post_norm", "pre_norm"), ("0.0001", "0.0003")
     levels = [{"block": a, "optimizer.lr": b} for a in factors[0] for b in factors[1]]
     long = tuple(",".join(f"{key}={value}" for key, value in level.items()) for level in levels)
-    made = comparison(arms=4, names=long)
-    for arm, level in zip(made["arms"], levels, strict=True):
+    result = comparison(arms=4, names=long)
+    for arm, level in zip(result["arms"], levels, strict=True):
         arm["levels"] = level
-    page = opened(made)
+    page = opened(result)
     scroll(page)
     assert names(page) == list(long)
     shown = page.locator(".switch .name").all_text_contents()
     assert shown == ["post_norm · 0.0001", "post_norm · 0.0003", "pre_norm · 0.0001", "pre_norm · 0.0003"]
-    made = comparison(arms=2, names=("a" * 40 + "_one", "a" * 40 + "_two"))
-    shown = opened(made).locator(".switch .name").all_text_contents()
+    result = comparison(arms=2, names=("a" * 40 + "_one", "a" * 40 + "_two"))
+    shown = opened(result).locator(".switch .name").all_text_contents()
     assert len(set(shown)) == 2
 
 
 def test_settings_not_chosen_do_not_enter_the_curves(opened):
-    made = comparison(arms=2, seeds=2, tuned=True)
-    others = [json.loads(json.dumps(c)) | {"setting": {"optimizer.lr": 0.01}} for c in made["curves"]]
-    for curve in made["curves"]:
+    result = comparison(arms=2, seeds=2, tuned=True)
+    others = [json.loads(json.dumps(c)) | {"setting": {"optimizer.lr": 0.01}} for c in result["curves"]]
+    for curve in result["curves"]:
         curve["setting"] = {"optimizer.lr": 0.003}
-    made["curves"] += others
-    page = opened(made)
+    result["curves"] += others
+    page = opened(result)
     scroll(page)
     page.locator("#curves .more summary").click()
     assert page.locator("#curves .more tbody tr").first.locator("td").first.text_content() == "2"
@@ -358,32 +360,32 @@ def test_a_phone_scrolls_down_only(opened, width):
 
 
 def test_hostile_names_stay_text(opened):
-    made = comparison(arms=5, names=HOSTILE, failed=True, tuned=True, grid=True)
+    result = comparison(arms=5, names=HOSTILE, failed=True, tuned=True, grid=True)
     for key in ("title", "claim", "answer", "source"):
-        made[key] = HOSTILE[2] + HOSTILE[1]
-    made["warnings"] = list(HOSTILE)
-    made["expect"] = {"text": HOSTILE[1], "verdict": HOSTILE[0], "reason": HOSTILE[4]}
-    made["provenance"]["command"] = HOSTILE[2]
-    made["arms"][1]["changes"] |= {
+        result[key] = HOSTILE[2] + HOSTILE[1]
+    result["warnings"] = list(HOSTILE)
+    result["expect"] = {"text": HOSTILE[1], "verdict": HOSTILE[0], "reason": HOSTILE[4]}
+    result["provenance"]["command"] = HOSTILE[2]
+    result["arms"][1]["changes"] |= {
         "config": {HOSTILE[0]: list(HOSTILE[1:3])},
         "modules": {HOSTILE[1]: list(HOSTILE[:2])},
     }
-    made["tuning"][0]["setting"] = {HOSTILE[1]: HOSTILE[0]}
+    result["tuning"][0]["setting"] = {HOSTILE[1]: HOSTILE[0]}
     pictures = ("javascript:window.hit=5", "data:text/html,<script>window.hit=6</script>", "https://evil.example/x.png")
-    made["attention"] = [
+    result["attention"] = [
         {"arm": HOSTILE[0], "seed": 0, "layer": HOSTILE[1], "image": picture, "map": [[1.0]]} for picture in pictures
     ]
-    made["predictions"] = [
+    result["predictions"] = [
         {"arm": HOSTILE[0], "seed": 0, "name": HOSTILE[1], "image": picture} for picture in (*pictures, HOSTILE[1], 7)
     ]
-    page = opened(made)
+    page = opened(result)
     scroll(page)
     for button in page.locator(".expand").all():
         button.click()
     for summary in page.locator("details.more > summary").all():
         summary.click()
     assert names(page) == list(HOSTILE)
-    assert page.locator("h1").text_content() == made["claim"]
+    assert page.locator("h1").text_content() == result["claim"]
     assert page.evaluate("window.hit") is None
     assert page.locator("main img, main script, main iframe, main a").count() == 0
 
@@ -403,8 +405,8 @@ def test_a_name_that_html_would_run_is_seen(browser, tmp_path):
 
 @pytest.mark.full
 def test_500_runs(opened):
-    made = comparison(arms=100, seeds=5, points=200)
-    page = opened(made)
+    result = comparison(arms=100, seeds=5, points=200)
+    page = opened(result)
     assert page.locator("#arms-table > tbody > tr").count() == 100
     scroll(page)
     assert page.locator("#curves path.line").count() == 12
@@ -449,14 +451,14 @@ def test_a_comparison_of_nothing_and_of_one_arm(opened):
 
 
 def test_without_scripts_the_answer_is_there(browser, tmp_path):
-    made = comparison(arms=2)
-    path = write(made, tmp_path / "page.html")
+    result = comparison(arms=2)
+    path = write(result, tmp_path / "page.html")
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address(path))
     text = page.locator("body").inner_text()
-    assert made["answer"] in text
-    assert made["arms"][1]["name"] in text
+    assert result["answer"] in text
+    assert result["arms"][1]["name"] in text
     context.close()
 
 

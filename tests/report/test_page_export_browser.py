@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.ma
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page of a comparison whose title and second arm are hostile."""
-    made = comparison(arms=3, seeds=2, points=5)
-    made["title"] = "../../etc/pass wd\0<script>"
-    old = made["arms"][1]["name"]
-    text = json.dumps(made).replace(json.dumps(old), '"=HYPERLINK(1),x"')
+    result = comparison(arms=3, seeds=2, points=5)
+    result["title"] = "../../etc/pass wd\0<script>"
+    old = result["arms"][1]["name"]
+    text = json.dumps(result).replace(json.dumps(old), '"=HYPERLINK(1),x"')
     with launched() as browser:
         path = write(json.loads(text), tmp_path_factory.mktemp("page") / "page.html")
         opened = browser.new_page(viewport={"width": 1400, "height": 900})
@@ -82,8 +82,8 @@ def test_a_table_is_saved_as_csv(page: Any, tmp_path: Path) -> None:
 
 
 def test_files_are_not_loaded_from_anywhere(page: Any, tmp_path: Path) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     saved(page, "cost:svg", tmp_path)
     saved(page, "cost:png", tmp_path)
-    assert all(url.startswith(("blob:", "data:")) for url in asked), asked
+    assert all(url.startswith(("blob:", "data:")) for url in requests), requests

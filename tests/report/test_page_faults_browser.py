@@ -24,8 +24,8 @@ Opened = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with launched() as made:
-        yield made
+    with launched() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     """Opens the page of a comparison; `hash` is the end of its address. Afterwards it must have been silent."""
     pages, witnesses = [], []
 
-    def go(made: dict[str, Any], *, width: int = 1400, height: int = 900, hash: str = "") -> Any:  # noqa: A002
-        path = write(made, tmp_path / f"page{len(pages)}.html")
+    def go(result: dict[str, Any], *, width: int = 1400, height: int = 900, hash: str = "") -> Any:  # noqa: A002
+        path = write(result, tmp_path / f"page{len(pages)}.html")
         page = browser.new_page(viewport={"width": width, "height": height})
         pages.append(page)
         witnesses.append(Witness(page, address(path)))
@@ -57,15 +57,15 @@ def _hover(page: Any, share: float) -> str:
 
 
 def test_the_tooltip_names_the_step_of_the_values_that_it_lists(opened: Opened) -> None:
-    made = comparison(arms=2, seeds=1, points=4)
-    for curve in made["curves"]:
+    result = comparison(arms=2, seeds=1, points=4)
+    for curve in result["curves"]:
         curve["step"], curve["metrics"] = [15, 30, 45, 60], {"val/loss": [4.0, 3.0, 2.0, 1.0]}
-    page = opened(made, hash="#curves")
+    page = opened(result, hash="#curves")
     text = _hover(page, 0.56)  # step 33.6
     assert text.startswith("Step 30")
     assert "3.0" in text
-    made["curves"][1]["step"] = [12, 24, 36, 48]  # another batch size: each arm has points of its own
-    page = opened(made, hash="#curves")
+    result["curves"][1]["step"] = [12, 24, 36, 48]  # another batch size: each arm has points of its own
+    page = opened(result, hash="#curves")
     text = _hover(page, 0.6)  # step 36
     assert text.startswith("nearest steps")
     assert "at 36" in text
@@ -89,20 +89,20 @@ def _cost_ticks(page: Any) -> list[str]:
 
 
 def test_ticks_of_a_cost_differ(opened: Opened) -> None:
-    made = comparison(arms=4) | {"cost_axis": "parameters"}
-    for number, arm in enumerate(made["arms"]):
+    result = comparison(arms=4) | {"cost_axis": "parameters"}
+    for number, arm in enumerate(result["arms"]):
         arm["cost"] = {"parameters": 200_000 + 20_000 * number, "flops_per_sample": 5e6}
-    page = opened(made, hash="#cost")
+    page = opened(result, hash="#cost")
     assert len(set(_cost_ticks(page))) == len(_cost_ticks(page)) > 2
     assert "Pareto front" in page.locator("#cost figcaption").text_content()
     assert page.locator("#cost .pareto").count() == 1
 
 
 def test_costs_that_are_about_the_same_are_no_trade_off(opened: Opened) -> None:
-    made = comparison(arms=4)
-    for number, arm in enumerate(made["arms"]):
+    result = comparison(arms=4)
+    for number, arm in enumerate(result["arms"]):
         arm["cost"] = {"parameters": 200_000 + 100 * number, "flops_per_sample": 5e6 * (1 + number)}
-    page = opened(made, hash="#cost")
+    page = opened(result, hash="#cost")
     assert page.locator("[data-key='cost:cost']").input_value() == "flops_per_sample"  # one that differs
     page.locator("[data-key='cost:cost']").select_option("parameters")
     assert "about the same parameters, within 0.15 %" in page.locator("#cost figcaption").text_content()
@@ -164,16 +164,16 @@ def test_the_menu_does_not_put_the_legend_over_a_heading(opened: Opened) -> None
 
 @pytest.mark.full
 def test_attention_maps_are_a_table_on_one_scale(opened: Opened) -> None:
-    made = comparison(arms=3, attention=True)
+    result = comparison(arms=3, attention=True)
     flat = [[0.01] * 4 for _ in range(4)]
     peak = [[1.0, 0.0, 0.0, 0.0]] * 4
-    made["attention"] = [
+    result["attention"] = [
         {"arm": arm["name"], "seed": 0, "layer": layer, "image": None, "map": peak if layer == "block 1" else flat}
-        for arm in made["arms"]
+        for arm in result["arms"]
         for layer in ("block 0", "block 1")
-        if (arm["name"], layer) != (made["arms"][2]["name"], "block 1")
+        if (arm["name"], layer) != (result["arms"][2]["name"], "block 1")
     ]
-    page = opened(made)
+    page = opened(result)
     scroll(page)
     rows = page.locator("#attention tbody tr")
     assert page.locator("#attention thead th").all_text_contents() == ["arm", "block 0", "block 1"]
@@ -182,17 +182,17 @@ def test_attention_maps_are_a_table_on_one_scale(opened: Opened) -> None:
     pale, dark = (rows.first.locator("canvas").nth(k).evaluate(pixel) for k in (0, 1))
     assert min(pale) > 170  # a uniform map is not solid navy
     assert max(dark) < 90
-    narrow = opened(made, width=390)
+    narrow = opened(result, width=390)
     scroll(narrow)
     assert narrow.locator("#attention").bounding_box()["height"] < 1000
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_costs_are_seen_at_1400_pixels(opened: Opened) -> None:
-    made = comparison(arms=5)
-    for arm in made["arms"]:
+    result = comparison(arms=5)
+    for arm in result["arms"]:
         arm["cost"] |= {"decode_tokens_per_second": 812.0, "cache_bytes_per_token": 512.0}
-    page = opened(made)
+    page = opened(result)
     for box in ("#table .scroll.arms", "#table .scroll.costs"):
         assert page.locator(box).evaluate("box => box.scrollWidth - box.clientWidth") <= 1, box
     heads = page.locator("#table .scroll.costs th[data-column]")
@@ -217,13 +217,13 @@ def test_every_section_is_drawn_without_scrolling(opened: Opened) -> None:
 
 
 def test_cells_tell_of_their_run(opened: Opened, tmp_path: Path) -> None:
-    made = comparison(arms=2, seeds=2)
-    (done, failed), others = made["cells"][:2], made["cells"][2:]
+    result = comparison(arms=2, seeds=2)
+    (done, failed), others = result["cells"][:2], result["cells"][2:]
     done |= {"seconds": 41.0, "started": "2026-03-02", "files": ["metrics.csv"]}
     done["folder"] = str(tmp_path / "runs" / "a b" / "s0")
     failed |= {"setting": {"optimizer.lr": 0.1}, "state": "failed", "reason": "the loss is NaN", "folder": "/x/y/s1"}
-    made["cells"] = [done, failed, *others]
-    page = opened(made)
+    result["cells"] = [done, failed, *others]
+    page = opened(result)
     scroll(page)
     rows = page.locator("#cells .map tbody tr")
     assert "optimizer.lr=0.1" in rows.all_text_contents()[1]  # a row for each setting
@@ -246,10 +246,10 @@ def test_the_sentence_on_cells_is_grammatical(opened: Opened, arms: int, text: s
 
 
 def test_a_hostile_folder_is_no_address_of_its_own(opened: Opened) -> None:
-    made = comparison(arms=1, seeds=3)
-    for cell, folder in zip(made["cells"], ("javascript:alert(1)", "https://evil.example/", "//evil"), strict=True):
+    result = comparison(arms=1, seeds=3)
+    for cell, folder in zip(result["cells"], ("javascript:alert(1)", "https://evil.example/", "//evil"), strict=True):
         cell |= {"folder": folder, "files": ["javascript:alert(1)"]}
-    page = opened(made)
+    page = opened(result)
     scroll(page)
     for button in page.locator("#cells .map button").all():
         button.click()
@@ -259,8 +259,8 @@ def test_a_hostile_folder_is_no_address_of_its_own(opened: Opened) -> None:
 
 @pytest.mark.full
 def test_the_address_keeps_the_view(opened: Opened) -> None:
-    made = comparison(arms=4, tuned=True, samples="classes")
-    page = opened(made)
+    result = comparison(arms=4, tuned=True, samples="classes")
+    page = opened(result)
     scroll(page)
     page.locator("[data-key='curves:metric']").select_option("train/loss")
     page.locator("[data-key='curves:band']").select_option("interval")
@@ -272,7 +272,7 @@ def test_the_address_keeps_the_view(opened: Opened) -> None:
     page.locator("#nav a", has_text="Cost").click()
     hash_ = page.evaluate("location.hash")
     assert hash_.startswith("#cost&")
-    again = opened(made, hash=hash_)
+    again = opened(result, hash=hash_)
     scroll(again)
     assert again.locator("[data-key='curves:metric']").input_value() == "train/loss"
     assert again.locator("[data-key='curves:band']").input_value() == "interval"
@@ -282,7 +282,7 @@ def test_the_address_keeps_the_view(opened: Opened) -> None:
     assert again.locator("#detail-1").count() == 1
     assert again.evaluate("location.hash") == hash_
     nonsense = opened(
-        made, hash="#nowhere&metric=no/such&axis=x&hide=nobody&zoom=2~1&sort=none&smooth=7&cost=__proto__"
+        result, hash="#nowhere&metric=no/such&axis=x&hide=nobody&zoom=2~1&sort=none&smooth=7&cost=__proto__"
     )
     scroll(nonsense)
     assert nonsense.locator("[data-key='curves:metric']").input_value() == "val/accuracy"
@@ -290,8 +290,8 @@ def test_the_address_keeps_the_view(opened: Opened) -> None:
 
 
 def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Opened) -> None:
-    made = comparison(arms=1, seeds=1, points=50)
-    page = opened(made, hash="#curves")
+    result = comparison(arms=1, seeds=1, points=50)
+    page = opened(result, hash="#curves")
     page.locator("[data-key='curves:metric']").select_option("train/loss")
     box = resting_box(page, "#curves svg.chart rect[fill=transparent]")
     y = box["y"] + box["height"] / 2
@@ -307,15 +307,15 @@ def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Op
     page.locator("[data-key='curves:smooth']").select_option("0.6")
     page.locator("#curves .more summary").click()
     shown = page.locator("#curves .more tbody td").last.text_content()
-    values, mean = made["curves"][0]["metrics"]["train/loss"], 0.0
+    values, mean = result["curves"][0]["metrics"]["train/loss"], 0.0
     for value in values:
         mean = 0.6 * mean + 0.4 * value
     assert float(shown) == pytest.approx(mean / (1 - 0.6 ** len(values)), abs=5e-3)
 
 
 def test_a_claim_without_an_expectation_is_not_judged(opened: Opened) -> None:
-    made = comparison(arms=3) | {"expect": None}
-    badge = opened(made).locator("#answer .expect")
+    result = comparison(arms=3) | {"expect": None}
+    badge = opened(result).locator("#answer .expect")
     assert "Not judged" in badge.inner_text()
     assert "expect: pre_norm > post_norm" in badge.inner_text()
-    assert opened(made | {"claim": None}).locator("#answer .expect").count() == 0
+    assert opened(result | {"claim": None}).locator("#answer .expect").count() == 0

@@ -54,10 +54,10 @@ def test_only_the_arm_that_is_pointed_at_has_a_band(opened: Any) -> None:
 
 def test_ticks_of_steps_are_whole(opened: Any) -> None:
     """Ten steps had ticks at 2.5 and 7.5."""
-    made = comparison(arms=2, seeds=1, points=4)
-    for curve in made["curves"]:
+    result = comparison(arms=2, seeds=1, points=4)
+    for curve in result["curves"]:
         curve["step"] = [1, 2, 4, 10]
-    page = opened(made)
+    page = opened(result)
     labels = page.locator("#curves .axes text[text-anchor=middle]:not(.label)").all_text_contents()
     assert len(labels) >= 3
     assert all(label.isdigit() for label in labels)
@@ -65,15 +65,15 @@ def test_ticks_of_steps_are_whole(opened: Any) -> None:
 
 def test_tuning_of_several_keys(opened: Any) -> None:
     """Labels of ticks overlapped, the y axis had no name, and a line joined trials that differ in other settings."""
-    made = comparison(arms=2, tuned=True)
+    result = comparison(arms=2, tuned=True)
     values = (0.02, 2, 4, 1, 19)
-    made["tuning"] = [
+    result["tuning"] = [
         {"arm": arm["name"], "setting": {"optimizer.lr": lr, "model.depth": k}, "mean": 0.9 + 0.01 * k,
          "values": {"0": 0.9}, "chosen": k == 1}
-        for arm in made["arms"] for k, lr in enumerate(values)
+        for arm in result["arms"] for k, lr in enumerate(values)
     ]  # fmt: skip
-    made["tuning"].append(made["tuning"][0] | {"setting": {"optimizer.lr": 7, "model.depth": 0}})
-    page = opened(made)
+    result["tuning"].append(result["tuning"][0] | {"setting": {"optimizer.lr": 7, "model.depth": 0}})
+    page = opened(result)
     charts = page.locator("#tuning svg.chart")
     assert charts.count() == 2
     assert page.locator("#tuning path.line").count() == 1  # the two trials that differ in the learning rate alone
@@ -123,10 +123,10 @@ def test_a_page_of_a_sweep_leads_to_its_runs_on_the_home_page(browser: Any, tmp_
 
 def test_a_phone_sees_the_verdict_and_folded_sections(opened: Any) -> None:
     """The badge and the menu were cut at 390 pixels, and the page was 14,000 pixels long."""
-    made = comparison(arms=5, tuned=True, failed=True, samples="classes", grid=True)
-    made["arms"][1]["verdict"] = "no difference shown"
-    made["samples"]["disputed"] *= 24
-    page = opened(made, width=390)
+    result = comparison(arms=5, tuned=True, failed=True, samples="classes", grid=True)
+    result["arms"][1]["verdict"] = "no difference shown"
+    result["samples"]["disputed"] *= 24
+    page = opened(result, width=390)
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     for item in [*page.locator("#arms-table .chip").all(), *page.locator("#nav a").all()]:
         box = item.bounding_box()

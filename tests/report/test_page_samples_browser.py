@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.ma
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with launched() as made:
-        yield made
+    with launched() as instance:
+        yield instance
 
 
-def opened(browser: Any, folder: Path, made: dict[str, Any], width: int = 1280) -> tuple[Any, Witness]:
-    path = write(made, folder / "page.html")
+def opened(browser: Any, folder: Path, result: dict[str, Any], width: int = 1280) -> tuple[Any, Witness]:
+    path = write(result, folder / "page.html")
     page = browser.new_page(viewport={"width": width, "height": 900})
     witness = Witness(page, address(path))
     page.goto(address(path))
@@ -80,10 +80,10 @@ def test_values_have_errors_and_a_chart(browser: Any, tmp_path: Path) -> None:
 
 
 def test_hostile_texts_of_samples_stay_text(browser: Any, tmp_path: Path) -> None:
-    made = comparison(arms=2, names=HOSTILE, samples="classes")
-    made["samples"] |= {"classes": list(HOSTILE[:3]), "note": HOSTILE[1], "left_out": list(HOSTILE)}
-    made["samples"]["views"] = {"3": {"text": HOSTILE[1]}, "4": {"image": "javascript:window.hit=7"}}
-    page, witness = opened(browser, tmp_path, made)
+    result = comparison(arms=2, names=HOSTILE, samples="classes")
+    result["samples"] |= {"classes": list(HOSTILE[:3]), "note": HOSTILE[1], "left_out": list(HOSTILE)}
+    result["samples"]["views"] = {"3": {"text": HOSTILE[1]}, "4": {"image": "javascript:window.hit=7"}}
+    page, witness = opened(browser, tmp_path, result)
     assert page.locator("#samples blockquote").first.text_content() == HOSTILE[1]
     assert page.locator("#samples img").count() == 0
     assert page.evaluate("window.hit") is None
@@ -92,10 +92,10 @@ def test_hostile_texts_of_samples_stay_text(browser: Any, tmp_path: Path) -> Non
 
 
 def test_steps_of_a_series_are_drawn(browser: Any, tmp_path: Path) -> None:
-    made = comparison(arms=2, samples="values")
-    row = made["samples"]["worst"]["post_norm"][2]
+    result = comparison(arms=2, samples="values")
+    row = result["samples"]["worst"]["post_norm"][2]
     row |= {"sample": 5, "target": [1.0, 2.0, 3.0, 4.0], "answers": {"post_norm": [[1.0, 2.0, 2.0, None]]}}
-    page, witness = opened(browser, tmp_path, made)
+    page, witness = opened(browser, tmp_path, result)
     card = page.locator("#samples .cards").first.locator(".card").nth(2)
     assert card.locator("svg.sketch").count() == 2  # what was read, and what was predicted
     assert card.locator("figcaption path.line").count() == 2
@@ -104,14 +104,14 @@ def test_steps_of_a_series_are_drawn(browser: Any, tmp_path: Path) -> None:
 
 
 def test_graphs_are_drawn_and_written_texts_listed(browser: Any, tmp_path: Path) -> None:
-    made = comparison(arms=2, samples="classes")
+    result = comparison(arms=2, samples="classes")
     nodes = [[0.0, 0.0, 1], [1.0, 0.0, 2], [0.5, 1.0, 1]]
-    made["samples"]["views"]["3"] = {"graph": {"nodes": nodes, "edges": [[0, 1], [1, 2]]}, "text": HOSTILE[0]}
-    rows = [
+    result["samples"]["views"]["3"] = {"graph": {"nodes": nodes, "edges": [[0, 1], [1, 2]]}, "text": HOSTILE[0]}
+    samples = [
         {"source": HOSTILE[1], "reference": "two", "written": {"post_norm": ["two", True], "pre_norm": ["to", False]}}
     ]
-    made["written"] = {"arms": {"post_norm": 0, "pre_norm": 1}, "rows": rows, "of": 40, "left_out": ["x: damaged"]}
-    page, witness = opened(browser, tmp_path, made)
+    result["written"] = {"arms": {"post_norm": 0, "pre_norm": 1}, "rows": samples, "of": 40, "left_out": ["x: damaged"]}
+    page, witness = opened(browser, tmp_path, result)
     card = page.locator("#samples .card").first
     assert card.locator("svg circle").count() == 3
     assert card.locator("svg line").count() == 2

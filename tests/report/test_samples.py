@@ -57,9 +57,9 @@ def classifier(seed: int, *, count: int = 200, classes: int = 6, missing: int = 
 def test_the_scores_of_classes_are_those_of_scikit_learn() -> None:
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-    made = classifier(1, missing=7)
-    target, predicted = made["target"][7:], made["top"][7:, 0]
-    counts = confusion(made, 6)
+    predictions = classifier(1, missing=7)
+    target, predicted = predictions["target"][7:], predictions["top"][7:, 0]
+    counts = confusion(predictions, 6)
     np.testing.assert_array_equal(counts, confusion_matrix(target, predicted, labels=range(6)))
     theirs = precision_recall_fscore_support(target, predicted, labels=range(6), zero_division=np.nan)
     np.testing.assert_allclose(class_scores(counts), np.stack(theirs, axis=1))
@@ -75,21 +75,21 @@ def test_a_class_that_is_never_predicted_has_no_precision() -> None:
 def test_the_calibration_error_is_that_of_torchmetrics() -> None:
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    made = classifier(2)
+    predictions = classifier(2)
     generator = np.random.default_rng(2)
-    logits = generator.normal(size=(200, 6)) + 2.0 * np.eye(6)[made["target"]]
+    logits = generator.normal(size=(200, 6)) + 2.0 * np.eye(6)[predictions["target"]]
     theirs = multiclass_calibration_error(
-        torch.from_numpy(logits).softmax(-1), torch.from_numpy(made["target"]).long(), 6, n_bins=15, norm="l1"
+        torch.from_numpy(logits).softmax(-1), torch.from_numpy(predictions["target"]).long(), 6, n_bins=15, norm="l1"
     )
-    own = calibration(made)
+    own = calibration(predictions)
     assert own.ece == pytest.approx(float(theirs), rel=1e-5)
     assert own.count.sum() == 200
 
 
 def test_the_ends_belong_to_the_first_and_the_last_bin() -> None:
-    made = classifier(3, count=3)
-    made["probability"][:, 0] = [0.0, 0.07, 1.0]
-    assert np.flatnonzero(calibration(made).count).tolist() == [0, 1, 14]
+    predictions = classifier(3, count=3)
+    predictions["probability"][:, 0] = [0.0, 0.07, 1.0]
+    assert np.flatnonzero(calibration(predictions).count).tolist() == [0, 1, 14]
 
 
 def test_worst_is_by_the_mean_loss_over_runs_without_samples_that_have_no_target() -> None:
@@ -154,15 +154,15 @@ def test_a_comparison_has_them_and_says_which_runs_it_leaves_out(tmp_path: Path)
     (paths["pre", 2] / TEST).write_bytes(b"damaged")
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # no 0 / 0 gets out
-        found = compare(plan).samples
-    assert found is not None
-    assert {each["arm"]: each["runs"] for each in found["arms"]} == {"post": 2, "pre": 1}
-    assert found["runs"] == 3
-    assert "not those of the other runs" in " ".join(found["left_out"])
-    assert "damaged" in " ".join(found["left_out"])
-    assert len(found["worst"]["post"]) == 12
-    assert found["note"]  # digits of another fingerprint
-    assert not found["views"]
+        result = compare(plan).samples
+    assert result is not None
+    assert {each["arm"]: each["runs"] for each in result["arms"]} == {"post": 2, "pre": 1}
+    assert result["runs"] == 3
+    assert "not those of the other runs" in " ".join(result["left_out"])
+    assert "damaged" in " ".join(result["left_out"])
+    assert len(result["worst"]["post"]) == 12
+    assert result["note"]  # digits of another fingerprint
+    assert not result["views"]
     assert compare(plan, changes=False).samples is None
     (paths["post", 0] / TEST).unlink()
     assert samples([read_run(paths["post", 0], arm="post")]) is None
@@ -171,25 +171,25 @@ def test_a_comparison_has_them_and_says_which_runs_it_leaves_out(tmp_path: Path)
 def test_the_pictures_are_those_of_the_test_split(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 
-    made = trained(tmp_path, *SHORTEST, *steps(1, None))
-    fingerprint = made.summary()["data"]["fingerprint"]
-    found, note = views(made.path, fingerprint, [0, 5])
+    run_folder = trained(tmp_path, *SHORTEST, *steps(1, None))
+    fingerprint = run_folder.summary()["data"]["fingerprint"]
+    images, note = views(run_folder.path, fingerprint, [0, 5])
     assert note is None
-    first = Image.open(io.BytesIO(base64.b64decode(found["5"]["image"].partition(",")[2])))
+    first = Image.open(io.BytesIO(base64.b64decode(images["5"]["image"].partition(",")[2])))
     pixels = np.asarray(first)
     digits = load_digits().images  # 0 to 16
     scaled = np.stack([np.round(255 * (each - each.min()) / (each.max() - each.min())) for each in digits])
     assert (np.abs(scaled - pixels).max((1, 2)) <= 1).any()
-    assert "it has changed since" in str(views(made.path, "0" * 64, [0])[1])
+    assert "it has changed since" in str(views(run_folder.path, "0" * 64, [0])[1])
 
 
 def test_the_texts_are_what_the_model_reads(tmp_path: Path) -> None:
-    words = ("data=code_topics", "tokenizer=byte", "model=encoder", "head=mean_pool", "objective=classify")
-    made = text_run(tmp_path, *words, "data.context=64")
-    found, note = views(made.path, made.summary()["data"]["fingerprint"], [0, 1])
+    overrides = ("data=code_topics", "tokenizer=byte", "model=encoder", "head=mean_pool", "objective=classify")
+    run_folder = text_run(tmp_path, *overrides, "data.context=64")
+    texts, note = views(run_folder.path, run_folder.summary()["data"]["fingerprint"], [0, 1])
     assert note is None
-    assert 20 < len(found["0"]["text"]) <= MAX_TEXT
-    assert found["0"] != found["1"]
+    assert 20 < len(texts["0"]["text"]) <= MAX_TEXT
+    assert texts["0"] != texts["1"]
 
 
 def test_words_out_of_the_vocabulary_are_shown_as_they_were_written(tmp_path: Path) -> None:
@@ -229,18 +229,18 @@ def _built(components: Any) -> tuple[dict[str, dict[str, Any]], Any]:
 
 def test_a_question_is_shown_with_its_image() -> None:
     config, _ = configured("experiment=canvas_questions", *ON_CPU, "data.train_size=8", "data.test_size=4")
-    found, test = _built(build.Components(config))
-    assert found["0"]["image"].startswith("data:image/png;base64,")
-    asked = test.batch(torch.tensor([0]), None)
-    assert found["0"]["text"].endswith("?")
-    assert len(found["0"]["text"].split()) == int(asked.lengths[0])
+    result, test = _built(build.Components(config))
+    assert result["0"]["image"].startswith("data:image/png;base64,")
+    batch = test.batch(torch.tensor([0]), None)
+    assert result["0"]["text"].endswith("?")
+    assert len(result["0"]["text"].split()) == int(batch.lengths[0])
 
 
 def test_a_graph_has_its_nodes_and_edges() -> None:
     config, _ = configured("experiment=atlas", *ON_CPU)
-    found, test = _built(build.Components(config))
+    result, test = _built(build.Components(config))
     batch = test.batch(torch.tensor([1]), None)
-    graph = found["1"]["graph"]
+    graph = result["1"]["graph"]
     assert len(graph["nodes"]) == int(batch.lengths[0])
     degrees = [sum(node in edge for edge in graph["edges"]) for node in range(len(graph["nodes"]))]
     assert sorted(degrees) == sorted((batch.pairs[0, :, :, 0] == 1).sum(1)[: len(degrees)].tolist())

@@ -17,33 +17,33 @@ def _searched(outputs: Path) -> dict[str, Path]:
     """A search over three rates, the best on the first seed run on two more; and a run of somebody's own."""
     storage = f"sqlite:///{outputs / 'sweeps' / 'hunt' / 'search.db'}"
     sweep(outputs, {"pre": ["block=pre_norm"]}, {"pre": {}}, name="hunt")
-    made = {}
+    folders = {}
     for number, (rate, figure) in enumerate(zip(RATES, (0.8, 0.9, 0.7), strict=True)):
         facts = {"trial": {"storage": storage, "study": "pre", "number": number}}
-        made[rate] = run(outputs, "block=pre_norm", f"optimizer.lr={rate}", figure=figure, facts=facts)
+        folders[rate] = run(outputs, "block=pre_norm", f"optimizer.lr={rate}", figure=figure, facts=facts)
     for seed in (1, 2):
         run(outputs, "block=pre_norm", "optimizer.lr=0.002", seed=seed, figure=0.91)
     for seed in range(3):
-        made["own"] = run(outputs, "block=post_norm", "optimizer.lr=0.05", seed=seed, figure=0.8 + 0.01 * seed)
-    return made
+        folders["own"] = run(outputs, "block=post_norm", "optimizer.lr=0.05", seed=seed, figure=0.8 + 0.01 * seed)
+    return folders
 
 
 def test_a_search_is_one_arm_among_the_runs_of_a_folder(tmp_path: Path) -> None:
-    made = _searched(tmp_path)
+    folders = _searched(tmp_path)
     result = compare(tmp_path)
     assert [arm["n"] for arm in result.arms] == [3, 3]
     assert not any("0.001" in arm["name"] or "0.004" in arm["name"] for arm in result.arms)
     (warning,) = [line for line in result.warnings if "trials" in line]
     assert "3 runs are trials of the search hunt, arm pre; only the best on val/accuracy is kept" in warning
-    assert f"{made['0.002'].parent.name}/s0" in warning
+    assert f"{folders['0.002'].parent.name}/s0" in warning
     assert "`blockyard compare hunt` shows all" in warning
 
 
 def test_trials_that_are_named_are_compared(tmp_path: Path) -> None:
-    made = _searched(tmp_path)
-    result = compare([made["0.001"], made["0.004"]])
+    folders = _searched(tmp_path)
+    result = compare([folders["0.001"], folders["0.004"]])
     assert len(result.arms) == 2
-    result = compare([tmp_path, made["0.004"]])
+    result = compare([tmp_path, folders["0.004"]])
     assert any("0.004" in arm["name"] for arm in result.arms)
     assert not any("0.001" in arm["name"] for arm in result.arms)
 

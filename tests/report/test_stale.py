@@ -72,8 +72,8 @@ def test_a_file_that_changed_since_its_plan_is_told(tmp_path: Path) -> None:
         return [line for line in compare(named, outputs=tmp_path / "out").warnings if "q.yaml" in line]
 
     path.write_text(FILE)
-    made = planner.make_plan(path, outputs=str(tmp_path / "out"), overrides=["model.depth=2"])
-    made.save()
+    sweep_plan = planner.make_plan(path, outputs=str(tmp_path / "out"), overrides=["model.depth=2"])
+    sweep_plan.save()
     assert warned(FILE) == []
     assert warned(f"# another header\n{FILE.replace('claim: x', 'claim: y')}source: me\n") == []
     (warning,) = warned(FILE.replace("seeds: 2", "seeds: 3").replace("[norm=rms]", "[norm=layer]"))

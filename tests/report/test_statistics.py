@@ -148,10 +148,10 @@ def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
 def test_p_is_corrected_over_the_arms_that_can_have_a_verdict() -> None:
     ps = {"a": 0.01, "b": 0.04, "c": 0.03}
     result = {name: Difference(5, 0.1, t_p=p) for name, p in ps.items()} | {"few": Difference(2, 0.1, t_p=1e-9)}
-    made = corrected(result)
+    results = corrected(result)
     wanted = multipletests(list(ps.values()), method="holm")[1]
-    assert [made[name].holm_p for name in ps] == pytest.approx(list(wanted))
-    assert made["few"].holm_p is None
+    assert [results[name].holm_p for name in ps] == pytest.approx(list(wanted))
+    assert results["few"].holm_p is None
     draw = np.random.default_rng(0)
     for n in (1, 2, 7, 30):
         ps = list(draw.random(n) ** 3)

@@ -65,8 +65,8 @@ def test_the_summary_run_is_of_the_sweeps_group_and_holds_table_curves_and_figur
         plan.name,
         "comparison",
     )
-    ways = {line["metric"]["name"]: line["metric"]["summary"] for line in lines if line["type"] == "metric"}
-    assert ways["pre/test/accuracy"] == {"max": True}
+    directions = {line["metric"]["name"]: line["metric"]["summary"] for line in lines if line["type"] == "metric"}
+    assert directions["pre/test/accuracy"] == {"max": True}
     summary: dict[str, Any] = {}
     for line in lines:
         summary |= (line.get("summary") or {}).get("update") or {}
@@ -139,8 +139,8 @@ def test_no_error_of_wandbs_reaches_the_sweep(
 @pytest.mark.parametrize("names", [None, HOSTILE])
 def test_every_comparison_can_be_said(tmp_path: Path, names: tuple[str, ...] | None) -> None:
     plan, _ = answered(tmp_path)
-    made = comparison(**({"names": names, "arms": 5} if names else {"failed": True, "tuned": True}))
-    assert mirror(made, plan, seconds=PATIENT) is not None
+    result = comparison(**({"names": names, "arms": 5} if names else {"failed": True, "tuned": True}))
+    assert mirror(result, plan, seconds=PATIENT) is not None
 
 
 # -- the workspace ----------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ def sent(plan: SweepPlan, *, entity: str | None = "team", group: str | None = "t
         write_yaml(path / "config.yaml", config | {"logger": NODE | {"group": group}})
 
 
-def _spec(made: Any) -> dict[str, Any]:
-    return json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
+def _spec(result: Any) -> dict[str, Any]:
+    return json.loads(result._to_model().model_dump_json(by_alias=True, exclude_none=True))
 
 
 @pytest.mark.parametrize("group", ["tiny", None])

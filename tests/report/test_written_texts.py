@@ -13,8 +13,8 @@ def record(folder: Path, arm: str, texts: list[tuple[str, str, str]] | None, see
     path = folder / arm / f"s{seed}"
     path.mkdir(parents=True)
     if texts is not None:
-        rows = [{"source": a, "reference": b, "written": c, "exact": b == c} for a, b, c in texts]
-        (path / FILE).write_text("".join(json.dumps(row) + "\n" for row in ({"scores": {}}, *rows)))
+        samples = [{"source": a, "reference": b, "written": c, "exact": b == c} for a, b, c in texts]
+        (path / FILE).write_text("".join(json.dumps(row) + "\n" for row in ({"scores": {}}, *samples)))
     return LoadedRun(arm, seed, path, "done")
 
 
@@ -27,23 +27,23 @@ def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:
         record(tmp_path, "c", [("9", "nine", "nine")]),
         record(tmp_path, "d", None),
     ]
-    found = written_texts(records)
-    assert found is not None
-    assert found["arms"] == {"a": 1, "b": 0}
-    assert [row["source"] for row in found["rows"]] == ["1", "3", "2"]  # what b got wrong comes first
-    assert found["rows"][0]["written"] == {"a": ["one", True], "b": ["two", False]}
-    assert found["left_out"] == ["c/s0: other sources"]
+    result = written_texts(records)
+    assert result is not None
+    assert result["arms"] == {"a": 1, "b": 0}
+    assert [row["source"] for row in result["rows"]] == ["1", "3", "2"]  # what b got wrong comes first
+    assert result["rows"][0]["written"] == {"a": ["one", True], "b": ["two", False]}
+    assert result["left_out"] == ["c/s0: other sources"]
     assert written_texts(records[:1]) is None
 
 
 def test_a_damaged_file_is_named_and_long_ones_are_cut(tmp_path: Path) -> None:
     damaged = record(tmp_path, "a", [("1", "one", "one")])
     (damaged.path / FILE).write_text('{"scores": {}}\n{"source": 1}\n')
-    found = written_texts([damaged])
-    assert found is not None
-    assert "damaged in line 2" in found["left_out"][0]
-    found = written_texts([record(tmp_path, "b", [("x" * 1000, "y", "z")] * 100)])
-    assert found is not None
-    assert len(found["rows"]) == MAX_ROWS
-    assert len(found["rows"][0]["source"]) == MAX_TEXT
-    assert found["of"] == 100
+    result = written_texts([damaged])
+    assert result is not None
+    assert "damaged in line 2" in result["left_out"][0]
+    result = written_texts([record(tmp_path, "b", [("x" * 1000, "y", "z")] * 100)])
+    assert result is not None
+    assert len(result["rows"]) == MAX_ROWS
+    assert len(result["rows"][0]["source"]) == MAX_TEXT
+    assert result["of"] == 100

@@ -38,8 +38,8 @@ def run_folder(outputs: Path, name: str, accuracy: float | None = 0.5, *, state:
 
 
 def _options(seed: str, config: dict[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in config.items() if key not in CHOICES}
-    return {"seed": int(seed[1:]), "model": {"dim": 32}, "optimizer": {"lr": 0.001}, **given}
+    options = {key: value for key, value in config.items() if key not in CHOICES}
+    return {"seed": int(seed[1:]), "model": {"dim": 32}, "optimizer": {"lr": 0.001}, **options}
 
 
 def run_config(outputs: Path, **more: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ TEXT = ("data=text_file", "data.context=8", "tokenizer=byte", "model=decoder", "
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> tuple[str, ...]:
+def overrides(tmp_path: Path) -> tuple[str, ...]:
     """A run on a file of the user's that is done."""
     file = tmp_path / "input.txt"
     file.write_text(LINES)
@@ -33,26 +33,28 @@ def write(file: Path, text: str) -> None:
     os.utime(file, (time.time() + 60, time.time() + 60))
 
 
-def test_a_file_with_other_content_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    run(tmp_path / "out", *words)
+def test_a_file_with_other_content_is_refused(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    run(tmp_path / "out", *overrides)
     with pytest.raises(AlreadyDoneError):
-        folder(tmp_path / "out", *words)
+        folder(tmp_path / "out", *overrides)
     write(tmp_path / "input.txt", LINES)  # written again, and the same
     with pytest.raises(AlreadyDoneError):
-        folder(tmp_path / "out", *words)
+        folder(tmp_path / "out", *overrides)
     write(tmp_path / "input.txt", LINES.upper())
     with pytest.raises(UserError, match="its data changed since it began") as refused:
-        folder(tmp_path / "out", *words)
+        folder(tmp_path / "out", *overrides)
     assert not isinstance(refused.value, AlreadyDoneError)
-    run(tmp_path / "out", *words, "force=true")
+    run(tmp_path / "out", *overrides, "force=true")
     write(tmp_path / "input.txt", LINES.upper())
     with pytest.raises(AlreadyDoneError):
-        folder(tmp_path / "out", *words)
+        folder(tmp_path / "out", *overrides)
 
 
-def test_a_sweep_refuses_it_before_it_starts_anything(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_sweep_refuses_it_before_it_starts_anything(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     question = tmp_path / "norms.yaml"
-    base = ", ".join(f'"{word}"' for word in (*words, "debug=fast", "logger=none") if not word.startswith("trainer"))
+    base = ", ".join(
+        f'"{override}"' for override in (*overrides, "debug=fast", "logger=none") if not override.startswith("trainer")
+    )
     question.write_text(f"claim: Nothing\nbase: [{base}]\narms: {{a: [norm=layer], b: [norm=rms]}}\nseeds: 2\n")
     for seeds, text, code in ((1, LINES, 0), (1, LINES, 0), (2, LINES.upper(), 2)):
         write(tmp_path / "input.txt", text)

@@ -39,8 +39,8 @@ def _flip(path: Path, at: int, bit: int = 0) -> None:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     checkpoint_io().save_checkpoint(tiny_content(5), tmp_path / LAST)
-    found = checkpoint_io().load_checkpoint(tmp_path / LAST)
-    torch.testing.assert_close(found["state_dict"], tiny_content(5)["state_dict"])
+    loaded = checkpoint_io().load_checkpoint(tmp_path / LAST)
+    torch.testing.assert_close(loaded["state_dict"], tiny_content(5)["state_dict"])
     assert verify(tmp_path / LAST, identity="abc", seed=3) == ("abc", 3, 5)
     assert [path.name for path in tmp_path.iterdir()] == [LAST]
 
@@ -77,10 +77,10 @@ def test_a_truncated_last_gives_way_to_the_previous_with_a_word(tmp_path: Path) 
         (tmp_path / LAST).write_bytes(whole[:size])
         with pytest.raises(BadCheckpointError, match="truncated"):
             verify(tmp_path / LAST)
-        found = newest_good(tmp_path, identity="abc", seed=3)
-        assert (found.path, found.step) == (tmp_path / PREVIOUS, 1)
-        assert "last.ckpt cannot be used" in str(found)
-        assert "using previous.ckpt (step 1)" in str(found)
+        loaded = newest_good(tmp_path, identity="abc", seed=3)
+        assert (loaded.path, loaded.step) == (tmp_path / PREVIOUS, 1)
+        assert "last.ckpt cannot be used" in str(loaded)
+        assert "using previous.ckpt (step 1)" in str(loaded)
 
 
 def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
         path.write_bytes(whole)
         _flip(path, at, bit)
         try:
-            found = read(path, identity="abc", seed=3)
+            loaded = read(path, identity="abc", seed=3)
         except BadCheckpointError:
             continue
         # Padding and time stamps are no content.
-        torch.testing.assert_close(found["state_dict"], tiny_content(7)["state_dict"], rtol=0, atol=0)
+        torch.testing.assert_close(loaded["state_dict"], tiny_content(7)["state_dict"], rtol=0, atol=0)
         silent += 1
     assert silent < 200
 
@@ -106,8 +106,8 @@ def test_the_planted_bug_of_trusting_torch_alone_is_seen(tmp_path: Path) -> None
     checkpoint_io().save_checkpoint(tiny_content(7), path)
     at = path.read_bytes().index(b"\x00\x00\xe0\x40" * 50) + 100  # 7.0 as float32
     _flip(path, at)
-    found = TorchCheckpointIO().load_checkpoint(path)
-    assert not torch.equal(found["state_dict"]["model.w"], tiny_content(7)["state_dict"]["model.w"])
+    loaded = TorchCheckpointIO().load_checkpoint(path)
+    assert not torch.equal(loaded["state_dict"]["model.w"], tiny_content(7)["state_dict"]["model.w"])
     with pytest.raises(BadCheckpointError, match="checksum"):
         checkpoint_io().load_checkpoint(path)
 
@@ -153,20 +153,20 @@ def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "ran").exists()
 
 
-def _write_for_ever(path: Path, said: Any) -> None:
-    for step in itertools.count(int(said.value) + 1):
+def _write_for_ever(path: Path, counter: Any) -> None:
+    for step in itertools.count(int(counter.value) + 1):
         checkpoint_io().save_checkpoint(tiny_content(step, 400_000), path)
-        said.value = step
+        counter.value = step
 
 
 def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
     context, chance = multiprocessing.get_context("fork"), random.Random(0)
-    said = context.Value("q", 0, lock=False)
+    counter = context.Value("q", 0, lock=False)
     for _ in range(15):
-        before = said.value
-        writer = context.Process(target=_write_for_ever, args=(tmp_path / LAST, said))
+        before = counter.value
+        writer = context.Process(target=_write_for_ever, args=(tmp_path / LAST, counter))
         writer.start()
-        while said.value < before + 2:
+        while counter.value < before + 2:
             time.sleep(0.001)
         time.sleep(chance.random() * 0.03)
         writer.kill()
@@ -175,10 +175,10 @@ def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
             content = read(tmp_path / name, identity="abc", seed=3)
             expected = torch.full((400_000,), float(content["global_step"]))
             torch.testing.assert_close(content["state_dict"]["model.w"], expected, rtol=0, atol=0)
-        found = newest_good(tmp_path)
-        assert not found.refused
-        assert found.step in (said.value, said.value + 1)
-        said.value = found.step
+        loaded = newest_good(tmp_path)
+        assert not loaded.refused
+        assert loaded.step in (counter.value, counter.value + 1)
+        counter.value = loaded.step
 
 
 def test_a_disk_without_room_leaves_the_old_ones(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_special_files_are_refused_at_once(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "nowhere")
-    found = newest_good(tmp_path)
-    assert (found.path, len(found.refused)) == (tmp_path / PREVIOUS, 1)
+    checkpoint = newest_good(tmp_path)
+    assert (checkpoint.path, len(checkpoint.refused)) == (tmp_path / PREVIOUS, 1)
     with pytest.raises((BadCheckpointError, FileNotFoundError)):
         read(path)
 

@@ -21,10 +21,10 @@ from tests.runs.run_folders import run_config
 
 
 def test_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
-    made = [create_run(run_config(tmp_path) | {"seed": seed}) for seed in range(3)]
-    assert len({run.path for run in made}) == 3
-    assert len({run.path.parent for run in made}) == 1
-    for run in made:
+    run_folders = [create_run(run_config(tmp_path) | {"seed": seed}) for seed in range(3)]
+    assert len({run.path for run in run_folders}) == 3
+    assert len({run.path.parent for run in run_folders}) == 1
+    for run in run_folders:
         run.release()
 
 

@@ -121,12 +121,12 @@ def test_a_target_outside_the_allowed_packages_is_not_imported(tmp_path: Path, m
     ],
 )
 def test_no_name_leaves_the_folder_or_makes_a_bad_one(name: str, tmp_path: Path) -> None:
-    made = run_name({"name": name})
-    assert Path(made).name == made
-    assert not made.startswith((".", "-"))
-    assert len(made.encode()) < 100
-    (tmp_path / made).mkdir()
-    assert (tmp_path / made).resolve().parent == tmp_path.resolve()
+    folder_name = run_name({"name": name})
+    assert Path(folder_name).name == folder_name
+    assert not folder_name.startswith((".", "-"))
+    assert len(folder_name.encode()) < 100
+    (tmp_path / folder_name).mkdir()
+    assert (tmp_path / folder_name).resolve().parent == tmp_path.resolve()
 
 
 def test_names_that_read_alike_stay_apart() -> None:

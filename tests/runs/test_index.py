@@ -27,14 +27,14 @@ def outputs(tmp_path: Path) -> Path:
 
 
 def test_records_are_what_the_folders_say(outputs: Path) -> None:
-    found = records(outputs)
-    assert [each.run for each in found] == ["gpt-bbbb/s0", "vit-aaaa/s1", "vit-aaaa/s0"]  # the latest first
-    assert found == [read_record(outputs / each.run) for each in found]
-    assert found[0].value("optimizer.lr") == 0.01
-    assert found[1].value("position") == "rope"
-    assert found[1].value("test/accuracy") == 0.8
-    assert found[1].value("parameters") == 7
-    assert found[0].seconds == 3420
+    result = records(outputs)
+    assert [each.run for each in result] == ["gpt-bbbb/s0", "vit-aaaa/s1", "vit-aaaa/s0"]  # the latest first
+    assert result == [read_record(outputs / each.run) for each in result]
+    assert result[0].value("optimizer.lr") == 0.01
+    assert result[1].value("position") == "rope"
+    assert result[1].value("test/accuracy") == 0.8
+    assert result[1].value("parameters") == 7
+    assert result[0].seconds == 3420
 
 
 def test_only_runs_that_changed_are_read_again(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +53,8 @@ def test_a_run_that_is_gone_leaves_the_index(outputs: Path) -> None:
     records(outputs)
     os.rename(outputs / "gpt-bbbb", outputs / ".gone")
     assert {each.run for each in records(outputs)} == {"vit-aaaa/s0", "vit-aaaa/s1"}
-    with sqlite3.connect(outputs / FILE) as rows:
-        assert rows.execute("SELECT COUNT(*) FROM runs").fetchone() == (2,)
+    with sqlite3.connect(outputs / FILE) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM runs").fetchone() == (2,)
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"\xff" * 5000])
@@ -94,9 +94,9 @@ _WRONG = {
 def test_a_row_with_a_value_of_another_type_is_read_from_its_folder(outputs: Path, key: str) -> None:
     """The index is a cache that may come from a stranger: each field has its type, or the folder is read."""
     expected = records(outputs)
-    with sqlite3.connect(outputs / FILE) as rows:
-        (text,) = rows.execute("SELECT record FROM runs WHERE run = 'gpt-bbbb/s0'").fetchone()
-        rows.execute(
+    with sqlite3.connect(outputs / FILE) as connection:
+        (text,) = connection.execute("SELECT record FROM runs WHERE run = 'gpt-bbbb/s0'").fetchone()
+        connection.execute(
             "UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (json.dumps(json.loads(text) | {key: _WRONG[key]}),)
         )
     assert records(outputs) == expected
@@ -188,8 +188,8 @@ def test_a_long_first_listing_shows_how_far_it_is(
 )
 def test_a_damaged_row_is_read_from_its_folder(outputs: Path, text: str) -> None:
     expected = records(outputs)
-    with sqlite3.connect(outputs / FILE) as rows:
-        rows.execute("UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (text,))
+    with sqlite3.connect(outputs / FILE) as connection:
+        connection.execute("UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (text,))
     assert records(outputs) == expected
 
 
@@ -200,10 +200,10 @@ def test_a_folder_in_the_place_of_the_index_costs_only_time(outputs: Path) -> No
 
 def test_a_damaged_file_is_told_and_the_others_are_read(outputs: Path) -> None:
     (outputs / "gpt-bbbb" / "s0" / "summary.json").write_text("{")
-    (found,) = [each for each in records(outputs) if each.damage]
-    assert "summary.json is damaged" in str(found.damage)
-    assert found.metrics == {}
-    assert found.value("model.dim") == 32
+    (result,) = [each for each in records(outputs) if each.damage]
+    assert "summary.json is damaged" in str(result.damage)
+    assert result.metrics == {}
+    assert result.value("model.dim") == 32
 
 
 def test_a_running_run_without_a_process_is_interrupted(outputs: Path) -> None:

@@ -71,13 +71,13 @@ def test_a_file_cut_anywhere_gives_whole_rows_and_can_be_written_on(tmp_path: Pa
     writer.close()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        found = read_metrics(path)
-        assert found == rows[: len(found)]
+        read = read_metrics(path)
+        assert read == rows[: len(read)]
         again = MetricsWriter(path)
-        assert again.last_step == (found[-1]["step"] if found else None)
+        assert again.last_step == (read[-1]["step"] if read else None)
         again.append(99, {"a": 1})
         again.close()
-        assert read_metrics(path) == [*found, {"step": 99, "a": 1.0}]
+        assert read_metrics(path) == [*read, {"step": 99, "a": 1.0}]
 
 
 def test_damage_in_the_middle_is_left_out_and_the_file_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,14 +21,14 @@ TEXT = (
 )
 
 
-def words(file: Path) -> tuple[str, ...]:
+def file_overrides(file: Path) -> tuple[str, ...]:
     file.parent.mkdir(exist_ok=True)
     file.write_text(LINES)
     return (*TEXT, f"data.path={file}")
 
 
-def files(made: RunFolder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in made.path.rglob("*") if path.is_file()}
+def files(run_folder: RunFolder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run_folder.path.rglob("*") if path.is_file()}
 
 
 def moved(tmp_path: Path) -> tuple[Path, Path]:
@@ -42,17 +42,17 @@ def moved(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_other_data_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    made = run(tmp_path / "out", *words(tmp_path / "old" / "input.txt"))
+    run_folder = run(tmp_path / "out", *file_overrides(tmp_path / "old" / "input.txt"))
     new, other = moved(tmp_path)
     with pytest.raises(AlreadyDoneError):
-        reopen(made.path, [f"data.path={new}"])
+        reopen(run_folder.path, [f"data.path={new}"])
     with pytest.raises(UserError, match="was trained on other data"):
-        reopen(made.path, [f"data.path={other}"])
-    made = RunFolder.open(made.path)
-    with made.lock():
-        made.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
-    before = files(made)
-    for overrides, said in (
+        reopen(run_folder.path, [f"data.path={other}"])
+    run_folder = RunFolder.open(run_folder.path)
+    with run_folder.lock():
+        run_folder.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
+    before = files(run_folder)
+    for overrides, message in (
         ([], "nothing at"),
         ([f"data.path={other}"], "was trained on other data"),
         ([f"data.path={tmp_path / 'none.txt'}"], "nothing at"),
@@ -60,19 +60,19 @@ def test_other_data_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
         ([f"data.path={new}", "data.context=16"], "cannot become 16"),
         ([f"data.path={new}", "trainer.devices=2"], "the other processes of a run read its own"),
     ):
-        with pytest.raises(UserError, match=said):
-            reopen(made.path, overrides)
-    assert files(made) == before
-    with reopen(made.path, [f"data.path={new}"]) as again:
+        with pytest.raises(UserError, match=message):
+            reopen(run_folder.path, overrides)
+    assert files(run_folder) == before
+    with reopen(run_folder.path, [f"data.path={new}"]) as again:
         assert again.resumes
         assert again.config["data"]["path"] == str(new)
-        assert again.identity == made.identity
-    assert read_yaml(made.path / "config.yaml")["data"]["path"] == str(tmp_path / "old" / "input.txt")
+        assert again.identity == run_folder.identity
+    assert read_yaml(run_folder.path / "config.yaml")["data"]["path"] == str(tmp_path / "old" / "input.txt")
 
 
 @pytest.mark.full
 def test_a_moved_file_continues_the_run_to_the_same_bits(tmp_path: Path) -> None:
-    config = words(tmp_path / "old" / "input.txt")
+    config = file_overrides(tmp_path / "old" / "input.txt")
     killed_at(3, tmp_path / "out", *config)
     stopped = RunFolder.open(next((tmp_path / "out").glob("*/s0")))
     new, _ = moved(tmp_path)
@@ -86,9 +86,9 @@ def test_a_moved_file_continues_the_run_to_the_same_bits(tmp_path: Path) -> None
 
 
 def test_a_run_that_recorded_no_fingerprint_is_refused(tmp_path: Path) -> None:
-    config = words(tmp_path / "input.txt")
-    with folder(tmp_path / "out", *config) as made:
-        made.set_status("interrupted", "Ctrl-C", step=0, exit_code=130)
+    config = file_overrides(tmp_path / "input.txt")
+    with folder(tmp_path / "out", *config) as run_folder:
+        run_folder.set_status("interrupted", "Ctrl-C", step=0, exit_code=130)
     new = (tmp_path / "input.txt").rename(tmp_path / "moved.txt")
     with pytest.raises(UserError, match="recorded no fingerprint of its data to compare with; put a link to the data"):
-        reopen(made.path, [f"data.path={new}"])
+        reopen(run_folder.path, [f"data.path={new}"])

@@ -92,7 +92,7 @@ def test_of_six_starts_at_once_one_runs(tmp_path: Path) -> None:
     deadline = time.monotonic() + 60
     while sum(start.poll() is not None for start in starts) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)
-    said = [(start.communicate("done\n", timeout=60)[1], start.returncode) for start in starts]
-    assert sorted(code for _, code in said) == [0, 1, 1, 1, 1, 1], said
-    assert all("refused" in words for words, code in said if code)
+    ends = [(start.communicate("done\n", timeout=60)[1], start.returncode) for start in starts]
+    assert sorted(code for _, code in ends) == [0, 1, 1, 1, 1, 1], ends
+    assert all("refused" in text for text, code in ends if code)
     assert len(list(tmp_path.glob("*/s0"))) == 1

@@ -25,9 +25,15 @@ def test_no_secret_reaches_a_file(
         data={"url": f"https://me:{SECRET}@host/x", "key": "0123456789abcdef" * 2, "hub": "hf_" + "a1" * 15},
         head={"class_token": True, "pad_token": "<pad>", "max_tokens": 3},
     )
-    words = [f"logger.api_key={SECRET}", f"+a.password={SECRET}", "--token", SECRET, f"logger={{api_key:{SECRET},b:1}}"]
-    words += [f"url=https://me:{SECRET}@host", "key=" + "0123456789abcdef" * 2, "model.dim=4"]
-    with create_run(config, command=words) as run:
+    arguments = [
+        f"logger.api_key={SECRET}",
+        f"+a.password={SECRET}",
+        "--token",
+        SECRET,
+        f"logger={{api_key:{SECRET},b:1}}",
+    ]
+    arguments += [f"url=https://me:{SECRET}@host", "key=" + "0123456789abcdef" * 2, "model.dim=4"]
+    with create_run(config, command=arguments) as run:
         assert run.config["logger"]["api_key"] == SECRET  # usable in this process
         run.set_status("failed", f"cannot reach https://me:{SECRET}@host", url=f"https://me:{SECRET}@host")
     for path in (path for path in run.path.rglob("*") if path.is_file()):
@@ -89,13 +95,13 @@ def test_a_secret_option_does_not_come_back_in_an_error(
         raise RuntimeError(f"the service does not take {secret}")
 
     monkeypatch.setattr(run, "_train_and_test", fails)
-    with create_run(plain, command=["test"]) as made:
-        assert run.train(made) == 1
-    assert made.status.state == "failed"
-    assert "the service does not take <redacted>" in str(made.status.reason)
+    with create_run(plain, command=["test"]) as run_folder:
+        assert run.train(run_folder) == 1
+    assert run_folder.status.state == "failed"
+    assert "the service does not take <redacted>" in str(run_folder.status.reason)
     assert secret not in caplog.text
-    assert secret not in str(made.path)
-    for path in (path for path in made.path.rglob("*") if path.is_file()):
+    assert secret not in str(run_folder.path)
+    for path in (path for path in run_folder.path.rglob("*") if path.is_file()):
         assert secret not in path.read_text(), path
     assert "auto" in redact_text("auto")
 
@@ -108,7 +114,7 @@ def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.Ca
     from blockyard.cli import main
     from tests.tiny import DEBUG
 
-    words = [word for word in DEBUG if not word.startswith("logger=")]
+    overrides = [override for override in DEBUG if not override.startswith("logger=")]
     free = {
         "name": f"my {TOKEN}",
         "tags": f"[{TOKEN}]",
@@ -119,7 +125,8 @@ def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.Ca
         "outputs": tmp_path,
     }
     assert (
-        main(["train", *words, "logger=[wandb,tensorboard]", *(f"{key}={value}" for key, value in free.items())]) == 0
+        main(["train", *overrides, "logger=[wandb,tensorboard]", *(f"{key}={value}" for key, value in free.items())])
+        == 0
     )
     for command in (["runs", f"outputs={tmp_path}"], ["eval", "run=last", f"outputs={tmp_path}"]):
         assert main(command) == 0
@@ -198,11 +205,13 @@ def test_a_wandb_sweep_file_and_the_page_of_a_sweep_hold_no_token(
     assert SECRET not in printed
 
 
-@pytest.mark.parametrize("words", [["tag", TOKEN[:40]], ["note", f"see {TOKEN}"]], ids=["tag", "note"])
-def test_notes_take_no_secret(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["tag", TOKEN[:40]], ["note", f"see {TOKEN}"]], ids=["tag", "note"])
+def test_notes_take_no_secret(arguments: list[str]) -> None:
     """A tag or note with a token is refused before it is written; the message does not repeat it."""
     from blockyard.runs.notes import RunNotes, write_notes
 
     with pytest.raises(UserError, match="looks like a secret") as refused:
-        RunNotes().tagged([words[1]]) if words[0] == "tag" else write_notes(Path("nowhere"), RunNotes(note=words[1]))
+        RunNotes().tagged([arguments[1]]) if arguments[0] == "tag" else write_notes(
+            Path("nowhere"), RunNotes(note=arguments[1])
+        )
     assert TOKEN[:40] not in str(refused.value)

@@ -41,33 +41,33 @@ def copied(done: RunFolder, tmp_path: Path) -> RunFolder:
 
 
 def _many(outputs: Path) -> list[RunFolder]:
-    made = []
+    run_folders = []
     for number, (name, seed) in enumerate([("alpha", 0), ("alpha", 1), ("alphabet", 0), ("beta", 0)]):
         with create_run({"seed": seed, "name": name, "outputs": str(outputs), "x": name}) as one:
             one.add_facts({"wandb": {"id": f"wid{number}xyz"}})
         os.utime(one.path / "run.json", (1000 + number, 1000 + number))
-        made.append(one)
-    return made
+        run_folders.append(one)
+    return run_folders
 
 
 def test_runs_are_found_by_any_of_their_names(tmp_path: Path) -> None:
-    made = _many(tmp_path)
-    beta = made[3]
+    run_folders = _many(tmp_path)
+    beta = run_folders[3]
     digits = beta.path.parent.name.rpartition("-")[2]
-    for word in ("last", "beta", "bet", str(beta.path), f"{beta.path}/", digits, digits[:6], beta.name, "wid3xyz"):
-        assert find(word, tmp_path).path == beta.path, word
+    for name in ("last", "beta", "bet", str(beta.path), f"{beta.path}/", digits, digits[:6], beta.name, "wid3xyz"):
+        assert find(name, tmp_path).path == beta.path, name
     assert find(beta.path.parent, tmp_path).path == beta.path
-    for word in ("alpha/s1", f"{made[1].path.parent.name}/s1"):
-        assert find(word, tmp_path).path == made[1].path
-    assert [entry.path for entry in runs(tmp_path)] == [one.path for one in reversed(made)]
+    for name in ("alpha/s1", f"{run_folders[1].path.parent.name}/s1"):
+        assert find(name, tmp_path).path == run_folders[1].path
+    assert [entry.path for entry in runs(tmp_path)] == [one.path for one in reversed(run_folders)]
 
 
 def test_what_may_mean_several_runs_is_refused_with_their_names(tmp_path: Path) -> None:
-    made = _many(tmp_path)
+    run_folders = _many(tmp_path)
     with pytest.raises(UserError, match="matches 2 runs; choose one: ") as caught:
         find("alpha", tmp_path)
-    assert made[0].name in str(caught.value)
-    assert made[1].name in str(caught.value)
+    assert run_folders[0].name in str(caught.value)
+    assert run_folders[1].name in str(caught.value)
     with pytest.raises(UserError, match=r"no such run; nearest: .*alphabet"):
         find("alfabet", tmp_path)
     with pytest.raises(UserError, match="no such run"):
@@ -82,11 +82,11 @@ def test_what_may_mean_several_runs_is_refused_with_their_names(tmp_path: Path) 
 
 
 def test_runs_set_aside_or_damaged_do_not_hide_others(tmp_path: Path) -> None:
-    made = _many(tmp_path)
-    (made[0].path / "config.yaml").write_text("{")
-    made[3].path.rename(made[3].path.with_name(".replaced-s0-x"))
+    run_folders = _many(tmp_path)
+    (run_folders[0].path / "config.yaml").write_text("{")
+    run_folders[3].path.rename(run_folders[3].path.with_name(".replaced-s0-x"))
     assert len(runs(tmp_path)) == 3
-    assert find("alphabet", tmp_path).path == made[2].path
+    assert find("alphabet", tmp_path).path == run_folders[2].path
 
 
 def test_a_run_is_rebuilt_from_its_folder_in_one_line(done: RunFolder) -> None:
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_another_shape_names_what_differs(copied: RunFolder) -> 
     path = copied.checkpoints / LAST
     content = torch.load(path, weights_only=True)
     name = next(iter(content["state_dict"]))
-    for change, words in (
+    for change, messages in (
         (lambda state: state.pop(name), "lacks"),
         (lambda state: state.update({"model.odd": torch.ones(1)}), "has unknown odd"),
         (lambda state: state.update({name: torch.ones(1, 2, 3)}), "has another shape of"),
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_shape_names_what_differs(copied: RunFolder) -> 
         state = dict(content["state_dict"])
         change(state)
         torch.save({**content, "state_dict": state}, path)
-        with pytest.raises(BadCheckpointError, match=f"another architecture.*{words}"):
+        with pytest.raises(BadCheckpointError, match=f"another architecture.*{messages}"):
             blockyard.load(copied.path, which="last")
 
 
@@ -150,9 +150,9 @@ def test_a_folder_from_elsewhere_may_not_name_packages_of_its_own(
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> RunFolder:
-    with folder(tmp_path, *FOUR_STEPS, "name=stopped") as made:
-        made.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
-    return made
+    with folder(tmp_path, *FOUR_STEPS, "name=stopped") as run_folder:
+        run_folder.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
+    return run_folder
 
 
 def test_resume_without_changes(stopped: RunFolder) -> None:
@@ -165,7 +165,7 @@ def test_resume_without_changes(stopped: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("override", "message"),
     [
         ("optimizer.lr=0.5", r"optimizer.lr is [\d.e-]+ and cannot become 0.5"),
         ("norm=rms", "norm is layer and cannot become rms"),
@@ -184,10 +184,10 @@ def test_resume_without_changes(stopped: RunFolder) -> None:
         ("trainer.num_workers=many", "num_workers"),
     ],
 )
-def test_resume_refuses_what_it_would_have_to_ignore(stopped: RunFolder, word: str, said: str) -> None:
+def test_resume_refuses_what_it_would_have_to_ignore(stopped: RunFolder, override: str, message: str) -> None:
     before = {path.name: path.read_bytes() for path in stopped.path.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match=said):
-        reopen(stopped.path, [word])
+    with pytest.raises(UserError, match=message):
+        reopen(stopped.path, [override])
     assert {path.name: path.read_bytes() for path in stopped.path.iterdir() if path.is_file()} == before
     reopen(stopped.path).release()  # the lock was given back
 
@@ -218,7 +218,7 @@ def test_resume_names_every_difference_at_once(stopped: RunFolder) -> None:
 
 
 def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
-    words = [
+    overrides = [
         "logger=wandb",
         "logger.project=mine",
         "trainer.num_workers=1",
@@ -228,7 +228,7 @@ def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
         "debug=none",
         "experiment=null",
     ]
-    with reopen(stopped.path, words) as again:
+    with reopen(stopped.path, overrides) as again:
         frozen = RunFolder.open(again.path).config
         assert frozen["logger"]["project"] == "mine"
         assert frozen["logger"]["_target_"].endswith("Wandb")
@@ -283,10 +283,10 @@ def test_resume_says_what_changed_around_the_run(stopped: RunFolder) -> None:
 
 def test_the_whole_way_round(tmp_path: Path) -> None:
     plain, _ = config(tmp_path, *FOUR_STEPS)
-    made: Any = run(tmp_path, *FOUR_STEPS)
+    run_folder: Any = run(tmp_path, *FOUR_STEPS)
     with pytest.raises(AlreadyDoneError):
         create_run(plain)
-    assert made.summary()["steps"] == 4
+    assert run_folder.summary()["steps"] == 4
 
 
 def test_resume_says_that_other_processes_or_pieces_change_the_bits(stopped: RunFolder) -> None:

@@ -9,18 +9,18 @@ from blockyard.sweep.cells import Task
 from tests.sweep.sweep_runs import wait_for
 
 
-def task_of(made, index=0, **changes):
+def task_of(sweep_plan, index=0, **changes):
     """The task of a cell of a plan; changes: its fields, and `config` for keys of its config."""
-    cell = made.cells[index]
-    variant = made.variants[cell.variant]
-    return Task(cell.run, made.config(cell) | changes.pop("config", {}), variant.choices, ("test",), **changes)
+    cell = sweep_plan.cells[index]
+    variant = sweep_plan.variants[cell.variant]
+    return Task(cell.run, sweep_plan.config(cell) | changes.pop("config", {}), variant.choices, ("test",), **changes)
 
 
 def until_ended(executor, count):
     """The outcomes of `count` tasks by key, as they come."""
-    found = []
-    wait_for(lambda: found.extend(executor.poll(0.1)) or len(found) >= count)
-    return {outcome.key: outcome for outcome in found}
+    endings = []
+    wait_for(lambda: endings.extend(executor.poll(0.1)) or len(endings) >= count)
+    return {outcome.key: outcome for outcome in endings}
 
 
 def config(devices=1, accelerator="auto", nodes=1):

@@ -100,13 +100,13 @@ class Fake(Executor):
 PRUNED = (PAUSED, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1")
 
 
-def trials(found: SweepPlan, arm: str) -> list[Any]:
+def trials(sweep_plan: SweepPlan, arm: str) -> list[Any]:
     """The trials of an arm, as the study of the plan's folder holds them."""
     return optuna.load_study(
-        study_name=arm, storage=trial_store.storage(trial_store.storage_url(found.folder))
+        study_name=arm, storage=trial_store.storage(trial_store.storage_url(sweep_plan.folder))
     ).get_trials()
 
 
-def states(found: SweepPlan, arm: str) -> list[str]:
+def states(sweep_plan: SweepPlan, arm: str) -> list[str]:
     """Their states, in their order."""
-    return [trial.state.name for trial in trials(found, arm)]
+    return [trial.state.name for trial in trials(sweep_plan, arm)]

@@ -55,10 +55,10 @@ PLANNER = (
 )
 
 
-def planner(made: SweepPlan) -> subprocess.Popen[str]:
+def planner(sweep_plan: SweepPlan) -> subprocess.Popen[str]:
     """Start a planner on a saved plan. It leads a process group, as in a terminal."""
     return subprocess.Popen(
-        [sys.executable, "-c", PLANNER, str(made.folder)],
+        [sys.executable, "-c", PLANNER, str(sweep_plan.folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,9 +66,9 @@ def planner(made: SweepPlan) -> subprocess.Popen[str]:
     )
 
 
-def at_work(made: SweepPlan) -> list[int]:
+def at_work(sweep_plan: SweepPlan) -> list[int]:
     """The processes that train cells at the moment."""
-    paths = {made.path(cell) for cell in made.cells}
+    paths = {sweep_plan.path(cell) for cell in sweep_plan.cells}
     notes = [holder(path) for path in paths if held(path) and (path / "config.yaml").is_file()]
     return [int(str(note["pid"])) for note in notes if note]  # a process that has just taken its lock has no note yet
 
@@ -82,11 +82,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     return value
 
 
-def figures(made: SweepPlan) -> dict[str, Any]:
+def figures(sweep_plan: SweepPlan) -> dict[str, Any]:
     """The results of every run of a plan without times: rows of metrics and the metrics of the summary."""
-    found = {}
-    for cell in made.cells:
-        path = made.path(cell)
+    values = {}
+    for cell in sweep_plan.cells:
+        path = sweep_plan.path(cell)
         rows = [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(path / "metrics.csv")]
-        found[cell.variant, cell.seed] = rows, read_json(path / "summary.json")["metrics"]
-    return found
+        values[cell.variant, cell.seed] = rows, read_json(path / "summary.json")["metrics"]
+    return values

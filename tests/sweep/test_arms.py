@@ -13,38 +13,40 @@ from blockyard.sweep.spec.arms import expand_arms
 
 def arms(kind: str, body: object) -> dict[str, tuple[str, ...]]:
     problems: list[str] = []
-    found = expand_arms(kind, body, problems)
+    result = expand_arms(kind, body, problems)
     assert problems == []
-    assert len({arm.name for arm in found}) == len(found)
-    return {arm.name: arm.overrides for arm in found}
+    assert len({arm.name for arm in result}) == len(result)
+    return {arm.name: arm.overrides for arm in result}
 
 
 def test_a_grid_crosses():
-    found = arms("grid", {"block": ["pre_norm", "post_norm"], "optimizer.lr": [1e-3, 3e-3], "head.tied": [True, False]})
-    assert len(found) == 8
-    assert found["pre_norm-lr0.001-tied_true"] == ("block=pre_norm", "optimizer.lr=0.001", "head.tied=true")
-    assert next(iter(found)) == "pre_norm-lr0.001-tied_true"
+    result = arms(
+        "grid", {"block": ["pre_norm", "post_norm"], "optimizer.lr": [1e-3, 3e-3], "head.tied": [True, False]}
+    )
+    assert len(result) == 8
+    assert result["pre_norm-lr0.001-tied_true"] == ("block=pre_norm", "optimizer.lr=0.001", "head.tied=true")
+    assert next(iter(result)) == "pre_norm-lr0.001-tied_true"
 
 
 def test_zip_pairs():
-    found = arms("zip", {"model.depth": [1, 2], "model.dim": [64, 32]})
-    assert found == {
+    result = arms("zip", {"model.depth": [1, 2], "model.dim": [64, 32]})
+    assert result == {
         "depth1-dim64": ("model.depth=1", "model.dim=64"),
         "depth2-dim32": ("model.depth=2", "model.dim=32"),
     }
 
 
 def test_one_at_a_time_leaves_the_reference():
-    found = arms("one_at_a_time", {"block": ["pre_norm", "post_norm"], "norm": ["layer", "rms", "none"]})
-    assert list(found) == ["reference", "post_norm", "rms", "norm_none"]
-    assert found["reference"] == ("block=pre_norm", "norm=layer")
-    assert found["post_norm"] == ("block=post_norm", "norm=layer")
-    assert found["norm_none"] == ("block=pre_norm", "norm=none")
+    result = arms("one_at_a_time", {"block": ["pre_norm", "post_norm"], "norm": ["layer", "rms", "none"]})
+    assert list(result) == ["reference", "post_norm", "rms", "norm_none"]
+    assert result["reference"] == ("block=pre_norm", "norm=layer")
+    assert result["post_norm"] == ("block=post_norm", "norm=layer")
+    assert result["norm_none"] == ("block=pre_norm", "norm=none")
 
 
 def test_leave_one_out():
-    found = arms("leave_one_out", {"warmup": ["schedule.warmup=10"], "rms": ["norm=rms"], "deep": "model.depth=6"})
-    assert found == {
+    result = arms("leave_one_out", {"warmup": ["schedule.warmup=10"], "rms": ["norm=rms"], "deep": "model.depth=6"})
+    assert result == {
         "full": ("schedule.warmup=10", "norm=rms", "model.depth=6"),
         "no_warmup": ("norm=rms", "model.depth=6"),
         "no_rms": ("schedule.warmup=10", "model.depth=6"),
@@ -59,8 +61,8 @@ def test_named_levels_keep_their_names():
 
 def test_levels_know_their_factors():
     problems: list[str] = []
-    found = expand_arms("grid", {"block": ["pre_norm"], "w": {"slim": ["model.dim=8"]}}, problems)
-    assert found[0].levels == {"block": "pre_norm", "w": "slim"}
+    result = expand_arms("grid", {"block": ["pre_norm"], "w": {"slim": ["model.dim=8"]}}, problems)
+    assert result[0].levels == {"block": "pre_norm", "w": "slim"}
 
 
 def test_equal_words_are_told_apart():
@@ -96,5 +98,5 @@ def test_a_value_arrives_as_it_was_written(value):
 
 
 def test_a_level_can_be_a_mapping():
-    word = override_text.to_override("model.prefix", {"class_token": True, "registers": 2})
-    assert compose([word]).config["model"]["prefix"] == {"class_token": True, "registers": 2}
+    override = override_text.to_override("model.prefix", {"class_token": True, "registers": 2})
+    assert compose([override]).config["model"]["prefix"] == {"class_token": True, "registers": 2}

@@ -147,16 +147,16 @@ def test_epochs_are_cut_as_the_engine_cuts_them(here: Path) -> None:
     two_epochs = config | {"trainer": trainer | {"max_steps": None, "max_epochs": 2}}
     assert sizes(plan).samples(two_epochs) is None
     finish(plan, plan.cells[0], data={"train": 1293})
-    known = sizes(plan)
+    split_sizes = sizes(plan)
     for changes, steps in (
         ({"max_steps": 7, "max_epochs": None}, 7),
         ({"max_steps": None, "max_epochs": 2}, 2 * (1293 // batch)),
         ({"max_steps": None, "max_epochs": 3, "limit_train": 4}, 12),
         ({"max_steps": 5, "max_epochs": 3, "limit_train": 4}, 5),
     ):
-        assert known.samples(config | {"trainer": trainer | changes}) == steps * batch
+        assert split_sizes.samples(config | {"trainer": trainer | changes}) == steps * batch
     other = two_epochs | {"data": config["data"] | {"split_seed": 7}}
-    assert known.samples(other) is None
+    assert split_sizes.samples(other) is None
 
 
 def test_a_shared_queue_has_no_known_number_of_slots(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

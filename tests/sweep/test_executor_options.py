@@ -60,8 +60,8 @@ def test_workers_are_one_of_the_options():
 
 def test_a_run_takes_no_executor(capsys):
     assert main(["check", "executor=local", "executor.workers=2"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("is not part of a run; `blockyard sweep` takes it") == 2
+    message = capsys.readouterr().err
+    assert message.count("is not part of a run; `blockyard sweep` takes it") == 2
 
 
 @pytest.mark.parametrize("name", ["local", "ray", "slurm"])
@@ -69,9 +69,9 @@ def test_executors_are_listed_and_explained(name, capsys):
     assert main(["list", "executor"]) == 0
     assert name in capsys.readouterr().out
     assert main(["explain", f"executor={name}"]) == 0
-    said = capsys.readouterr().out
-    assert f"blockyard sweep FILE executor={name}" in said
-    assert "executor.workers" in said
+    output = capsys.readouterr().out
+    assert f"blockyard sweep FILE executor={name}" in output
+    assert "executor.workers" in output
 
 
 def test_listing_imports_nothing_heavy():

@@ -15,17 +15,17 @@ from tests.sweep.search_runs import plan
 
 
 def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    made.folder.mkdir(parents=True)
-    dead, alive = (made.folder / f"{OWNER}-{number}-abcd" for number in (1, 2))
-    (made.folder / ".tmp-comparison.json-1-abcd").write_text("{")
+    sweep_plan = plan(tmp_path)
+    sweep_plan.folder.mkdir(parents=True)
+    dead, alive = (sweep_plan.folder / f"{OWNER}-{number}-abcd" for number in (1, 2))
+    (sweep_plan.folder / ".tmp-comparison.json-1-abcd").write_text("{")
     RunLock(dead).acquire().release()  # its process ended without removing it
     lock = RunLock(alive).acquire()
-    store_plan(made)
-    assert {path.name for path in made.folder.iterdir()} == {"plan.json", ".search.lock", lock_path(alive).name}
+    store_plan(sweep_plan)
+    assert {path.name for path in sweep_plan.folder.iterdir()} == {"plan.json", ".search.lock", lock_path(alive).name}
     lock.release()
-    store_plan(made)
-    assert {path.name for path in made.folder.iterdir()} == {"plan.json", ".search.lock"}
+    store_plan(sweep_plan)
+    assert {path.name for path in sweep_plan.folder.iterdir()} == {"plan.json", ".search.lock"}
 
 
 @pytest.mark.parametrize("kind", ["disk", "database", "wrapped"])

@@ -56,7 +56,7 @@ def standings(plan: SweepPlan, tmp_path: Path) -> list[PlannedRun]:
 
 def test_arms_stand_by_seeds_with_state_metric_and_time_left(plan: SweepPlan, tmp_path: Path) -> None:
     lines = drawn(plan, standings(plan, tmp_path)).splitlines()
-    head, pre, post = (next(line for line in lines if word in line) for word in ("seed 0", "pre_norm", "post_norm"))
+    head, pre, post = (next(line for line in lines if text in line) for text in ("seed 0", "pre_norm", "post_norm"))
     assert head.split() == ["arm", "seed", "0", "seed", "1"]
     assert pre.split() == ["pre_norm", "0.875", "25%", "0.25", "3.0", "s"]
     assert post.split() == ["post_norm", "failed"]

@@ -17,28 +17,28 @@ ARMS = "arms: {plain: [], glu: [channel_mixer=glu], deep: [model.depth=3], four:
 
 def test_each_width_is_the_best_there_is(tmp_path):
     """Against every width around it, tried one by one."""
-    made = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: params")
-    record, scales = made.facts["match"], ModelSizes()
-    target = scales.measure(made.variants["plain"].config, "params")
+    sweep_plan = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: params")
+    record, scales = sweep_plan.facts["match"], ModelSizes()
+    target = scales.measure(sweep_plan.variants["plain"].config, "params")
     assert record["target"] == target
-    for name, variant in made.variants.items():
-        config, found = variant.config, record["arms"][name]
-        assert config["model"]["dim"] == found["dim"]
-        assert sum(p.numel() for p in Components(config).model(0).parameters()) == found["value"]
-        assert found["off"] == pytest.approx(found["value"] / target - 1)
+    for name, variant in sweep_plan.variants.items():
+        config, match = variant.config, record["arms"][name]
+        assert config["model"]["dim"] == match["dim"]
+        assert sum(p.numel() for p in Components(config).model(0).parameters()) == match["value"]
+        assert match["off"] == pytest.approx(match["value"] / target - 1)
         if name == "plain":
-            assert found["off"] == 0
+            assert match["off"] == 0
             continue
         heads = config["model"]["heads"]
         every = [config | {"model": config["model"] | {"dim": width}} for width in range(heads, 80, heads)]
         best = min(abs(weight - target) for each in every if (weight := scales.measure(each, "params")) is not None)
-        assert abs(found["value"] - target) == best, name
+        assert abs(match["value"] - target) == best, name
 
 
 def test_flops_are_matched_too(tmp_path):
-    made = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
-    record = made.facts["match"]
-    config = made.variants["deep"].config
+    sweep_plan = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
+    record = sweep_plan.facts["match"]
+    config = sweep_plan.variants["deep"].config
     model = Components(config).model(0).eval()
     import torch
 
@@ -47,21 +47,23 @@ def test_flops_are_matched_too(tmp_path):
     assert counted.get_total_flops() == record["arms"]["deep"]["value"]
     assert record["arms"]["deep"]["dim"] < 32
     assert abs(record["arms"]["deep"]["off"]) < 0.2
-    assert any("FLOPs per sample" in note for note in made.facts["notes"])
+    assert any("FLOPs per sample" in note for note in sweep_plan.facts["notes"])
 
 
 def test_widths_are_multiples_of_what_parts_need(tmp_path):
     """RoPE on images rotates quarters of a head's width."""
-    made = plan_from(
+    sweep_plan = plan_from(
         tmp_path, f"{BASE}arms: {{plain: [position=none], rope: [position=rope, channel_mixer=glu]}}\nmatch: params"
     )
-    assert made.variants["rope"].config["model"]["dim"] % 8 == 0
+    assert sweep_plan.variants["rope"].config["model"]["dim"] % 8 == 0
 
 
 def test_an_arm_that_cannot_be_built_says_so_itself(tmp_path):
-    made = plan_from(tmp_path, f"{BASE}arms: {{plain: [], bad: [token_mixer=fourier, position=rope]}}\nmatch: params")
-    (found,) = made.refused
-    assert found.reasons[0].startswith("position with token_mixer")
+    sweep_plan = plan_from(
+        tmp_path, f"{BASE}arms: {{plain: [], bad: [token_mixer=fourier, position=rope]}}\nmatch: params"
+    )
+    (match,) = sweep_plan.refused
+    assert match.reasons[0].startswith("position with token_mixer")
 
 
 def test_no_arm_may_set_a_matched_width(tmp_path):
@@ -72,8 +74,10 @@ def test_no_arm_may_set_a_matched_width(tmp_path):
 
 
 def test_a_large_mismatch_is_noted(tmp_path):
-    made = plan_from(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
-    assert any("some sizes differ much: coarse" in note for note in made.facts["notes"])
+    sweep_plan = plan_from(
+        tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params"
+    )
+    assert any("some sizes differ much: coarse" in note for note in sweep_plan.facts["notes"])
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ seeds: [0, 4]
 
 def test_configs_are_those_that_compose_gives(tmp_path):
     """Only what the planner fixes may differ."""
-    made = plan_from(tmp_path, GRID.replace("[1e-3, 3e-3]", "[3e-3]"), "model.init_std=0.1")
-    arms = {arm.name: arm for arm in made.arms}
-    assert len(made.variants) == 3
-    for key, variant in made.variants.items():
+    sweep_plan = plan_from(tmp_path, GRID.replace("[1e-3, 3e-3]", "[3e-3]"), "model.init_std=0.1")
+    arms = {arm.name: arm for arm in sweep_plan.arms}
+    assert len(sweep_plan.variants) == 3
+    for key, variant in sweep_plan.variants.items():
         composed = compose([*VIT, "model.init_std=0.1", *arms[key].overrides, "trainer.precision=32"])
         assert check(composed) == []
         assert variant.config == composed.config
@@ -42,36 +42,36 @@ def test_configs_are_those_that_compose_gives(tmp_path):
 def test_cells_are_runs_with_all_seeds(tmp_path):
     from blockyard.runs.identity import run_name
 
-    made = plan_from(tmp_path, GRID)
-    assert len(made.cells) == 12
-    assert len({cell.run for cell in made.cells}) == 12
-    for cell in made.cells:
-        config = made.config(cell)
+    sweep_plan = plan_from(tmp_path, GRID)
+    assert len(sweep_plan.cells) == 12
+    assert len({cell.run for cell in sweep_plan.cells}) == 12
+    for cell in sweep_plan.cells:
+        config = sweep_plan.config(cell)
         assert (config["seed"], config["outputs"]) == (cell.seed, str(tmp_path / "out"))
         assert cell.run == f"{run_name(config)}/s{cell.seed}"
     config["model"]["dim"] = 1  # the caller's own
-    assert made.config(made.cells[-1])["model"]["dim"] == 16
+    assert sweep_plan.config(sweep_plan.cells[-1])["model"]["dim"] == 16
 
 
 def test_what_cannot_run_is_refused_with_every_reason(tmp_path):
-    made = plan_from(tmp_path, GRID.replace("optimizer.lr: [1e-3, 3e-3]", "model.dim: [16, 15]"))
-    assert {each.arm for each in made.refused} == {
+    sweep_plan = plan_from(tmp_path, GRID.replace("optimizer.lr: [1e-3, 3e-3]", "model.dim: [16, 15]"))
+    assert {each.arm for each in sweep_plan.refused} == {
         "attention-learned-dim15",
         "attention-rope-dim15",
         "fourier-learned-dim15",
         "fourier-rope-dim16",
         "fourier-rope-dim15",
     }
-    for each in made.refused:
-        arm = next(arm for arm in made.arms if arm.name == each.arm)
+    for each in sweep_plan.refused:
+        arm = next(arm for arm in sweep_plan.arms if arm.name == each.arm)
         assert list(each.reasons) == [str(issue) for issue in check(compose([*VIT, *arm.overrides]))]
 
 
 def test_a_plan_that_cannot_stand_is_refused(tmp_path):
     grid = GRID.replace("model.dim=16", "model.dmi=16, block=prenorm")
     assert [p.partition(":")[2].split()[0] for p in refusals(tmp_path, grid)] == ["block:", "model.dmi:"]
-    found = refusals(tmp_path, GRID + "baseline: fourier-rope-lr0.001\n")
-    assert found[0].startswith("baseline fourier-rope-lr0.001: position with token_mixer")
+    issues = refusals(tmp_path, GRID + "baseline: fourier-rope-lr0.001\n")
+    assert issues[0].startswith("baseline fourier-rope-lr0.001: position with token_mixer")
     assert "metric" in refusals(tmp_path, GRID + "metric: test/acuracy\n")[0]
     assert "unknown config key" in refusals(tmp_path, GRID, "dim=3")[0]
     assert "seed cannot be set here" in refusals(tmp_path, GRID, "seed=3")[0]
@@ -79,41 +79,43 @@ def test_a_plan_that_cannot_stand_is_refused(tmp_path):
 
 def test_two_arms_that_are_one_model_are_an_error(tmp_path):
     arms = "arms: {a: [block=pre_norm], b: [norm=rms], c: [model.dim=16, name=other]}"
-    (found,) = refusals(tmp_path, f"claim: x\n{BASE}\n{arms}")
-    assert found.startswith("arms a and c are the same run")
+    (issue,) = refusals(tmp_path, f"claim: x\n{BASE}\n{arms}")
+    assert issue.startswith("arms a and c are the same run")
     arms = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {model.depth: [1, 2], data.cache: [1]}"
     assert "data.cache" in " ".join(refusals(tmp_path, f"claim: x\n{BASE}\n{arms}"))
 
 
 def test_a_setting_that_changes_nothing_is_an_error(tmp_path):
     tuned = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {trainer.num_workers: [0, 1]}"
-    found = refusals(tmp_path, f"claim: x\n{BASE}\n{tuned}")
-    assert all(problem.endswith("are the same run") for problem in found)
+    issue = refusals(tmp_path, f"claim: x\n{BASE}\n{tuned}")
+    assert all(problem.endswith("are the same run") for problem in issue)
 
 
 def test_tuned_arms_try_the_same_settings(tmp_path):
-    made = plan_from(
+    sweep_plan = plan_from(
         tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\ntune: {{optimizer.lr: [1e-3, 3e-3]}}"
     )
-    assert list(made.variants) == ["a#0", "a#1", "b#0", "b#1"]
-    assert [v.setting for v in made.variants.values()] == [{"optimizer.lr": 1e-3}, {"optimizer.lr": 3e-3}] * 2
-    assert made.variants["b#1"].config["optimizer"]["lr"] == 3e-3
+    assert list(sweep_plan.variants) == ["a#0", "a#1", "b#0", "b#1"]
+    assert [v.setting for v in sweep_plan.variants.values()] == [{"optimizer.lr": 1e-3}, {"optimizer.lr": 3e-3}] * 2
+    assert sweep_plan.variants["b#1"].config["optimizer"]["lr"] == 3e-3
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("overrides", "expected"),
     [([], 32), (["trainer.precision=auto"], "auto"), (["trainer.precision=bf16-mixed"], "bf16-mixed")],
 )
-def test_the_precision_is_fixed_unless_the_file_sets_it(tmp_path, words, found):
-    made = plan_from(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}", "trainer.accelerator=cpu", *words)
-    assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {found}
-    assert any("trainer.precision" in note for note in made.facts["notes"]) == (found == 32)
+def test_the_precision_is_fixed_unless_the_file_sets_it(tmp_path, overrides, expected):
+    sweep_plan = plan_from(
+        tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}", "trainer.accelerator=cpu", *overrides
+    )
+    assert {v.config["trainer"]["precision"] for v in sweep_plan.variants.values()} == {expected}
+    assert any("trainer.precision" in note for note in sweep_plan.facts["notes"]) == (expected == 32)
 
 
 def test_wandb_is_told_sweep_arm_and_seed(tmp_path):
     text = f"claim: x\n{BASE.replace('logger=none', 'logger=wandb')}\narms: {{a: [], b: [norm=rms]}}"
-    made = plan_from(tmp_path, text, name="mine")
-    logger = made.config(made.cells[-1])["logger"]
+    sweep_plan = plan_from(tmp_path, text, name="mine")
+    logger = sweep_plan.config(sweep_plan.cells[-1])["logger"]
     assert {key: logger[key] for key in ("group", "job_type", "name")} == {
         "group": "mine",
         "job_type": "b",
@@ -123,40 +125,40 @@ def test_wandb_is_told_sweep_arm_and_seed(tmp_path):
     own = plan_from(tmp_path, text, "logger.group=g", "logger.name=n", "logger.job_type=j")
     logger = own.config(own.cells[0])["logger"]
     assert (logger["group"], logger["name"], logger["job_type"]) == ("g", "n", "j")
-    assert [c.run for c in own.cells] == [c.run for c in made.cells]  # it is no part of a run's identity
+    assert [c.run for c in own.cells] == [c.run for c in sweep_plan.cells]  # it is no part of a run's identity
 
 
 def test_a_plan_survives_the_disk(tmp_path):
-    made = plan_from(tmp_path, GRID + "expect: attention-learned-lr0.001 > fourier-learned-lr0.001\n")
-    assert made.folder == tmp_path / "out" / "sweeps" / "x"
-    assert not made.folder.exists()
-    made.save()
-    again = SweepPlan.load(made.folder)
+    sweep_plan = plan_from(tmp_path, GRID + "expect: attention-learned-lr0.001 > fourier-learned-lr0.001\n")
+    assert sweep_plan.folder == tmp_path / "out" / "sweeps" / "x"
+    assert not sweep_plan.folder.exists()
+    sweep_plan.save()
+    again = SweepPlan.load(sweep_plan.folder)
     for name in ("name", "question", "outputs", "arms", "variants", "cells", "refused"):
-        assert getattr(again, name) == getattr(made, name), name
+        assert getattr(again, name) == getattr(sweep_plan, name), name
     assert again.facts["metric"] == {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}
 
 
 def test_a_plan_holds_no_secret(tmp_path):
-    made = plan_from(
+    sweep_plan = plan_from(
         tmp_path,
         f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms, 'name=hf_abcdefghijklmnopqrstuvwxyz']}}",
         "tags=['ghp_abcdefghijklmnopqrstuvwxyz']",
     )
-    text = made.save().read_text()
+    text = sweep_plan.save().read_text()
     assert "abcdefghij" not in text
     assert "redacted" in text
-    assert history.store_plan(made) == []  # and is not taken for another one because of that
+    assert history.store_plan(sweep_plan) == []  # and is not taken for another one because of that
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    made = plan_from(tmp_path, GRID)
-    made.save().write_text('{"name": "x", "nodes": []')
+    sweep_plan = plan_from(tmp_path, GRID)
+    sweep_plan.save().write_text('{"name": "x", "nodes": []')
     with pytest.raises(ValueError, match="damaged"):
-        SweepPlan.load(made.folder)
-    (made.folder / "plan.json").write_text("[]")
+        SweepPlan.load(sweep_plan.folder)
+    (sweep_plan.folder / "plan.json").write_text("[]")
     with pytest.raises(ValueError, match="damaged"):
-        SweepPlan.load(made.folder)
+        SweepPlan.load(sweep_plan.folder)
     with pytest.raises(ValueError, match="is not a sweep's folder"):
         SweepPlan.load(tmp_path)
 
@@ -165,13 +167,13 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
     """Each finds another question there; every old plan is kept, and the last one stands."""
     from concurrent.futures import ThreadPoolExecutor
 
-    made = plan_from(tmp_path, GRID)
-    plans = [replace(made, question=made.question | {"seeds": list(range(n))}) for n in range(2, 10)]
+    sweep_plan = plan_from(tmp_path, GRID)
+    plans = [replace(sweep_plan, question=sweep_plan.question | {"seeds": list(range(n))}) for n in range(2, 10)]
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(history.store_plan, plans))
-    kept = [SweepPlan.load(made.folder, path.name) for path in made.folder.glob("plan*.json")]
-    assert sorted(len(found.question["seeds"]) for found in kept) == list(range(2, 10))
-    assert sum(map(len, told)) == 7
+        messages = list(pool.map(history.store_plan, plans))
+    kept = [SweepPlan.load(sweep_plan.folder, path.name) for path in sweep_plan.folder.glob("plan*.json")]
+    assert sorted(len(kept_plan.question["seeds"]) for kept_plan in kept) == list(range(2, 10))
+    assert sum(map(len, messages)) == 7
 
 
 def test_a_changed_file_keeps_the_old_plan(tmp_path):
@@ -180,16 +182,18 @@ def test_a_changed_file_keeps_the_old_plan(tmp_path):
     assert history.store_plan(first) == []
     assert history.store_plan(plan_from(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
     assert [path.name for path in first.folder.glob("[!.]*")] == ["plan.json"]
-    (told,) = history.store_plan(plan_from(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
-    assert "new arms: c; 4 runs as before, 5 new; changed keys: seeds, arms" in told
+    (message,) = history.store_plan(
+        plan_from(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3")
+    )
+    assert "new arms: c; 4 runs as before, 5 new; changed keys: seeds, arms" in message
     kept = [path.name for path in first.folder.glob("plan-*.json")]
     assert len(kept) == 1
     assert SweepPlan.load(first.folder, kept[0]).cells == first.cells
-    (told,) = history.store_plan(first)
-    assert "removed arms: c; 4 runs as before, 0 new; 5 no longer part of it" in told
+    (message,) = history.store_plan(first)
+    assert "removed arms: c; 4 runs as before, 0 new; 5 no longer part of it" in message
     (first.folder / "plan.json").write_text("{")
-    (told,) = history.store_plan(first)
-    assert "damaged" in told
+    (message,) = history.store_plan(first)
+    assert "damaged" in message
     assert len(list(first.folder.glob("plan-*.json"))) == 3
 
 
@@ -198,22 +202,22 @@ def test_gpus_may_be_elsewhere(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}"
-    words = ["trainer=gpu", "trainer.devices=4"]
-    assert "this machine has 0 GPUs" in refusals(tmp_path, text, *words)[0]
-    made = planner.make_plan(tmp_path / "x.yaml", overrides=words, elsewhere=True)
-    assert {v.config["trainer"]["accelerator"] for v in made.variants.values()} == {"gpu"}
-    assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {"bf16-mixed"}
+    overrides = ["trainer=gpu", "trainer.devices=4"]
+    assert "this machine has 0 GPUs" in refusals(tmp_path, text, *overrides)[0]
+    sweep_plan = planner.make_plan(tmp_path / "x.yaml", overrides=overrides, elsewhere=True)
+    assert {v.config["trainer"]["accelerator"] for v in sweep_plan.variants.values()} == {"gpu"}
+    assert {v.config["trainer"]["precision"] for v in sweep_plan.variants.values()} == {"bf16-mixed"}
 
 
 def test_a_search_leaves_its_cells_open(tmp_path):
     text = (
         f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\nsearch: {{trials: 2, space: {{optimizer.lr: [1e-3, 0.1]}}}}"
     )
-    made = plan_from(tmp_path, text)
-    assert (made.cells, list(made.variants)) == ((), ["a", "b"])
-    assert made.question["search"]["sampler"] == "tpe"
-    found = refusals(tmp_path, text.replace("[1e-3, 0.1]", "{low: -1, high: 1}, optimizer.lrr: [3]"))
-    assert [problem.partition(": ")[0] for problem in found] == [
+    sweep_plan = plan_from(tmp_path, text)
+    assert (sweep_plan.cells, list(sweep_plan.variants)) == ((), ["a", "b"])
+    assert sweep_plan.question["search"]["sampler"] == "tpe"
+    issues = refusals(tmp_path, text.replace("[1e-3, 0.1]", "{low: -1, high: 1}, optimizer.lrr: [3]"))
+    assert [problem.partition(": ")[0] for problem in issues] == [
         "search.space.optimizer.lr",
         "search.space.optimizer.lrr",
     ]
@@ -223,10 +227,10 @@ def test_a_plan_is_small(tmp_path):
     """Nodes are kept once: thirty arms weigh little more than one."""
     rates = ", ".join(str(n / 1000) for n in range(1, 31))
     text = GRID.replace("[1e-3, 3e-3]", f"[{rates}]").replace("seeds: [0, 4]", "seeds: 10")
-    made = plan_from(tmp_path, text)
-    assert len(made.cells) == 900
-    assert made.save().stat().st_size < 90_000
-    nodes = json.loads((made.folder / "plan.json").read_text())["nodes"]
+    sweep_plan = plan_from(tmp_path, text)
+    assert len(sweep_plan.cells) == 900
+    assert sweep_plan.save().stat().st_size < 90_000
+    nodes = json.loads((sweep_plan.folder / "plan.json").read_text())["nodes"]
     assert len(nodes) < 60
 
 
@@ -247,8 +251,8 @@ def test_whole_bounds_of_a_whole_option_are_searched_in_whole_numbers(tmp_path):
         "optimizer.lr: {low: 1, high: 3}",
         "data.shift: {low: 0, high: 4",
     )
-    made = plan_from(tmp_path, searched(f"{depth}, {rate}, {step}, step: 2}}"))
-    space = made.question["search"]["space"]
+    sweep_plan = plan_from(tmp_path, searched(f"{depth}, {rate}, {step}, step: 2}}"))
+    space = sweep_plan.question["search"]["space"]
     assert {key: dimension.get("int") for key, dimension in space.items()} == {
         "model.depth": True,
         "optimizer.lr": None,
@@ -282,6 +286,6 @@ def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):
 def test_a_wrong_metric_does_not_hide_wrong_arms(tmp_path):
     """Both are reported at once."""
     text = f"claim: x\n{BASE}\nmetric: test/speed\narms: {{a: [], b: [norm=rmss]}}"
-    found = refusals(tmp_path, text)
-    assert any("test/speed is not measured" in problem for problem in found)
-    assert any("unknown norm 'rmss'" in problem for problem in found)
+    issues = refusals(tmp_path, text)
+    assert any("test/speed is not measured" in problem for problem in issues)
+    assert any("unknown norm 'rmss'" in problem for problem in issues)

@@ -56,7 +56,7 @@ def test_what_a_file_may_leave_out():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (ARMS, "claim: missing; write one sentence"),
         (f"claim: 3\n{ARMS}", "claim: 3 is not a text"),
@@ -183,14 +183,14 @@ def test_what_a_file_may_leave_out():
         ),
     ],
 )
-def test_what_is_wrong_is_said(text, said):
-    found = problems(text)
-    assert any(said in problem for problem in found), found
-    assert len(found) == 1, found
+def test_what_is_wrong_is_said(text, message):
+    issues = problems(text)
+    assert any(message in problem for problem in issues), issues
+    assert len(issues) == 1, issues
 
 
 def test_all_problems_at_once():
-    found = problems(
+    issues = problems(
         """
         claims: x
         base: [seed=1, block]
@@ -213,7 +213,7 @@ def test_all_problems_at_once():
         "match",
         "d",
     ):
-        assert any(text in problem for problem in found), (text, found)
+        assert any(text in problem for problem in issues), (text, issues)
 
 
 def test_the_file_s_name_names_a_folder():

@@ -54,24 +54,24 @@ def test_an_arm_whose_data_is_too_small_is_refused(tmp_path: Path, capsys: pytes
 
 def test_a_cell_that_finds_bad_input_has_failed_everywhere(tmp_path: Path) -> None:
     """Its status, the log, the index of runs and the outcome name the state and the reason; --retry starts it."""
-    made = plan(tmp_path, "data.test_size=1000")
-    outcome = execute(task_of(made))
+    sweep_plan = plan(tmp_path, "data.test_size=1000")
+    outcome = execute(task_of(sweep_plan))
     assert outcome.code == 2
     assert str(outcome.reason).startswith(REASON)
-    path = made.path(made.cells[0])
+    path = sweep_plan.path(sweep_plan.cells[0])
     status = read_json(path / "status.json")
     assert (status["state"], status["exit_code"]) == ("failed", 2)
     assert status["reason"].startswith(REASON)
     assert REASON in (path / "log.txt").read_text()
-    assert [run.run for run in select(records(tmp_path), [parse("state=failed")])] == [made.cells[0].run]
+    assert [run.run for run in select(records(tmp_path), [parse("state=failed")])] == [sweep_plan.cells[0].run]
 
 
 def test_a_cell_that_was_refused_starts_when_the_cause_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plan(tmp_path)
+    sweep_plan = plan(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(Digits, "load", refuse)
-        assert execute(task_of(made)).code == 2
-    assert execute(task_of(made, retry=True)).code == 0
+        assert execute(task_of(sweep_plan)).code == 2
+    assert execute(task_of(sweep_plan, retry=True)).code == 0
 
 
 def refuse(data: Digits, tokenizer: object) -> None:
@@ -80,9 +80,9 @@ def refuse(data: Digits, tokenizer: object) -> None:
 
 def test_a_cause_that_all_cells_share_is_printed_once_and_stops_the_sweep(tmp_path: Path) -> None:
     """After two cells that were refused alike, the other four are not started."""
-    made = plan(tmp_path, "data.test_size=1000", seeds=(0, 1, 2))
+    sweep_plan = plan(tmp_path, "data.test_size=1000", seeds=(0, 1, 2))
     lines: list[str] = []
-    assert run_plan(made, build("slurm", {"cluster": "debug"}), say=lines.append) == 1
+    assert run_plan(sweep_plan, build("slurm", {"cluster": "debug"}), say=lines.append) == 1
     text = "\n".join(lines)
     assert text.count(REASON) == 1
     assert "4 cells were not started" in text

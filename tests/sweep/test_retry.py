@@ -18,16 +18,16 @@ from blockyard.sweep.search.trial_config import arm_template
 from tests.sweep.search_runs import ARMS, Fake, peak, plan
 
 
-def _trials(found: SweepPlan, arm: str) -> list[dict[str, Any]]:
-    return found.facts["search"]["arms"][arm]["trials"]
+def _trials(sweep_plan: SweepPlan, arm: str) -> list[dict[str, Any]]:
+    return sweep_plan.facts["search"]["arms"][arm]["trials"]
 
 
-def _settings(found: SweepPlan, arm: str) -> list[Any]:
-    return [trial["setting"] for trial in _trials(found, arm)]
+def _settings(sweep_plan: SweepPlan, arm: str) -> list[Any]:
+    return [trial["setting"] for trial in _trials(sweep_plan, arm)]
 
 
-def _states(found: SweepPlan, arm: str) -> list[str]:
-    return [trial["state"] for trial in _trials(found, arm)]
+def _states(sweep_plan: SweepPlan, arm: str) -> list[str]:
+    return [trial["state"] for trial in _trials(sweep_plan, arm)]
 
 
 def _ill(config: dict[str, Any]) -> Any:
@@ -37,17 +37,17 @@ def _ill(config: dict[str, Any]) -> Any:
 
 
 def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
-    said: list[str] = []
-    made = plan(tmp_path, sampler="random", trials=6)
-    first = search_runner.run_search(made, Fake(_ill), say=said.append)
+    lines: list[str] = []
+    sweep_plan = plan(tmp_path, sampler="random", trials=6)
+    first = search_runner.run_search(sweep_plan, Fake(_ill), say=lines.append)
     failed = _states(first, "pre").count("fail")
     assert 0 < failed < 6
-    assert f"pre: {failed} of 6 trials failed; --retry tries them again" in said
+    assert f"pre: {failed} of 6 trials failed; --retry tries them again" in lines
 
-    search_runner.run_search(made, quiet := Fake())
+    search_runner.run_search(sweep_plan, quiet := Fake())
     assert quiet.tasks == []  # only --retry reaches them
 
-    again = search_runner.run_search(made, executor := Fake(), retry=True)
+    again = search_runner.run_search(sweep_plan, executor := Fake(), retry=True)
     assert len(executor.tasks) == failed
     assert all(task.retry for task in executor.tasks)
     assert _states(again, "pre") == ["complete"] * 6
@@ -57,7 +57,7 @@ def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
     assert chosen.key == f"pre#{max(rates, key=lambda number: rates[number])}"
     assert chosen.config["optimizer"]["lr"] > 0.003  # one that had failed
 
-    search_runner.run_search(made, quiet := Fake(), retry=True)
+    search_runner.run_search(sweep_plan, quiet := Fake(), retry=True)
     assert quiet.tasks == []  # nothing is left to try again
 
     more = search_runner.run_search(plan(tmp_path, sampler="random", trials=9), Fake())
@@ -66,41 +66,41 @@ def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
 
 
 def test_what_fails_again_stays_failed_and_can_be_tried_once_more(tmp_path: Path) -> None:
-    made = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    first = search_runner.run_search(made, Fake(_ill))
+    sweep_plan = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
+    first = search_runner.run_search(sweep_plan, Fake(_ill))
     failed = _states(first, "pre").count("fail")
     for _ in range(2):
-        found = search_runner.run_search(made, executor := Fake(_ill), retry=True)
+        finished = search_runner.run_search(sweep_plan, executor := Fake(_ill), retry=True)
         assert len(executor.tasks) == failed
-        assert _states(found, "pre") == _states(first, "pre")
-    found = search_runner.run_search(made, Fake(), retry=True)
-    assert _states(found, "pre") == ["complete"] * 4
+        assert _states(finished, "pre") == _states(first, "pre")
+    finished = search_runner.run_search(sweep_plan, Fake(), retry=True)
+    assert _states(finished, "pre") == ["complete"] * 4
 
 
 def test_a_copy_of_a_failed_trial_follows_its_second_attempt(tmp_path: Path) -> None:
     space = {"optimizer.lr": [1e-3, 1e-2]}
-    made = plan(tmp_path, sampler="random", trials=6, space=space, arms=ARMS[:1])
-    first = search_runner.run_search(made, Fake(_ill))
+    sweep_plan = plan(tmp_path, sampler="random", trials=6, space=space, arms=ARMS[:1])
+    first = search_runner.run_search(sweep_plan, Fake(_ill))
     assert _states(first, "pre").count("fail") > 1  # one, and copies of it
-    found = search_runner.run_search(made, executor := Fake(), retry=True)
+    finished = search_runner.run_search(sweep_plan, executor := Fake(), retry=True)
     assert len(executor.tasks) == 1
-    assert _states(found, "pre") == ["complete"] * 6
+    assert _states(finished, "pre") == ["complete"] * 6
 
 
 def test_an_attempt_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
-    made = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    search_runner.run_search(made, Fake(_ill))
+    sweep_plan = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
+    search_runner.run_search(sweep_plan, Fake(_ill))
 
     class Dies(Fake):
         def poll(self, seconds: float) -> list[Any]:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        search_runner.run_search(made, Dies(), retry=True)
-    found = search_runner.run_search(made, executor := Fake())  # without --retry: they are open already
+        search_runner.run_search(sweep_plan, Dies(), retry=True)
+    finished = search_runner.run_search(sweep_plan, executor := Fake())  # without --retry: they are open already
     assert executor.tasks
     assert all(task.retry for task in executor.tasks)
-    assert _states(found, "pre") == ["complete"] * 4
+    assert _states(finished, "pre") == ["complete"] * 4
 
 
 def test_no_more_trials_are_open_than_run_together(tmp_path: Path) -> None:
@@ -140,38 +140,38 @@ def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.M
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    made = plan(tmp_path, arms=ARMS[:1])
-    variant = made.variants["pre"]
+    sweep_plan = plan(tmp_path, arms=ARMS[:1])
+    variant = sweep_plan.variants["pre"]
     variant.config["trainer"]["accelerator"] = "gpu"
     try:
         for elsewhere, refused in ((False, True), (True, False)):
-            found = arm_template(made, "pre", CellComposer(elsewhere=elsewhere))
-            assert found is not None
-            assert bool(found.config({"optimizer.lr": 0.01}, 0)[2]) is refused
-        found = search_runner.run_search(made, executor := Fake(), elsewhere=True)
+            finished = arm_template(sweep_plan, "pre", CellComposer(elsewhere=elsewhere))
+            assert finished is not None
+            assert bool(finished.config({"optimizer.lr": 0.01}, 0)[2]) is refused
+        finished = search_runner.run_search(sweep_plan, executor := Fake(), elsewhere=True)
         assert len(executor.tasks) == 6
         assert {task.config["trainer"]["accelerator"] for task in executor.tasks} == {"gpu"}
-        assert found.cells
+        assert finished.cells
     finally:
         variant.config["trainer"]["accelerator"] = "cpu"  # configs are shared between tests
 
 
 def test_an_old_plan_stays_until_a_search_has_its_cells(tmp_path: Path) -> None:
-    made = plan(tmp_path, sampler="random", trials=2, arms=ARMS[:1])
-    assert history.store_plan(made) == []
-    assert SweepPlan.load(made.folder).cells == ()
-    first = search_runner.run_search(made, Fake())
-    assert history.store_plan(made) == []  # the same command again
-    assert SweepPlan.load(made.folder).cells == first.cells
+    sweep_plan = plan(tmp_path, sampler="random", trials=2, arms=ARMS[:1])
+    assert history.store_plan(sweep_plan) == []
+    assert SweepPlan.load(sweep_plan.folder).cells == ()
+    first = search_runner.run_search(sweep_plan, Fake())
+    assert history.store_plan(sweep_plan) == []  # the same command again
+    assert SweepPlan.load(sweep_plan.folder).cells == first.cells
     more = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    (told,) = history.store_plan(more)
-    assert "changed keys: search; the old plan stays until the search has ended" in told
-    assert SweepPlan.load(made.folder).cells == first.cells
-    said: list[str] = []
-    found = search_runner.run_search(more, Fake(), say=said.append)
-    assert any("the old plan is kept as plan-" in line for line in said)
-    assert SweepPlan.load(made.folder).question["search"]["trials"] == 4
-    assert SweepPlan.load(made.folder).cells == found.cells
+    (message,) = history.store_plan(more)
+    assert "changed keys: search; the old plan stays until the search has ended" in message
+    assert SweepPlan.load(sweep_plan.folder).cells == first.cells
+    lines: list[str] = []
+    finished = search_runner.run_search(more, Fake(), say=lines.append)
+    assert any("the old plan is kept as plan-" in line for line in lines)
+    assert SweepPlan.load(sweep_plan.folder).question["search"]["trials"] == 4
+    assert SweepPlan.load(sweep_plan.folder).cells == finished.cells
 
 
 def test_tpe_draws_four_at_random_and_learns_from_then_on() -> None:

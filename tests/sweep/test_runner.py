@@ -50,8 +50,8 @@ class Scripted(Executor):
         self._ended.append(self._run(task))
 
     def poll(self, seconds):
-        found, self._ended = list(self._ended), deque()
-        return found
+        ended, self._ended = list(self._ended), deque()
+        return ended
 
     def _run(self, task):
         if task.key in self.busy:
@@ -74,81 +74,81 @@ class Scripted(Executor):
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> SweepPlan:
+def sweep_plan(tmp_path: Path) -> SweepPlan:
     return plan(tmp_path)
 
 
-def named(made: SweepPlan, executor: Scripted) -> list[tuple[str, int]]:
-    by_run = {cell.run: (cell.variant, cell.seed) for cell in made.cells}
+def named(sweep_plan: SweepPlan, executor: Scripted) -> list[tuple[str, int]]:
+    by_run = {cell.run: (cell.variant, cell.seed) for cell in sweep_plan.cells}
     return [by_run[task.key] for task in executor.seen]
 
 
-def test_first_seeds_first_and_the_baseline_before_the_others(made):
-    made = replace(made, question=made.question | {"baseline": "post_norm"})
-    executor, said = Scripted(), []
-    assert run_plan(made, executor, say=said.append) == 0
-    assert named(made, executor) == [("post_norm", 0), ("pre_norm", 0), ("post_norm", 1), ("pre_norm", 1)]
-    assert executor.home == made.folder
+def test_first_seeds_first_and_the_baseline_before_the_others(sweep_plan):
+    sweep_plan = replace(sweep_plan, question=sweep_plan.question | {"baseline": "post_norm"})
+    executor, lines = Scripted(), []
+    assert run_plan(sweep_plan, executor, say=lines.append) == 0
+    assert named(sweep_plan, executor) == [("post_norm", 0), ("pre_norm", 0), ("post_norm", 1), ("pre_norm", 1)]
+    assert executor.home == sweep_plan.folder
     assert executor.seen[0].command == ("blockyard", "sweep", "tiny.yaml")
-    assert [line for line in said if "[4/4] pre_norm s1 done test/accuracy 0.5" in line]
+    assert [line for line in lines if "[4/4] pre_norm s1 done test/accuracy 0.5" in line]
 
 
-def test_a_second_time_nothing_is_started(made):
-    assert run_plan(made, Scripted(), say=str) == 0
+def test_a_second_time_nothing_is_started(sweep_plan):
+    assert run_plan(sweep_plan, Scripted(), say=str) == 0
     again = Scripted()
-    assert run_plan(made, again, say=str) == 0
+    assert run_plan(sweep_plan, again, say=str) == 0
     assert (again.seen, again.entered) == ([], 0)
 
 
-def test_only_holes_are_filled(made):
-    first = replace(made, cells=made.cells[:1])
+def test_only_holes_are_filled(sweep_plan):
+    first = replace(sweep_plan, cells=sweep_plan.cells[:1])
     assert run_plan(first, Scripted(), say=str) == 0
     rest = Scripted()
-    assert run_plan(made, rest, say=str) == 0
+    assert run_plan(sweep_plan, rest, say=str) == 0
     assert len(rest.seen) == 3
 
 
-def test_a_failing_cell_is_recorded_and_the_others_go_on(made):
-    bad, said = made.cells[0].run, []
+def test_a_failing_cell_is_recorded_and_the_others_go_on(sweep_plan):
+    bad, lines = sweep_plan.cells[0].run, []
     executor = Scripted(fails=[bad])
-    assert run_plan(made, executor, say=said.append) == 1
+    assert run_plan(sweep_plan, executor, say=lines.append) == 1
     assert len(executor.seen) == 4
-    assert read_state(made.path(made.cells[0])).reason == "scripted"
-    assert any("pre_norm s0 failed" in line and "scripted" in line for line in said)
-    assert any("--retry" in line for line in said)
+    assert read_state(sweep_plan.path(sweep_plan.cells[0])).reason == "scripted"
+    assert any("pre_norm s0 failed" in line and "scripted" in line for line in lines)
+    assert any("--retry" in line for line in lines)
     again = Scripted()
-    assert run_plan(made, again, say=str) == 1
+    assert run_plan(sweep_plan, again, say=str) == 1
     assert again.seen == []
     retried = Scripted()
-    assert run_plan(made, retried, say=str, retry=True) == 0
+    assert run_plan(sweep_plan, retried, say=str, retry=True) == 0
     assert [(task.key, task.retry) for task in retried.seen] == [(bad, True)]
 
 
-def test_a_run_whose_process_dies_after_its_end_is_done(made):
+def test_a_run_whose_process_dies_after_its_end_is_done(sweep_plan):
     class Dying(Scripted):
         def _run(self, task):
             return Outcome(super()._run(task).key, -9, "killed by SIGKILL (out of memory?)")
 
-    assert run_plan(made, Dying(), say=str) == 0
+    assert run_plan(sweep_plan, Dying(), say=str) == 0
 
 
-def test_a_run_in_the_plan_twice_is_run_once(made):
-    twice = replace(made, cells=(*made.cells, Cell("post_norm", 0, made.cells[0].run)))
+def test_a_run_in_the_plan_twice_is_run_once(sweep_plan):
+    twice = replace(sweep_plan, cells=(*sweep_plan.cells, Cell("post_norm", 0, sweep_plan.cells[0].run)))
     executor = Scripted()
     assert run_plan(twice, executor, say=str) == 0
     assert len(executor.seen) == 4
 
 
-def test_a_run_that_somebody_else_has_is_waited_for(made, monkeypatch):
+def test_a_run_that_somebody_else_has_is_waited_for(sweep_plan, monkeypatch):
     monkeypatch.setattr("blockyard.sweep.execution.runner._LOOK", 0.0)
-    executor = Scripted(busy=[made.cells[0].run])
-    assert run_plan(made, executor, say=str) == 0  # given up by the other one, it is run here
-    assert [task.key for task in executor.seen].count(made.cells[0].run) == 2
+    executor = Scripted(busy=[sweep_plan.cells[0].run])
+    assert run_plan(sweep_plan, executor, say=str) == 0  # given up by the other one, it is run here
+    assert [task.key for task in executor.seen].count(sweep_plan.cells[0].run) == 2
 
 
-def test_a_run_that_is_going_on_elsewhere_is_not_handed_out(made, monkeypatch):
+def test_a_run_that_is_going_on_elsewhere_is_not_handed_out(sweep_plan, monkeypatch):
     monkeypatch.setattr("blockyard.sweep.execution.runner._LOOK", 0.0)
-    path = made.path(made.cells[0])
+    path = sweep_plan.path(sweep_plan.cells[0])
     path.parent.mkdir(parents=True)
     lock = RunLock(path).acquire()
     executor = Scripted()
@@ -160,17 +160,17 @@ def test_a_run_that_is_going_on_elsewhere_is_not_handed_out(made, monkeypatch):
         return poll(seconds)
 
     executor.poll = finish
-    assert run_plan(made, executor, say=str) == 0
-    assert executor.seen[-1].key == made.cells[0].run  # after all others, when it was let go
+    assert run_plan(sweep_plan, executor, say=str) == 0
+    assert executor.seen[-1].key == sweep_plan.cells[0].run  # after all others, when it was let go
 
 
-def test_settings_that_lost_are_not_run_on_further_seeds(made):
+def test_settings_that_lost_are_not_run_on_further_seeds(sweep_plan):
     """Two settings of one arm on the first seed; the better one goes on. A choice waits for what may still come."""
     facts = {"metric": {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}}
-    variants = {key: replace(variant, arm="only") for key, variant in made.variants.items()}
-    arms = (replace(made.arms[0], name="only"),)
-    question = made.question | {"tune": {"block": ["a", "b"]}, "tune_seeds": 1, "baseline": "only"}
-    tuned = replace(made, arms=arms, variants=variants, question=question, facts=facts)
+    variants = {key: replace(variant, arm="only") for key, variant in sweep_plan.variants.items()}
+    arms = (replace(sweep_plan.arms[0], name="only"),)
+    question = sweep_plan.question | {"tune": {"block": ["a", "b"]}, "tune_seeds": 1, "baseline": "only"}
+    tuned = replace(sweep_plan, arms=arms, variants=variants, question=question, facts=facts)
 
     class Graded(Scripted):
         def _run(self, task):
@@ -192,8 +192,8 @@ def test_progress_of_a_running_run(tmp_path):
     (tmp_path / "metrics.csv").write_text(
         "step,train/loss,epoch,seconds,val/accuracy\n10,2.0,0.5,1.0,\n20,1.5,1,2.0,0.75\n30,1.0,1.5,3.0,\n4"
     )
-    found = read_progress(tmp_path, {"trainer": {"max_steps": None, "max_epochs": 3}}, "val/accuracy")
-    assert (found.fraction, found.seconds_left, found.value) == (0.5, 3.0, 0.75)
+    result = read_progress(tmp_path, {"trainer": {"max_steps": None, "max_epochs": 3}}, "val/accuracy")
+    assert (result.fraction, result.seconds_left, result.value) == (0.5, 3.0, 0.75)
     assert read_progress(tmp_path / "none", {}, "val/accuracy").fraction is None
 
 
@@ -218,45 +218,45 @@ def kept():
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, kept):
-    found = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
-    assert run_plan(found, kept, say=str, live=False) == 0
-    return figures(found)
+    result = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
+    assert run_plan(result, kept, say=str, live=False) == 0
+    return figures(result)
 
 
-def finish(made: SweepPlan) -> None:
+def finish(sweep_plan: SweepPlan) -> None:
     """The same command until it has nothing left to do: it may find a worker that still saves."""
-    process = planner(made)
-    said = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, said
+    process = planner(sweep_plan)
+    message = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, message
 
 
-def assert_done_once(made: SweepPlan, undisturbed) -> None:
+def assert_done_once(sweep_plan: SweepPlan, undisturbed) -> None:
     """Every cell is done, none was begun anew, and all figures are the same to the last bit."""
-    assert figures(made) == undisturbed
-    assert not list(Path(made.outputs).glob("*/.replaced-*"))
-    assert not any(held(made.path(cell)) for cell in made.cells)
+    assert figures(sweep_plan) == undisturbed
+    assert not list(Path(sweep_plan.outputs).glob("*/.replaced-*"))
+    assert not any(held(sweep_plan.path(cell)) for cell in sweep_plan.cells)
 
 
-def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
+def disturb(sweep_plan: SweepPlan, kills: int, seed: int) -> list[str]:
     """SIGKILL the planner or one of its workers at random moments, the same command after each; whom it struck."""
-    chance, struck, process = random.Random(seed), [], planner(made)
+    chance, struck, process = random.Random(seed), [], planner(sweep_plan)
     while len(struck) < kills:
-        wait_for(lambda now=process: now.poll() is not None or at_work(made), PATIENCE)
+        wait_for(lambda now=process: now.poll() is not None or at_work(sweep_plan), PATIENCE)
         if process.poll() is not None:  # it ended with what was left of it
-            if all(read_state(made.path(cell)).state == "done" for cell in made.cells):
+            if all(read_state(sweep_plan.path(cell)).state == "done" for cell in sweep_plan.cells):
                 break
             process.communicate()
-            process = planner(made)
+            process = planner(sweep_plan)
             continue
         time.sleep(chance.uniform(0.0, 0.6))
-        workers = at_work(made)
+        workers = at_work(sweep_plan)
         if workers and chance.random() < 0.5:
             os.kill(chance.choice(workers), signal.SIGKILL)
             struck.append("worker")
         else:
             process.kill()
             process.communicate()
-            process = planner(made)
+            process = planner(sweep_plan)
             struck.append("planner")
     process.kill()
     process.communicate()
@@ -265,61 +265,61 @@ def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
 
 @pytest.mark.full
 def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
-    made = plan(tmp_path, *LONG)
-    made.save()
-    assert disturb(made, 3, seed=4)
-    finish(made)
-    assert_done_once(made, undisturbed)
+    sweep_plan = plan(tmp_path, *LONG)
+    sweep_plan.save()
+    assert disturb(sweep_plan, 3, seed=4)
+    finish(sweep_plan)
+    assert_done_once(sweep_plan, undisturbed)
 
 
 @pytest.mark.full
 def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
-    longer = [word.replace("=240", "=400") for word in LONG]
-    calm, made = (plan(tmp_path / name, *longer, seeds=(0, 1, 2)) for name in ("calm", "made"))
+    longer = [override.replace("=240", "=400") for override in LONG]
+    calm, sweep_plan = (plan(tmp_path / name, *longer, seeds=(0, 1, 2)) for name in ("calm", "disturbed"))
     calm.save()
-    made.save()
+    sweep_plan.save()
     finish(calm)
-    struck = disturb(made, 20, seed=1)
+    struck = disturb(sweep_plan, 20, seed=1)
     assert len(struck) == 20
     assert set(struck) == {"planner", "worker"}
-    finish(made)
-    assert_done_once(made, figures(calm))
+    finish(sweep_plan)
+    assert_done_once(sweep_plan, figures(calm))
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
-    made, said = plan(tmp_path, *LONG), []
+    sweep_plan, lines = plan(tmp_path, *LONG), []
 
     def strike():
-        wait_for(lambda: at_work(made))
+        wait_for(lambda: at_work(sweep_plan))
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=strike)
     thread.start()
-    assert run_plan(made, LocalExecutor(workers=2, gpus=None, threads=1), say=said.append, live=False) == 130
+    assert run_plan(sweep_plan, LocalExecutor(workers=2, gpus=None, threads=1), say=lines.append, live=False) == 130
     thread.join()
     assert signal.getsignal(signal.SIGINT) is before
-    assert "stopped by SIGINT" in said[-1]
-    assert not at_work(made)
-    states = [read_state(made.path(cell)) for cell in made.cells]
-    assert any(found.state == "interrupted" and "SIGTERM" in found.reason for found in states)
-    assert run_plan(made, kept, say=str, live=False) == 0
-    assert_done_once(made, undisturbed)
+    assert "stopped by SIGINT" in lines[-1]
+    assert not at_work(sweep_plan)
+    states = [read_state(sweep_plan.path(cell)) for cell in sweep_plan.cells]
+    assert any(status.state == "interrupted" and "SIGTERM" in status.reason for status in states)
+    assert run_plan(sweep_plan, kept, say=str, live=False) == 0
+    assert_done_once(sweep_plan, undisturbed)
 
 
 @pytest.mark.full
 def test_two_planners_at_once_and_the_end_of_one(tmp_path, undisturbed):
-    made = plan(tmp_path, *LONG)
-    made.save()
-    first, second = planner(made), planner(made)
-    wait_for(lambda: at_work(made))
+    sweep_plan = plan(tmp_path, *LONG)
+    sweep_plan.save()
+    first, second = planner(sweep_plan), planner(sweep_plan)
+    wait_for(lambda: at_work(sweep_plan))
     time.sleep(0.2)
     first.send_signal(signal.SIGTERM)
-    said = first.communicate(timeout=PATIENCE)[0]
-    assert first.returncode == 143, said
-    said = second.communicate(timeout=PATIENCE)[0]
-    assert second.returncode == 0, said
-    assert_done_once(made, undisturbed)
-    for cell in made.cells:  # the second one took over what the first one left, where it stood
-        turns = read_json(made.path(cell) / "run.json")["resumes"]
-        assert all("interrupted" in turn["was"] for turn in turns)
+    message = first.communicate(timeout=PATIENCE)[0]
+    assert first.returncode == 143, message
+    message = second.communicate(timeout=PATIENCE)[0]
+    assert second.returncode == 0, message
+    assert_done_once(sweep_plan, undisturbed)
+    for cell in sweep_plan.cells:  # the second one took over what the first one left, where it stood
+        turns = read_json(sweep_plan.path(cell) / "run.json")["resumes"]
+        assert all("interrupted" in resume["was"] for resume in turns)

@@ -20,29 +20,29 @@ from tests.sweep.search_runs import ARMS, PRUNED, Fake, peak, plan, states, tria
 
 
 def test_the_best_setting_of_each_arm_becomes_its_cells(tmp_path: Path) -> None:
-    executor, said = Fake(), []
-    found = search_runner.run_search(plan(tmp_path), executor, say=said.append)
-    assert states(found, "pre") == states(found, "post") == ["COMPLETE"] * 6
+    executor, lines = Fake(), []
+    finished = search_runner.run_search(plan(tmp_path), executor, say=lines.append)
+    assert states(finished, "pre") == states(finished, "post") == ["COMPLETE"] * 6
     assert len(executor.tasks) == 12
     for arm in ("pre", "post"):
-        best = max(trials(found, arm), key=lambda trial: trial.value)
-        (variant,) = [v for v in found.variants.values() if v.arm == arm]
+        best = max(trials(finished, arm), key=lambda trial: trial.value)
+        (variant,) = [v for v in finished.variants.values() if v.arm == arm]
         assert variant.setting == best.user_attrs["setting"]
         assert variant.config["optimizer"]["lr"] == variant.setting["optimizer.lr"]
-        cells = [cell for cell in found.cells if cell.variant == variant.key]
+        cells = [cell for cell in finished.cells if cell.variant == variant.key]
         assert [cell.seed for cell in cells] == [0, 1]
         assert cells[0].run == best.user_attrs["run"]  # the first seed is already done
-        assert RunFolder.open(found.path(cells[0])).finished
-        assert found.facts["search"]["arms"][arm]["chosen"] == variant.key
-        assert len(found.facts["search"]["arms"][arm]["trials"]) == 6
-    assert SweepPlan.load(found.folder).cells == found.cells
-    assert sum("6 of 6 ended" in line for line in said) == 2
-    assert found.facts["search"]["metric"] == "val/accuracy"
+        assert RunFolder.open(finished.path(cells[0])).finished
+        assert finished.facts["search"]["arms"][arm]["chosen"] == variant.key
+        assert len(finished.facts["search"]["arms"][arm]["trials"]) == 6
+    assert SweepPlan.load(finished.folder).cells == finished.cells
+    assert sum("6 of 6 ended" in line for line in lines) == 2
+    assert finished.facts["search"]["metric"] == "val/accuracy"
 
 
 def test_random_tries_the_same_settings_for_every_arm_and_repeats_none_after_a_restart(tmp_path: Path) -> None:
-    def settings(found: SweepPlan, arm: str) -> list[Any]:
-        return [trial.user_attrs["setting"] for trial in trials(found, arm)]
+    def settings(result: SweepPlan, arm: str) -> list[Any]:
+        return [trial.user_attrs["setting"] for trial in trials(result, arm)]
 
     short = search_runner.run_search(plan(tmp_path, sampler="random", trials=3), Fake())
     longer = search_runner.run_search(plan(tmp_path, sampler="random", trials=6), Fake())
@@ -58,15 +58,15 @@ def test_random_tries_the_same_settings_for_every_arm_and_repeats_none_after_a_r
 def test_tpe_learns_from_what_it_has_seen(tmp_path: Path) -> None:
     wide = {"optimizer.lr": {"low": 1e-6, "high": 1.0, "log": True}}
     for sampler in ("tpe", "random"):
-        made = plan(tmp_path / sampler, trials=40, arms=ARMS[:1], space=wide, sampler=sampler)
-        found = search_runner.run_search(made, Fake(capacity=1))
-        values = [trial.value for trial in trials(found, "pre")]
+        sweep_plan = plan(tmp_path / sampler, trials=40, arms=ARMS[:1], space=wide, sampler=sampler)
+        finished = search_runner.run_search(sweep_plan, Fake(capacity=1))
+        values = [trial.value for trial in trials(finished, "pre")]
         better = sum(values[20:]) / 20 > sum(values[:10]) / 10 + 0.04
         assert better == (sampler == "tpe")
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("outcome", "reason"),
     [
         (float("nan"), "val/accuracy is not a finite number"),
         pytest.param(float("inf"), "val/accuracy is not a finite number", marks=pytest.mark.full),
@@ -75,17 +75,17 @@ def test_tpe_learns_from_what_it_has_seen(tmp_path: Path) -> None:
         ((-9, "killed by SIGKILL (out of memory?)"), "out of memory"),
     ],
 )
-def test_a_run_that_fails_is_a_failed_trial_and_the_search_goes_on(tmp_path: Path, said: Any, reason: str) -> None:
+def test_a_run_that_fails_is_a_failed_trial_and_the_search_goes_on(tmp_path: Path, outcome: Any, reason: str) -> None:
     def score(config: dict[str, Any]) -> Any:
-        return said if config["optimizer"]["lr"] > 0.003 else peak(config)
+        return outcome if config["optimizer"]["lr"] > 0.003 else peak(config)
 
     executor = Fake(score)
-    found = search_runner.run_search(plan(tmp_path, sampler="random", trials=6, arms=ARMS[:1]), executor)
-    assert set(states(found, "pre")) == {"FAIL", "COMPLETE"}
-    failed = [trial for trial in trials(found, "pre") if trial.state.name == "FAIL"]
+    finished = search_runner.run_search(plan(tmp_path, sampler="random", trials=6, arms=ARMS[:1]), executor)
+    assert set(states(finished, "pre")) == {"FAIL", "COMPLETE"}
+    failed = [trial for trial in trials(finished, "pre") if trial.state.name == "FAIL"]
     assert all(reason in trial.user_attrs["reason"] and "run" in trial.user_attrs for trial in failed)
-    assert found.cells
-    killed = isinstance(said, tuple) and said[0] < 0
+    assert finished.cells
+    killed = isinstance(outcome, tuple) and outcome[0] < 0
     assert len(executor.tasks) == 6 + (len(failed) if killed else 0)  # a killed process gets a second chance
     assert sum(task.retry for task in executor.tasks) == (len(failed) if killed else 0)
 
@@ -101,8 +101,8 @@ def test_a_run_that_the_executor_lost_is_made_once_more(tmp_path: Path) -> None:
             return Outcome(task.key, 1, "Ray lost the cell")
 
     executor = Losing()
-    found = search_runner.run_search(plan(tmp_path, sampler="random", trials=3, arms=ARMS[:1]), executor)
-    assert states(found, "pre") == ["COMPLETE"] * 3
+    finished = search_runner.run_search(plan(tmp_path, sampler="random", trials=3, arms=ARMS[:1]), executor)
+    assert states(finished, "pre") == ["COMPLETE"] * 3
     assert len(executor.tasks) == 6
 
 
@@ -110,9 +110,9 @@ def test_an_arm_of_which_every_trial_fails_is_refused_with_the_reasons(tmp_path:
     def score(config: dict[str, Any]) -> Any:
         return (1, "no luck") if "PostNorm" in config["block"]["_target_"] else peak(config)
 
-    found = search_runner.run_search(plan(tmp_path, trials=2), Fake(score))
-    assert {found.variants[cell.variant].arm for cell in found.cells} == {"pre"}
-    (refused,) = found.refused
+    finished = search_runner.run_search(plan(tmp_path, trials=2), Fake(score))
+    assert {finished.variants[cell.variant].arm for cell in finished.cells} == {"pre"}
+    (refused,) = finished.refused
     assert refused.arm == "post"
     assert "no luck" in str(refused.reasons)
 
@@ -120,8 +120,10 @@ def test_an_arm_of_which_every_trial_fails_is_refused_with_the_reasons(tmp_path:
 def test_what_check_refuses_is_a_failed_trial_with_the_reason_and_no_run(tmp_path: Path) -> None:
     executor = Fake()
     space = {"model.heads": [2, 3], "token_mixer.dropout": {"low": 0.0, "high": 0.5}}
-    found = search_runner.run_search(plan(tmp_path, sampler="random", trials=8, space=space, arms=ARMS[:1]), executor)
-    refused = [trial for trial in trials(found, "pre") if trial.params["model.heads"] == 3]
+    finished = search_runner.run_search(
+        plan(tmp_path, sampler="random", trials=8, space=space, arms=ARMS[:1]), executor
+    )
+    refused = [trial for trial in trials(finished, "pre") if trial.params["model.heads"] == 3]
     assert refused
     assert all(trial.state.name == "FAIL" for trial in refused)
     assert all("does not divide" in trial.user_attrs["reason"] for trial in refused)
@@ -136,7 +138,7 @@ def test_a_space_of_choices_ints_steps_and_families(tmp_path: Path) -> None:
         "optimizer.betas": [[0.9, 0.95], [0.9, 0.999]],
         "trainer.gradient_clip": [None, 1.0],
     }
-    found = search_runner.run_search(
+    finished = search_runner.run_search(
         plan(tmp_path, sampler="random", trials=12, space=space, arms=ARMS[:1]), executor := Fake()
     )
     assert len({task.key for task in executor.tasks}) == len(executor.tasks)
@@ -147,37 +149,37 @@ def test_a_space_of_choices_ints_steps_and_families(tmp_path: Path) -> None:
     assert [0.9, 0.95] in [config["optimizer"]["betas"] for config in configs]
     assert {config["trainer"]["gradient_clip"] for config in configs} == {None, 1.0}
     assert {task.choices["norm"] for task in executor.tasks} == {"layer", "rms"}
-    assert set(states(found, "pre")) == {"COMPLETE"}
+    assert set(states(finished, "pre")) == {"COMPLETE"}
 
 
 def test_the_same_setting_again_counts_and_is_not_run_again(tmp_path: Path) -> None:
     space = {"optimizer.lr": [1e-3, 1e-2]}
-    found = search_runner.run_search(
+    finished = search_runner.run_search(
         plan(tmp_path, sampler="random", trials=7, space=space, arms=ARMS[:1]), executor := Fake()
     )
     assert len(executor.tasks) == 2
-    assert states(found, "pre") == ["COMPLETE"] * 7
-    assert len({trial.value for trial in trials(found, "pre")}) == 2
+    assert states(finished, "pre") == ["COMPLETE"] * 7
+    assert len({trial.value for trial in trials(finished, "pre")}) == 2
 
 
 def test_a_pruned_trial_is_no_candidate(tmp_path: Path) -> None:
     def score(config: dict[str, Any]) -> Any:
         return PRUNED if config["optimizer"]["lr"] < 0.005 else peak(config)
 
-    found = search_runner.run_search(plan(tmp_path, sampler="random", trials=8, arms=ARMS[:1]), Fake(score))
-    assert set(states(found, "pre")) == {"PRUNED", "COMPLETE"}
-    (variant,) = found.variants.values()
+    finished = search_runner.run_search(plan(tmp_path, sampler="random", trials=8, arms=ARMS[:1]), Fake(score))
+    assert set(states(finished, "pre")) == {"PRUNED", "COMPLETE"}
+    (variant,) = finished.variants.values()
     assert variant.setting["optimizer.lr"] >= 0.005
-    pruned = [t for t in found.facts["search"]["arms"]["pre"]["trials"] if t["state"] == "pruned"]
+    pruned = [t for t in finished.facts["search"]["arms"]["pre"]["trials"] if t["state"] == "pruned"]
     assert all("pruned at step 8" in trial["reason"] for trial in pruned)
 
 
 def test_a_metric_that_falls_is_minimised_and_one_that_is_not_measured_refused(tmp_path: Path) -> None:
-    found = search_runner.run_search(plan(tmp_path, metric="test/loss", arms=ARMS[:1]), Fake())
-    (variant,) = found.variants.values()
-    best = min(trials(found, "pre"), key=lambda trial: trial.value)
+    finished = search_runner.run_search(plan(tmp_path, metric="test/loss", arms=ARMS[:1]), Fake())
+    (variant,) = finished.variants.values()
+    best = min(trials(finished, "pre"), key=lambda trial: trial.value)
     assert variant.setting == best.user_attrs["setting"]
-    assert found.facts["search"]["metric"] == "val/loss"
+    assert finished.facts["search"]["metric"] == "val/loss"
     with pytest.raises(UserError, match=r"test/parameters is not measured on validation.*test/accuracy"):
         search_runner.run_search(plan(tmp_path, metric="test/parameters"), Fake())
 
@@ -196,7 +198,7 @@ def test_a_metric_at_longer_rows_is_known_where_the_base_asks_for_them() -> None
 
 
 def test_without_a_search_the_plan_stays_as_it_is(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    made = replace(made, question=made.question | {"search": None})
-    assert search_runner.run_search(made, Fake()) is made
+    sweep_plan = plan(tmp_path)
+    sweep_plan = replace(sweep_plan, question=sweep_plan.question | {"search": None})
+    assert search_runner.run_search(sweep_plan, Fake()) is sweep_plan
     assert not list(tmp_path.iterdir())

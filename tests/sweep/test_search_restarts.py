@@ -26,7 +26,7 @@ class Stops(Exception):
 
 
 def test_a_stopped_search_goes_on_with_the_trials_it_left(tmp_path: Path) -> None:
-    made = plan(tmp_path, sampler="random", trials=5, arms=ARMS[:1])
+    sweep_plan = plan(tmp_path, sampler="random", trials=5, arms=ARMS[:1])
 
     class Breaks(Fake):
         def poll(self, seconds: float) -> list[Any]:
@@ -35,18 +35,18 @@ def test_a_stopped_search_goes_on_with_the_trials_it_left(tmp_path: Path) -> Non
             return super().poll(seconds)
 
     with pytest.raises(Stops):
-        search_runner.run_search(made, first := Breaks())
+        search_runner.run_search(sweep_plan, first := Breaks())
     left = {task.key for task in first.waiting}
     assert left
-    assert "RUNNING" in states(made, "pre")
+    assert "RUNNING" in states(sweep_plan, "pre")
     second = Fake()
-    found = search_runner.run_search(made, second)
-    assert states(found, "pre") == ["COMPLETE"] * 5
+    finished = search_runner.run_search(sweep_plan, second)
+    assert states(finished, "pre") == ["COMPLETE"] * 5
     assert left <= {task.key for task in second.tasks}
-    assert not list(made.folder.glob(".search-*")), "the locks of the two are left"
-    asked = Fake()
-    assert search_runner.run_search(made, asked, stopped=lambda: True) is made
-    assert not asked.tasks
+    assert not list(sweep_plan.folder.glob(".search-*")), "the locks of the two are left"
+    executor = Fake()
+    assert search_runner.run_search(sweep_plan, executor, stopped=lambda: True) is sweep_plan
+    assert not executor.tasks
 
 
 def _searcher(outputs: Path, trials: int, seconds: float, done: Any) -> None:
@@ -82,17 +82,17 @@ def test_a_killed_process_leaves_nothing_that_another_cannot_finish(tmp_path: Pa
     done = context.Queue()
     process = context.Process(target=_searcher, args=(tmp_path, 4, 0.5, done))
     process.start()
-    made = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
+    sweep_plan = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
     deadline = time.monotonic() + 1800
     while len(list(tmp_path.glob("*/s0/summary.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    before = states(made, "pre")
+    before = states(sweep_plan, "pre")
     assert "COMPLETE" in before
-    found = search_runner.run_search(made, executor := Fake())
+    finished = search_runner.run_search(sweep_plan, executor := Fake())
     # A kill between a trial and its values leaves one that is closed and does not count.
-    assert [trial.state.name for trial in trials(found, "pre") if trial.params] == ["COMPLETE"] * 4
+    assert [trial.state.name for trial in trials(finished, "pre") if trial.params] == ["COMPLETE"] * 4
     assert len(executor.tasks) <= 4 - before.count("COMPLETE")
 
 
@@ -116,59 +116,59 @@ def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
             raise Killed
         return draw(self, *args)
 
-    def asked(outputs: Path) -> SweepPlan:
+    def question_plan(outputs: Path) -> SweepPlan:
         return plan(outputs, sampler=sampler, trials=6, arms=ARMS[:1], space=space)
 
     with monkeypatch.context() as patch:
         patch.setattr(optuna.Trial, "_suggest", cut_off)
         with pytest.raises(Killed):
-            search_runner.run_search(asked(tmp_path / "cut"), Fake(capacity=1))
-    half = trials(asked(tmp_path / "cut"), "pre")[-1]
+            search_runner.run_search(question_plan(tmp_path / "cut"), Fake(capacity=1))
+    half = trials(question_plan(tmp_path / "cut"), "pre")[-1]
     assert len(half.params) == values
     assert not half.state.is_finished()
 
-    said: list[str] = []
-    found = search_runner.run_search(asked(tmp_path / "cut"), executor := Fake(capacity=1), say=said.append)
-    assert not any("failed" in line for line in said)
-    whole = search_runner.run_search(asked(tmp_path / "whole"), Fake(capacity=1))
-    settings = [t.user_attrs["setting"] for t in trials(found, "pre") if t.state.name == "COMPLETE"]
+    lines: list[str] = []
+    finished = search_runner.run_search(question_plan(tmp_path / "cut"), executor := Fake(capacity=1), say=lines.append)
+    assert not any("failed" in line for line in lines)
+    whole = search_runner.run_search(question_plan(tmp_path / "whole"), Fake(capacity=1))
+    settings = [t.user_attrs["setting"] for t in trials(finished, "pre") if t.state.name == "COMPLETE"]
     assert settings == [t.user_attrs["setting"] for t in trials(whole, "pre")]
     assert len(executor.tasks) == 1
-    assert states(found, "pre").count("FAIL") == 1
-    assert "RUNNING" not in states(found, "pre")
+    assert states(finished, "pre").count("FAIL") == 1
+    assert "RUNNING" not in states(finished, "pre")
 
 
 def test_a_run_that_another_process_has_is_waited_for(tmp_path: Path) -> None:
-    made = plan(tmp_path, trials=1, arms=ARMS[:1])
-    state: dict[str, Any] = {"said": 0}
+    sweep_plan = plan(tmp_path, trials=1, arms=ARMS[:1])
+    state: dict[str, Any] = {"messages": 0}
 
     class Busy(Fake):
         def end(self, task: Task) -> Any:
-            state["said"] += 1
-            if state["said"] == 1:
+            state["messages"] += 1
+            if state["messages"] == 1:
                 lock = RunLock(tmp_path / task.key)
                 (tmp_path / task.key).parent.mkdir(parents=True, exist_ok=True)
                 threading.Timer(1.5, lock.acquire().release).start()
                 return Outcome(task.key, BUSY, "in use by process 1")
             return super().end(task)
 
-    found = search_runner.run_search(made, Busy())
-    assert states(found, "pre") == ["COMPLETE"]
-    assert state["said"] == 2
+    finished = search_runner.run_search(sweep_plan, Busy())
+    assert states(finished, "pre") == ["COMPLETE"]
+    assert state["messages"] == 2
 
 
 def test_another_question_under_the_same_name_starts_anew_and_keeps_the_old_trials(tmp_path: Path) -> None:
     search_runner.run_search(plan(tmp_path, trials=2), Fake())
     other = (Arm("pre", ("block=pre_norm", "norm=rms")), ARMS[1])
-    found = search_runner.run_search(plan(tmp_path, trials=2, arms=other), executor := Fake())
+    finished = search_runner.run_search(plan(tmp_path, trials=2, arms=other), executor := Fake())
     assert len(executor.tasks) == 2  # only the arm that changed
-    assert len(trials(found, "pre")) == len(trials(found, "pre until 1")) == 2
+    assert len(trials(finished, "pre")) == len(trials(finished, "pre until 1")) == 2
     less = search_runner.run_search(plan(tmp_path, trials=1, arms=other), Fake())
     assert less.facts["search"]["arms"]["pre"]["chosen"] == "pre#0"
 
 
 def test_another_question_is_refused_while_somebody_searches(tmp_path: Path) -> None:
-    made = plan(tmp_path, trials=2, arms=ARMS[:1])
+    sweep_plan = plan(tmp_path, trials=2, arms=ARMS[:1])
 
     class Nested(Fake):
         def poll(self, seconds: float) -> list[Any]:
@@ -176,4 +176,4 @@ def test_another_question_is_refused_while_somebody_searches(tmp_path: Path) -> 
                 search_runner.run_search(plan(tmp_path, space={"optimizer.lr": [1e-3]}, arms=ARMS[:1]), Fake())
             return super().poll(seconds)
 
-    search_runner.run_search(made, Nested())
+    search_runner.run_search(sweep_plan, Nested())

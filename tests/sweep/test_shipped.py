@@ -45,8 +45,8 @@ def test_a_shipped_sweep_can_be_planned_and_written_for_wandb(
     assert plan.refused == ()
     assert plan.variants
     assert plan.question["header"].count("\n") >= 3
-    for word in ("command", "cost", "expected"):
-        assert word in plan.question["header"]
+    for text in ("command", "cost", "expected"):
+        assert text in plan.question["header"]
     written = files(plan)
     assert written
     for file, content in written.items():

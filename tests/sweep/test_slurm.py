@@ -59,8 +59,8 @@ class Cluster:
 
     def queue(self, *jobs: str, first: str = "true") -> str:
         """A body of squeue that lists jobs, each written `77_0 RUNNING`, where `first` succeeds."""
-        rows = [f"{'|'.join(job.split())}|None|{self.home}/submitit/.submission_file.sh" for job in jobs]
-        return "\n".join(f"{first} && echo '{row}'" for row in rows) + "\ntrue"
+        lines = [f"{'|'.join(job.split())}|None|{self.home}/submitit/.submission_file.sh" for job in jobs]
+        return "\n".join(f"{first} && echo '{row}'" for row in lines) + "\ntrue"
 
     def end(self, number: int, key: str) -> None:
         """Leave the result of a job as submitit's process does."""
@@ -70,12 +70,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    found = Cluster(tmp_path)
-    monkeypatch.setenv("PATH", str(found.tools), prepend=os.pathsep)
+    instance = Cluster(tmp_path)
+    monkeypatch.setenv("PATH", str(instance.tools), prepend=os.pathsep)
     for name in ("SBATCH_PARTITION", "SBATCH_CLUSTERS", "SBATCH_CLUSTER_CONSTRAINT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_slurm_queue, "_QUICK", 0.0)
-    return found
+    return instance
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> SweepPlan:
+def sweep_plan(tmp_path: Path) -> SweepPlan:
     return plan(tmp_path / "outputs")
 
 
-def task_of(made: SweepPlan, index: int = 0, **trainer: Any) -> Task:
-    config = made.config(made.cells[index])
-    return Task(made.cells[index].run, config | {"trainer": config["trainer"] | trainer})
+def task_of(sweep_plan: SweepPlan, index: int = 0, **trainer: Any) -> Task:
+    config = sweep_plan.config(sweep_plan.cells[index])
+    return Task(sweep_plan.cells[index].run, config | {"trainer": config["trainer"] | trainer})
 
 
 def wait_for_outcomes(executor: Any, count: int) -> list[Outcome]:
@@ -103,13 +103,13 @@ def wait_for_outcomes(executor: Any, count: int) -> list[Outcome]:
     return outcomes
 
 
-def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, made: SweepPlan) -> None:
+def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("sinfo", "echo 'main*|(null)'; echo 'gpu|gpu:4'")
     options = {"partition": "gpu", "account": "lab", "gpus_per_node": 1, "mem_gb": 32, "timeout_min": 90, "workers": 2}
     more = {"setup": ["module load cuda"], "sbatch": ["mail-type=END"], "constraint": "a100", "cancel": False}
     with cluster.executor(**options, **more) as executor:
         for index in range(4):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         executor.poll(0.0)
     for option in ("partition=gpu", "account=lab", "gpus-per-node=1", "mem=32GB", "time=90", "array=0-3%2"):
         assert f"#SBATCH --{option}\n" in cluster.submitted
@@ -117,7 +117,7 @@ def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, made: Swee
         assert f"#SBATCH --{option}\n" in cluster.submitted
     assert "\nmodule load cuda\n" in cluster.submitted
     jobs = read_json(cluster.home / "submitit" / "jobs.json")
-    assert jobs == {cell.run: f"77_{number}" for number, cell in enumerate(made.cells)}
+    assert jobs == {cell.run: f"77_{number}" for number, cell in enumerate(sweep_plan.cells)}
 
 
 @pytest.mark.parametrize(
@@ -135,21 +135,21 @@ def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, made: Swee
     ],
 )
 def test_gpus_are_requested_only_where_the_partition_has_some(
-    cluster: Cluster, made: SweepPlan, sinfo: str, partition: str | None, requested: bool
+    cluster: Cluster, sweep_plan: SweepPlan, sinfo: str, partition: str | None, requested: bool
 ) -> None:
     cluster.script("sinfo", sinfo)
     with cluster.executor(partition=partition, cancel=False) as executor:
         for index in range(2):
-            executor.submit(task_of(made, index, accelerator="auto"))
+            executor.submit(task_of(sweep_plan, index, accelerator="auto"))
         executor.poll(0.0)
     assert ("gpus-per-node=1" in cluster.submitted) == requested
 
 
-def test_a_number_of_gpus_is_passed_on_without_asking(cluster: Cluster, made: SweepPlan) -> None:
+def test_a_number_of_gpus_is_passed_on_without_asking(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("sinfo", "echo 'main*|(null)'")
     with cluster.executor(gpus_per_node=2, cancel=False) as executor:
         for index in range(2):
-            executor.submit(task_of(made, index, accelerator="auto"))
+            executor.submit(task_of(sweep_plan, index, accelerator="auto"))
         executor.poll(0.0)
     assert "gpus-per-node=2" in cluster.submitted
     assert cluster.calls("sinfo") == []
@@ -174,44 +174,44 @@ def test_a_partition_that_does_not_exist_is_refused_before_submission(
 
 @pytest.mark.parametrize("option", ["clusters=other", "M=other", None])
 def test_partitions_of_another_cluster_are_left_to_sbatch(
-    cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch, option: str | None
+    cluster: Cluster, sweep_plan: SweepPlan, monkeypatch: pytest.MonkeyPatch, option: str | None
 ) -> None:
     if option is None:
         monkeypatch.setenv("SBATCH_CLUSTERS", "other")
     with cluster.executor(partition="theirs", sbatch=[option] if option else [], cancel=False) as executor:
         for index in range(2):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         executor.poll(0.0)
     assert "#SBATCH --partition=theirs\n" in cluster.submitted
     assert cluster.calls("sinfo") == []
 
 
-def test_a_cell_that_needs_a_gpu_is_refused_where_there_is_none(cluster: Cluster, made: SweepPlan) -> None:
+def test_a_cell_that_needs_a_gpu_is_refused_where_there_is_none(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("sinfo", "echo 'cpus|(null)'")
     with cluster.executor(partition="cpus") as executor:
-        executor.submit(task_of(made, accelerator="gpu"))
+        executor.submit(task_of(sweep_plan, accelerator="gpu"))
         (outcome,) = executor.poll(0.0)
     assert outcome.code == 2
     assert "trainer.accelerator=gpu: partition cpus of SLURM has no GPU" in str(outcome.reason)
     assert cluster.calls("sbatch") == []
 
 
-def test_the_executor_waits_until_finished_jobs_have_left_the_queue(cluster: Cluster, made: SweepPlan) -> None:
+def test_the_executor_waits_until_finished_jobs_have_left_the_queue(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     body = cluster.queue("77_0 COMPLETING", first='[ "$call" -le 4 ]')
     cluster.script("squeue", f"{body}\n{cluster.queue('78 RUNNING')}")
     with cluster.executor() as executor:
         for index in range(2):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         executor.poll(0.0)
         for index in range(2):
-            cluster.end(index, made.cells[index].run)
+            cluster.end(index, sweep_plan.cells[index].run)
         assert {outcome.code for outcome in wait_for_outcomes(executor, 2)} == {0}
     assert len(cluster.calls("squeue")) >= 5
     assert cluster.calls("scancel") == []
 
 
 def test_a_job_that_does_not_end_after_its_result_is_cancelled(
-    cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, sweep_plan: SweepPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from blockyard.sweep.executor import slurm
 
@@ -219,36 +219,36 @@ def test_a_job_that_does_not_end_after_its_result_is_cancelled(
     cluster.script("squeue", cluster.queue("77_1 RUNNING", first='[ ! -e "$here/scancel.log" ]'))
     with cluster.executor() as executor:
         for index in range(2):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         executor.poll(0.0)
         for index in range(2):
-            cluster.end(index, made.cells[index].run)
+            cluster.end(index, sweep_plan.cells[index].run)
         wait_for_outcomes(executor, 2)
     assert cluster.calls("scancel") == ["77_1"]
 
 
-def test_leaving_cancels_jobs_and_waits_for_them(cluster: Cluster, made: SweepPlan) -> None:
+def test_leaving_cancels_jobs_and_waits_for_them(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 RUNNING", first='[ "$call" -le 4 ]'))
     with cluster.executor() as executor:
         for index in range(2):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         executor.poll(0.0)
     assert cluster.calls("scancel") == ["77_0 77_1"]
     assert len(cluster.calls("squeue")) == 5
 
 
-def test_jobs_that_are_to_stay_are_neither_cancelled_nor_waited_for(cluster: Cluster, made: SweepPlan) -> None:
+def test_jobs_that_are_to_stay_are_neither_cancelled_nor_waited_for(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
         cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 PENDING"))
         calls = len(cluster.calls("squeue"))
     assert cluster.calls("scancel") == []
     assert len(cluster.calls("squeue")) == calls
 
 
-def submit(executor: Any, made: SweepPlan, count: int) -> None:
+def submit(executor: Any, sweep_plan: SweepPlan, count: int) -> None:
     for index in range(count):
-        executor.submit(task_of(made, index))
+        executor.submit(task_of(sweep_plan, index))
     executor.poll(0.0)
 
 
@@ -257,56 +257,56 @@ def submit(executor: Any, made: SweepPlan, count: int) -> None:
 )
 @pytest.mark.usefixtures("at_once")
 def test_the_queue_tells_how_a_job_without_a_result_ended(
-    cluster: Cluster, made: SweepPlan, job: str, ended: str
+    cluster: Cluster, sweep_plan: SweepPlan, job: str, ended: str
 ) -> None:
     cluster.script("squeue", cluster.queue(job, "77_1 CONFIGURING"))
     with cluster.executor(cancel=False) as executor:
         for index in range(2):
-            executor.submit(task_of(made, index))
+            executor.submit(task_of(sweep_plan, index))
         (outcome,) = wait_for_outcomes(executor, 1)
-    assert (outcome.key, outcome.code) == (made.cells[0].run, 143)  # like one that was told to stop
+    assert (outcome.key, outcome.code) == (sweep_plan.cells[0].run, 143)  # like one that was told to stop
     assert str(outcome.reason).startswith(f"job 77_0 {ended} without a result; see ")
     assert cluster.calls("sacct") == []
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "REQUEUED", "SUSPENDED", "SIGNALING"])
 @pytest.mark.usefixtures("at_once")
-def test_a_job_in_the_queue_has_not_ended(cluster: Cluster, made: SweepPlan, state: str) -> None:
+def test_a_job_in_the_queue_has_not_ended(cluster: Cluster, sweep_plan: SweepPlan, state: str) -> None:
     cluster.script("squeue", cluster.queue(f"77_0 {state}"))
     with cluster.executor(cancel=False) as executor:
-        executor.submit(task_of(made))
-        executor.submit(task_of(made, 1))
-        assert [outcome.key for outcome in executor.poll(2.0)] == [made.cells[1].run]
+        executor.submit(task_of(sweep_plan))
+        executor.submit(task_of(sweep_plan, 1))
+        assert [outcome.key for outcome in executor.poll(2.0)] == [sweep_plan.cells[1].run]
 
 
 def test_an_array_that_is_cancelled_is_reported_together(
-    cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, sweep_plan: SweepPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for a late result is one for all jobs, not one after the other."""
     monkeypatch.setattr(_slurm_queue, "_RESULT_WAIT", 0.5)
     cluster.script("squeue", cluster.queue(*(f"77_{number} CANCELLED" for number in range(4))))
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 4)
+        submit(executor, sweep_plan, 4)
         assert len(executor.poll(30.0)) == 4
 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_job_that_is_cut_off_is_submitted_again_a_few_times(
-    cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, sweep_plan: SweepPlan, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.script("squeue", cluster.queue("77 TIMEOUT"))
     with cluster.executor(cancel=False, requeues=2) as executor:
-        executor.submit(task_of(made))
+        executor.submit(task_of(sweep_plan))
         (outcome,) = wait_for_outcomes(executor, 1)
     assert str(outcome.reason).startswith("job 77 ended as TIMEOUT")
     assert len(cluster.calls("sbatch")) == 3
     assert caplog.text.count("ended as TIMEOUT and is submitted again") == 2
 
 
-def test_an_error_of_a_job_is_reported_by_its_last_line(cluster: Cluster, made: SweepPlan) -> None:
+def test_an_error_of_a_job_is_reported_by_its_last_line(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("squeue", cluster.queue("77 RUNNING"))
     with cluster.executor(cancel=False) as executor:
-        executor.submit(task_of(made))
+        executor.submit(task_of(sweep_plan))
         executor.poll(0.0)
         cluster.script("squeue", "")
         result = cluster.home / "submitit" / "77_0_result.pkl"
@@ -317,19 +317,21 @@ def test_an_error_of_a_job_is_reported_by_its_last_line(cluster: Cluster, made: 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_queue_that_does_not_answer_ends_no_job(
-    cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, sweep_plan: SweepPlan, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.script("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
         assert executor.poll(1.2) == []
     assert caplog.text.count("squeue does not answer (Unable to contact slurm controller)") == 1
 
 
-def test_a_job_that_is_held_is_told_once(cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_is_held_is_told_once(
+    cluster: Cluster, sweep_plan: SweepPlan, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.script("squeue", "echo '77_0|PENDING|JobHeldUser|/x'; echo '77_1|PENDING|Priority|/x'")
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
         assert executor.poll(1.2) == []
     assert caplog.text.count("will not start by itself") == 1
     assert "job 77_0 waits in SLURM's queue and will not start by itself: JobHeldUser" in caplog.text
@@ -337,36 +339,38 @@ def test_a_job_that_is_held_is_told_once(cluster: Cluster, made: SweepPlan, capl
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_new_planner_finds_the_jobs_that_one_left(
-    cluster: Cluster, made: SweepPlan, recorded: bool, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, sweep_plan: SweepPlan, recorded: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
     cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 PENDING"))
     if not recorded:  # the planner was killed between sbatch and its own note
         (cluster.home / "submitit" / "jobs.json").unlink()
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
     assert len(cluster.calls("sbatch")) == 1
     assert "jobs of an earlier command that are in SLURM's queue and go on: 2" in caplog.text
 
 
-def test_the_jobs_of_others_are_not_taken_for_ours(cluster: Cluster, made: SweepPlan) -> None:
+def test_the_jobs_of_others_are_not_taken_for_ours(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     """A cluster that was set up anew counts its jobs from 1 again."""
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
     cluster.script("squeue", "echo '77_0|RUNNING|None|/home/other/script.sh'; echo '77_1|PENDING|None|(null)'")
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
     assert len(cluster.calls("sbatch")) == 2
 
 
-def test_a_running_cell_of_an_earlier_planner_is_followed_and_cancelled(cluster: Cluster, made: SweepPlan) -> None:
+def test_a_running_cell_of_an_earlier_planner_is_followed_and_cancelled(
+    cluster: Cluster, sweep_plan: SweepPlan
+) -> None:
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 2)
+        submit(executor, sweep_plan, 2)
     cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 RUNNING", first='[ ! -e "$here/scancel.log" ]'))
     with cluster.executor() as executor:
-        assert [executor.attach(task_of(made, index)) for index in range(3)] == [True, True, False]
-        assert not executor.attach(task_of(made))  # it is followed already
+        assert [executor.attach(task_of(sweep_plan, index)) for index in range(3)] == [True, True, False]
+        assert not executor.attach(task_of(sweep_plan))  # it is followed already
     assert cluster.calls("scancel") == ["77_0 77_1"]
 
 
@@ -382,11 +386,11 @@ def test_a_job_reads_its_own_state(
     assert _slurm_queue.own_state() == state
 
 
-def test_what_sbatch_refuses_is_an_error_of_the_user(cluster: Cluster, made: SweepPlan) -> None:
+def test_what_sbatch_refuses_is_an_error_of_the_user(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("sbatch", "echo 'sbatch: error: invalid partition specified: nowhere' >&2; exit 1")
     cluster.script("sinfo", "exit 1")
     with cluster.executor(partition="nowhere") as executor:
-        executor.submit(task_of(made))
+        executor.submit(task_of(sweep_plan))
         with pytest.raises(UserError, match=r"executor: submitit refused the jobs: .*invalid partition"):
             executor.poll(0.0)
 
@@ -403,12 +407,12 @@ class Calls:
 
 @pytest.mark.parametrize("wrapped", [lambda call: call, lambda call: ("success", call)])
 def test_the_result_of_a_job_runs_nothing(
-    cluster: Cluster, made: SweepPlan, tmp_path: Path, wrapped: Callable[[Calls], Any]
+    cluster: Cluster, sweep_plan: SweepPlan, tmp_path: Path, wrapped: Callable[[Calls], Any]
 ) -> None:
     """A pickle in a stranger's folder may name any function; a job without an outcome of ours has left none."""
     cluster.script("squeue", cluster.queue("77 RUNNING"))
     with cluster.executor(cancel=False) as executor:
-        executor.submit(task_of(made))
+        executor.submit(task_of(sweep_plan))
         executor.poll(0.0)
         cluster.script("squeue", "")
         result = cluster.home / "submitit" / "77_0_result.pkl"
@@ -419,24 +423,24 @@ def test_the_result_of_a_job_runs_nothing(
     assert outcome.code == 143
 
 
-def test_the_call_of_a_job_is_read_and_runs_nothing(cluster: Cluster, made: SweepPlan, tmp_path: Path) -> None:
+def test_the_call_of_a_job_is_read_and_runs_nothing(cluster: Cluster, sweep_plan: SweepPlan, tmp_path: Path) -> None:
     """A planner that looks for jobs of an earlier one reads their pickles as plain data."""
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 1)
+        submit(executor, sweep_plan, 1)
     cluster.script("squeue", cluster.queue("77 RUNNING"))
     (cluster.home / "submitit" / "jobs.json").unlink()
     (pickled,) = (cluster.home / "submitit").glob("*_submitted.pkl")
     pickled.write_bytes(pickle.dumps(Calls(tmp_path / "called")))
     with cluster.executor(cancel=False) as executor:
-        submit(executor, made, 1)
+        submit(executor, sweep_plan, 1)
     assert not (tmp_path / "called").exists()
     assert len(cluster.calls("sbatch")) == 2
 
 
-def test_a_folder_that_others_may_write_to_is_refused(cluster: Cluster, made: SweepPlan) -> None:
+def test_a_folder_that_others_may_write_to_is_refused(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     """A job runs what lies in the sweep's folder: it must be nobody else's."""
     (cluster.home / "submitit").mkdir(parents=True)
     (cluster.home / "submitit").chmod(0o777)
     with pytest.raises(UserError, match="everybody may write to it"), cluster.executor(cancel=False) as executor:
-        executor.submit(task_of(made))
+        executor.submit(task_of(sweep_plan))
     assert cluster.calls("sbatch") == []

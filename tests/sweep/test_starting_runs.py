@@ -67,10 +67,10 @@ def test_a_path_that_is_not_in_the_working_folder_is_meant_beside_the_file(
     elsewhere.mkdir()
     (folder / "data" / "a.csv").touch()
     monkeypatch.chdir(elsewhere)
-    given = ("data.path=data/a.csv", "data.path=data/b.csv", "data.text=data/a.csv", "data.path=[data/a.csv]")
+    overrides = ("data.path=data/a.csv", "data.path=data/b.csv", "data.text=data/a.csv", "data.path=[data/a.csv]")
     there = f"data.path='{folder}/data/a.csv'"
-    assert beside(given, folder / "x.yaml") == (there, *given[1:])
-    assert beside(given, Path("../my sweeps/x.yaml"))[0] == there
+    assert beside(overrides, folder / "x.yaml") == (there, *overrides[1:])
+    assert beside(overrides, Path("../my sweeps/x.yaml"))[0] == there
     (elsewhere / "data").mkdir()
     (elsewhere / "data" / "a.csv").touch()  # as `blockyard train` reads it
-    assert beside(given, folder / "x.yaml") == given
+    assert beside(overrides, folder / "x.yaml") == overrides

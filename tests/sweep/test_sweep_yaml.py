@@ -10,7 +10,7 @@ from blockyard.sweep.spec.question import BadQuestionError, read
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: &x [1]\nb: *x", "*x: aliases are not allowed"),
         ("a: &a [*a]", "aliases are not allowed"),
@@ -27,10 +27,10 @@ from blockyard.sweep.spec.question import BadQuestionError, read
         ("[" * 100_000, "nested more than"),
     ],
 )
-def test_hostile_yaml(text, said):
+def test_hostile_yaml(text, message):
     with pytest.raises(StrictYamlError, match=None) as caught:
         sweep_yaml.parse(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: \x00", b"a" * 2_000_000])

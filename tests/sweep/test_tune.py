@@ -106,7 +106,7 @@ def test_the_table_has_every_setting():
 
 
 def test_without_tuning_each_arm_is_its_own_choice():
-    made = plan(settings=1)
-    made.question["tune"] = {}
-    assert tune.chosen_variants(made, {}) == {"a": "a#0", "b": "b#0"}
-    assert tune.due_cells(made, {}) == list(made.cells)
+    sweep_plan = plan(settings=1)
+    sweep_plan.question["tune"] = {}
+    assert tune.chosen_variants(sweep_plan, {}) == {"a": "a#0", "b": "b#0"}
+    assert tune.due_cells(sweep_plan, {}) == list(sweep_plan.cells)

@@ -71,12 +71,12 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One plan for many command lines of one question."""
     plans: dict[str, SweepPlan] = {}
 
-    def made(path: Path, **more: Any) -> SweepPlan:
+    def sweep_plan(path: Path, **more: Any) -> SweepPlan:
         key = str((path, more["outputs"], more["overrides"]))
         plans[key] = plans.get(key) or make_plan(path, **more)
         return plans[key]
 
-    monkeypatch.setattr(planner, "make_plan", made)
+    monkeypatch.setattr(planner, "make_plan", sweep_plan)
 
 
 def question(folder: Path, kind: str) -> Path:
@@ -92,20 +92,20 @@ def question(folder: Path, kind: str) -> Path:
 def schema() -> dict[str, Any]:
     """W&B's own, from its package of search strategies; only the file is read: the package wants an old numpy."""
     try:
-        found = importlib.metadata.distribution("sweeps")
+        distribution = importlib.metadata.distribution("sweeps")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("W&B's package `sweeps`, which holds its schema, is not installed (pip install --no-deps sweeps)")
-    return json.loads(Path(str(found.locate_file("sweeps/config/schema.json"))).read_text())
+    return json.loads(Path(str(distribution.locate_file("sweeps/config/schema.json"))).read_text())
 
 
 def agent(config: dict[str, Any], values: dict[str, Any]) -> list[str]:
     """The command line that `wandb agent` runs for these values, by its own functions."""
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
     sent = json.loads(json.dumps({"args": {name: {"value": value} for name, value in values.items()}}))
-    known = utils.create_sweep_command_args(sent) | {"env": ["/usr/bin/env"], "program": [config["program"]]}
+    macros = utils.create_sweep_command_args(sent) | {"env": ["/usr/bin/env"], "program": [config["program"]]}
     line: list[str] = []
-    for word in utils.create_sweep_command(list(config["command"])):
-        line += known[word[2:-1]] if word.startswith("${") and word.endswith("}") else [word]
+    for argument in utils.create_sweep_command(list(config["command"])):
+        line += macros[argument[2:-1]] if argument.startswith("${") and argument.endswith("}") else [argument]
     return line
 
 
@@ -128,11 +128,11 @@ def combinations(config: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def named(words: list[str], plan: SweepPlan) -> tuple[str, dict[str, Any]]:
+def named(arguments: list[str], plan: SweepPlan) -> tuple[str, dict[str, Any]]:
     """The run that a command line stands for, and its config."""
-    assert words[:2] == ["/usr/bin/env", "blockyard"]
-    assert words[2:5] == ["sweep", plan.question["path"], "--one"]
-    config, _ = single_cell.cell_config(Path(plan.question["path"]), words[5:], outputs=plan.outputs)
+    assert arguments[:2] == ["/usr/bin/env", "blockyard"]
+    assert arguments[2:5] == ["sweep", plan.question["path"], "--one"]
+    config, _ = single_cell.cell_config(Path(plan.question["path"]), arguments[5:], outputs=plan.outputs)
     return f"{run_name(config)}/s{config['seed']}", config
 
 
@@ -162,15 +162,15 @@ def test_the_agent_runs_exactly_the_cells_of_the_sweep(tmp_path: Path, kind: str
     plan = make_plan(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
     (content,) = files(plan).values()
     config = yaml.safe_load(content)
-    asked = combinations(config)
+    chosen = combinations(config)
     if kind == "grid":
         assert set(config["parameters"]) == {"norm", "optimizer.lr", "optimizer.betas", "width", "seed"}
-        asked = [*asked[:2], *asked[-2:]]
-    found = [named(agent(config, values), plan) for values in asked]
+        chosen = [*chosen[:2], *chosen[-2:]]
+    result = [named(agent(config, values), plan) for values in chosen]
     planned = {cell.run: plan.config(cell) for cell in plan.cells}
-    assert {run for run, _ in found} == (set(planned) if kind != "grid" else {run for run, _ in found} & set(planned))
-    assert len({run for run, _ in found}) == len(found)
-    for run, of in found:
+    assert {run for run, _ in result} == (set(planned) if kind != "grid" else {run for run, _ in result} & set(planned))
+    assert len({run for run, _ in result}) == len(result)
+    for run, of in result:
         assert of == planned[run]
 
 
@@ -181,9 +181,9 @@ def test_a_tuned_sweep_tries_its_settings_on_the_first_seeds(tmp_path: Path) -> 
     config = yaml.safe_load(content)
     assert config["parameters"]["seed"] == {"values": [0]}
     assert "on the first seeds only" in content
-    found = {named(agent(config, values), plan)[0] for values in combinations(config)[::5]}
-    assert len(found) == 3
-    assert found <= {cell.run for cell in plan.cells}
+    result = {named(agent(config, values), plan)[0] for values in combinations(config)[::5]}
+    assert len(result) == 3
+    assert result <= {cell.run for cell in plan.cells}
 
 
 @pytest.mark.usefixtures("once")
@@ -202,7 +202,7 @@ def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kin
         for last in (False, True):
             values = drawn(config["parameters"], last)
             assert values["arm"] == arm
-            run, found = named(agent(config, values), plan)
+            run, overrides = named(agent(config, values), plan)
             setting = {
                 "optimizer.lr": 1e-1 if last else 1e-5,
                 "token_mixer.dropout": 0.5 if last else 0.0,
@@ -214,12 +214,12 @@ def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kin
                 "channel_mixer.bias": not last,
                 "trainer.gradient_clip": 0.5 if last else None,
             }
-            made = arm_template(plan, arm, CellComposer())
-            assert made is not None
-            trial, _, problems = made.config(setting, 0)
+            template = arm_template(plan, arm, CellComposer())
+            assert template is not None
+            trial, _, problems = template.config(setting, 0)
             assert not problems
             assert run == f"{run_name(trial)}/s0"
-            assert {key: _at(found, key) for key in setting if "." in key} == {
+            assert {key: _at(overrides, key) for key in setting if "." in key} == {
                 k: setting[k] for k in setting if "." in k
             }
 
@@ -232,7 +232,7 @@ def _at(config: dict[str, Any], key: str) -> Any:
 @pytest.mark.usefixtures("once")
 def test_words_that_name_no_cell_are_refused(tmp_path: Path) -> None:
     arms, grid, tune = (question(tmp_path, kind) for kind in ("arms", "grid", "tune"))
-    for path, words, message in [
+    for path, arguments, message in [
         (arms, ["arm=preference", "seed=0"], r"no such arm \(arms: pre, post, null\)"),
         (arms, ["seed=0"], "arm=None"),
         (arms, ["arm=pre"], "seed=None"),
@@ -242,7 +242,7 @@ def test_words_that_name_no_cell_are_refused(tmp_path: Path) -> None:
         (tune, ["arm=pre", "seed=0", "optimizer.lr=7", "trainer.gradient_clip=null"], "is not a setting of the file"),
     ]:
         with pytest.raises(UserError, match=message):
-            single_cell.cell_config(path, words, outputs=str(tmp_path))
+            single_cell.cell_config(path, arguments, outputs=str(tmp_path))
 
 
 def test_what_was_added_on_the_command_line_is_in_the_agents(tmp_path: Path) -> None:
@@ -260,9 +260,9 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
 ) -> None:
     path = question(tmp_path, "arms")
     path.write_text(path.read_text().replace("logger=none", "logger=wandb"))
-    said = write(make_plan(path, outputs=str(tmp_path / "outputs")))
-    assert said == str(tmp_path / "wandb" / "arms.yaml")
-    config = yaml.safe_load(Path(said).read_text())
+    message = write(make_plan(path, outputs=str(tmp_path / "outputs")))
+    assert message == str(tmp_path / "wandb" / "arms.yaml")
+    config = yaml.safe_load(Path(message).read_text())
     line = agent(config, {"arm": "post", "seed": 1})
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -278,7 +278,7 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
     monkeypatch.chdir(tmp_path)
     assert main(line[2:]) == 0
     assert "is already done" in capsys.readouterr().out
-    (folder,) = (RunFolder.open(found.parent) for found in tmp_path.glob("outputs/*/s1/config.yaml"))
+    (folder,) = (RunFolder.open(config_path.parent) for config_path in tmp_path.glob("outputs/*/s1/config.yaml"))
     logger = folder.config["logger"]
     assert (logger["group"], logger["job_type"], logger["name"]) == ("arms", "post", "post s1")
     assert folder.status.finished
@@ -309,5 +309,5 @@ def test_a_file_that_was_installed_is_written_into_the_users_own_folder(
     monkeypatch.setattr(wandb_file, "PACKAGE", tmp_path / "nowhere")
     (package / "sweeps" / "wandb").write_text("no folder")
     assert cli.main(["sweep", str(installed), "--to-wandb"]) == 2
-    assert "cannot write " in (said := capsys.readouterr().err)
-    assert "copy the sweep file to a folder of your own" in said
+    assert "cannot write " in (message := capsys.readouterr().err)
+    assert "copy the sweep file to a folder of your own" in message

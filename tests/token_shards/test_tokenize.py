@@ -91,10 +91,10 @@ def assert_same_losses(texts: Path, tmp_path: Path, *choice: str) -> None:
     out = tmp_path / "tokens"
     assert tokenize(texts, f"out={out}", *choice) == 0
     expected = losses(tmp_path / "runs", "data=text_file", f"data.path={texts}", *choice)
-    found = losses(tmp_path / "runs", "data=tokens", f"data.path={out}", *choice)
+    result = losses(tmp_path / "runs", "data=tokens", f"data.path={out}", *choice)
     assert len(expected) >= 12
     assert any(row.get("val/bits_per_byte") for row in expected)
-    assert found == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize("choice", ["char", "bpe"])
@@ -136,8 +136,8 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
     """SIGKILL in the middle: no shard is half written, none of the finished ones is written again."""
     monkeypatch.setattr(plan, "ENCODED", 150)
     monkeypatch.setattr(plan, "MEGABYTE", 16)
-    words = (texts, "tokenizer=char", "workers=1")
-    tokenize(*words, f"out={tmp_path / 'whole'}")
+    arguments = (texts, "tokenizer=char", "workers=1")
+    tokenize(*arguments, f"out={tmp_path / 'whole'}")
     out = tmp_path / "out"
 
     def killed() -> int:
@@ -151,7 +151,7 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
 
         plan.ENCODED, plan.MEGABYTE = 150, 16
         shard_writer.write_json = strike  # type: ignore[assignment]
-        return tokenize(*words, f"out={out}")
+        return tokenize(*arguments, f"out={out}")
 
     assert forked(killed) == -signal.SIGKILL
     written = {file.name: file.stat().st_mtime_ns for file in out.glob("*.bin")}
@@ -160,7 +160,7 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
     assert not (out / "manifest.json").exists()
     data = ["data=tokens", f"data.path={out}", "tokenizer=char", *DECODER, "logger=none"]
     assert main(["train", *data, f"outputs={tmp_path}"]) == 2
-    assert tokenize(*words, f"out={out}") == 0
+    assert tokenize(*arguments, f"out={out}") == 0
     assert {name: (out / name).stat().st_mtime_ns for name in written} == written
     for file in (tmp_path / "whole").iterdir():
         assert (out / file.name).read_bytes() == file.read_bytes()
@@ -170,8 +170,8 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
 def test_a_run_resumes_in_the_middle_with_the_same_bits(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tokenize(texts, f"out={out}", "tokenizer=char")
-    words = ("data=tokens", f"data.path={out}", "tokenizer=char", "callbacks.checkpoint.every=5")
-    whole = run(tmp_path / "whole", *words, base=TRAIN)
+    overrides = ("data=tokens", f"data.path={out}", "tokenizer=char", "callbacks.checkpoint.every=5")
+    whole = run(tmp_path / "whole", *overrides, base=TRAIN)
 
     def killed() -> int:
         from blockyard.engine.callbacks.loop import LoopCallback
@@ -184,11 +184,11 @@ def test_a_run_resumes_in_the_middle_with_the_same_bits(texts: Path, tmp_path: P
                 os.kill(os.getpid(), signal.SIGKILL)
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-        with folder(tmp_path / "half", *words, base=TRAIN) as half:
+        with folder(tmp_path / "half", *overrides, base=TRAIN) as half:
             return train(half, resume=False)
 
     assert forked(killed) == -signal.SIGKILL
-    resumed = run(tmp_path / "half", *words, base=TRAIN)
+    resumed = run(tmp_path / "half", *overrides, base=TRAIN)
     assert resumed.facts()["start"]["checkpoint"] == "last.ckpt"
     assert_same_bits(resumed, whole)
 
@@ -232,13 +232,13 @@ def test_the_manifest_counts_and_hashes(texts: Path, tmp_path: Path) -> None:
 def test_a_damaged_folder_is_refused(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     tokenize(texts, f"out={out}", "tokenizer=char")
-    words = ["train", "data=tokens", f"data.path={out}", "tokenizer=char", *DECODER, "logger=none"]
-    words += [f"outputs={tmp_path / 'runs'}"]
+    arguments = ["train", "data=tokens", f"data.path={out}", "tokenizer=char", *DECODER, "logger=none"]
+    arguments += [f"outputs={tmp_path / 'runs'}"]
     content = (out / "test-00000.bin").read_bytes()
 
     def refused() -> str:
         capsys.readouterr()
-        assert main(words) == 2
+        assert main(arguments) == 2
         return capsys.readouterr().err
 
     (out / "test-00000.bin").write_bytes(content[:-3])

@@ -42,12 +42,12 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockyard.verify.run.PROPERTIES", [each for each in PROPERTIES if each.name != "compile"])
 
 
-def found(*overrides: str) -> dict[str, Finding]:
+def findings_of(*overrides: str) -> dict[str, Finding]:
     return {each.name: each for each in verify([*OWN, "model.depth=1", *overrides], ["myconf"])}
 
 
 def test_a_sound_component_holds_what_it_declares(own: Path) -> None:
-    verdicts = {name: finding.verdict for name, finding in found().items()}
+    verdicts = {name: finding.verdict for name, finding in findings_of().items()}
     undeclared = {"packing", "packing, causal", "cached decoding", "permutation"}
     assert verdicts == {each.name: "not declared" if each.name in undeclared else "holds" for each in PROPERTIES}
 
@@ -58,7 +58,7 @@ def test_a_component_for_decoders_alone_is_checked_in_a_decoder(own: Path, overr
     """Also for the properties that every component must hold, which are checked in an encoder otherwise."""
     file = own / "mine" / "shift.py"
     file.write_text(file.read_text().replace("causal=True, padding", "causal=True, bidirectional=False, padding"))
-    findings = found(f"token_mixer.{override}")
+    findings = findings_of(f"token_mixer.{override}")
     expected = {"causality", "padding", "determinism", "gradients", "bf16"}
     assert {name for name, each in findings.items() if each.verdict in ("holds", "broken")} == expected
     assert broken <= {name for name, each in findings.items() if each.verdict == "broken"}
@@ -77,7 +77,7 @@ def test_what_is_broken_comes_with_a_counter_example(
     own: Path, monkeypatch: pytest.MonkeyPatch, option: str, name: str, detail: str
 ) -> None:
     monkeypatch.setattr("blockyard.verify.run.PROPERTIES", [each for each in PROPERTIES if each.name == name])
-    finding = found(f"token_mixer.{option}=true")[name]
+    finding = findings_of(f"token_mixer.{option}=true")[name]
     assert finding.verdict == "broken"
     assert detail in finding.detail
 
@@ -125,8 +125,8 @@ def test_what_no_model_can_hold_is_refused() -> None:
 
 def test_a_run_refuses_a_decoder_that_reads_later_tokens(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(f"{TRAIN} token_mixer.leak=true")) == 2
-    said = capsys.readouterr().err
-    assert "mine.shift.Shift: the model is a decoder, but its prediction at token" in said
+    message = capsys.readouterr().err
+    assert "mine.shift.Shift: the model is a decoder, but its prediction at token" in message
     assert main(shlex.split(TRAIN)) == 0
 
 
@@ -135,12 +135,12 @@ def test_a_run_refuses_a_mixer_that_reads_padding(own: Path, capsys: pytest.Capt
     """An average over padded tokens trains without an error, and a prediction depends on the others of its batch."""
     rows = [f"{' '.join(['word'] * (1 + number % 9))} {number % 2}\t{'ab'[number % 2]}" for number in range(80)]
     (own / "texts.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
-    words = (
+    overrides = (
         "train token_mixer=mine 'allow=[mine]' --config-dir myconf data=table data.path=texts.tsv tokenizer=word "
         "data.context=16 model=encoder head=mean_pool objective=classify position=none debug=fast logger=none "
         f"callbacks=quiet model.dim=16 model.heads=2 token_mixer.average={wrong}"
     )
-    assert main(shlex.split(words)) == (2 if wrong else 0)
+    assert main(shlex.split(overrides)) == (2 if wrong else 0)
     printed = capsys.readouterr().err
     assert ("mine.shift.Shift: a prediction changes by" in printed) == wrong
     assert ("reads padding" in printed) == wrong

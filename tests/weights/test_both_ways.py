@@ -26,9 +26,9 @@ WHOLLY_DOUBLE = {"gpt2", "imagegpt", "patchtst"}
 
 def saved(case: str, folder: Path) -> torch.nn.Module:
     """The library's model, written by the library."""
-    given = CASES[case]
+    spec = CASES[case]
     torch.manual_seed(0)
-    model = getattr(transformers, given.name)(given.config())
+    model = getattr(transformers, spec.name)(spec.config())
     state = stir(model).eval().state_dict()
     state |= {name: make(state[name]) for name, make in FIXED.items() if name in state}
     model.load_state_dict(state)
@@ -48,13 +48,13 @@ FIXED = {
 @pytest.mark.parametrize("case", CASES)
 def test_both_ways(case: str, tmp_path: Path) -> None:
     theirs = saved(case, tmp_path / "theirs")
-    given, inputs = CASES[case], double(CASES[case].inputs())
+    spec, inputs = CASES[case], double(CASES[case].inputs())
     close = FLOAT64 if case in WHOLLY_DOUBLE else FLOAT32_STEPS
-    expected = given.call(theirs.double(), inputs)
-    made = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=given.overrides)
-    assert made.loads
-    assert made.missing == []
-    loaded = load(made.folder)
+    expected = spec.call(theirs.double(), inputs)
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=spec.overrides)
+    assert imported.loads
+    assert imported.missing == []
+    loaded = load(imported.folder)
     assert_close(loaded.model.double()(Inputs(**inputs)), expected, **close)
     # Other weights than those that were imported, as after training.
     stir(loaded.model.float())
@@ -63,9 +63,9 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     again, report = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    assert_close(given.call(again.double().eval(), inputs), ours, **close)
+    assert_close(spec.call(again.double().eval(), inputs), ours, **close)
     with pytest.raises(AssertionError):  # the comparison depends on the weights
-        assert_close(given.call(again, inputs), expected, **close)
+        assert_close(spec.call(again, inputs), expected, **close)
 
 
 def test_every_converter_of_transformers_is_compared() -> None:
@@ -82,10 +82,10 @@ def test_a_folder_with_a_tokenizer_is_a_run_at_once(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(["[MASK]"])
     tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
-    made = import_weights(tmp_path / "theirs", tmp_path / "ours")
-    assert made.loads
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours")
+    assert imported.loads
     shutil.rmtree(tmp_path / "theirs")
-    loaded = load(made.folder)
+    loaded = load(imported.folder)
     assert loaded.tokenizer.encode("def") == [3, 2]
     assert loaded.config["tokenizer"]["mask_id"] == 4
     assert loaded.config["tokenizer"]["vocab_size"] == 256

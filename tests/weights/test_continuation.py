@@ -42,14 +42,14 @@ def further(parent: RunFolder) -> RunFolder:
     return trained(parent, *LONGER)
 
 
-def made(parent: RunFolder, *overrides: str) -> RunFolder:
+def run_folder(parent: RunFolder, *overrides: str) -> RunFolder:
     """The folder of the longer run, locked, as the command makes it."""
     plain, choices, _ = longer(str(parent.path), overrides)
     return create_run(plain, command=["test"], choices=choices)
 
 
 def trained(parent: RunFolder, *overrides: str) -> RunFolder:
-    with made(parent, *overrides) as longer_run:
+    with run_folder(parent, *overrides) as longer_run:
         assert train(longer_run, resume=longer_run.resumes) == 0
     return longer_run
 
@@ -80,7 +80,7 @@ def test_its_parent_is_recorded(parent: RunFolder, further: RunFolder) -> None:
 def test_a_kill_changes_nothing_of_it(parent: RunFolder, further: RunFolder, tmp_path: Path) -> None:
     """Killed before its first step, and in between."""
     own = run(tmp_path, *CONSTANT)
-    with made(own, *LONGER):
+    with run_folder(own, *LONGER):
         pass  # no checkpoint yet
 
     def work() -> int:
@@ -92,7 +92,7 @@ def test_a_kill_changes_nothing_of_it(parent: RunFolder, further: RunFolder, tmp
                 os.kill(os.getpid(), signal.SIGKILL)
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-        with made(own, *LONGER) as again:
+        with run_folder(own, *LONGER) as again:
             return train(again, resume=again.resumes)
 
     assert forked(work) == -signal.SIGKILL
@@ -140,7 +140,7 @@ def test_without_another_budget_and_before_the_end_it_is_a_resume(parent: RunFol
 
 def test_a_parent_that_stopped_early_or_has_changed_is_refused(tmp_path: Path) -> None:
     own = run(tmp_path, *CONSTANT)
-    with made(own, *LONGER) as longer_run:
+    with run_folder(own, *LONGER) as longer_run:
         summary = own.summary()
         (own.checkpoints / "last.ckpt").unlink()
         (own.checkpoints / "best.ckpt").rename(own.checkpoints / "last.ckpt")
@@ -158,13 +158,13 @@ def test_only_the_command_names_a_parent(parent: RunFolder) -> None:
 
 def test_a_name_means_the_last_run_that_is_shorter_than_the_budget(tmp_path: Path) -> None:
     """Of 10 and 20 epochs of one name, 30 go on from the 20, and 12 with another schedule from the 10."""
-    made: list[RunFolder] = []
+    run_folders: list[RunFolder] = []
     for epochs in (10, 20):
-        init = {"parent": str(made[-1].path), "parent_sha256": "x"} if made else {}
+        init = {"parent": str(run_folders[-1].path), "parent_sha256": "x"} if run_folders else {}
         config = {"seed": 0, "name": "stable", "outputs": str(tmp_path), "init": init}
         with create_run(config | {"trainer": {"max_epochs": epochs}}) as one:
-            made.append(one)
-    ten, twenty = made
+            run_folders.append(one)
+    ten, twenty = run_folders
     for epochs, expected in ((30, twenty), (20, twenty), (12, ten)):
         assert continuation._parent("stable", {"trainer.max_epochs": epochs}, str(tmp_path)).path == expected.path
     assert continuation._parent(twenty.name, {"trainer.max_epochs": 12}, str(tmp_path)).path == twenty.path

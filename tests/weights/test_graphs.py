@@ -71,8 +71,8 @@ def test_the_one_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     class Wrong(onnx.ReferenceEvaluator):
         """Adds one to every prediction; it also runs the functions of a program."""
 
-        def run(self, names: Any, given: dict[str, Any], *rest: Any, **options: Any) -> Any:
-            return [each + ("inputs" in given) for each in super().run(names, given, *rest, **options)]
+        def run(self, names: Any, feeds: dict[str, Any], *rest: Any, **options: Any) -> Any:
+            return [each + ("inputs" in feeds) for each in super().run(names, feeds, *rest, **options)]
 
     monkeypatch.setattr(onnx, "ReferenceEvaluator", Wrong)
     with pytest.raises(UserError, match="differs from the model"):

@@ -41,16 +41,16 @@ def refused(*overrides: str, base: tuple[str, ...] = SHORTEST) -> str:
 
 
 def sound(*overrides: str) -> dict:
-    made = composed(*overrides)
-    assert not check(made), [str(issue) for issue in check(made)]
-    return made.config
+    result = composed(*overrides)
+    assert not check(result), [str(issue) for issue in check(result)]
+    return result.config
 
 
 def test_a_config_whose_weights_are_drawn_has_no_such_node() -> None:
-    made = composed()
-    assert "init" not in made.config
-    assert "init" not in made.choices
-    assert identity(made.config) == identity(sound("init.strict=true", "init.which=best", "init=default"))
+    result = composed()
+    assert "init" not in result.config
+    assert "init" not in result.choices
+    assert identity(result.config) == identity(sound("init.strict=true", "init.which=best", "init=default"))
 
 
 def test_the_content_is_part_of_the_identity_and_the_path_is_not(weights: Path, tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def test_a_model_of_transformers_predicts_what_it_predicted(by_name: bool, cache
     theirs = gpt2(folder)
     name = "hf:someone/tiny" if by_name else f"hf:{folder}"
     sizes = read_source(folder).foreign.overrides
-    given = ["preset=gpt2", *sizes, *CASES["gpt2"].overrides, f"init.from={name}"]
+    overrides = ["preset=gpt2", *sizes, *CASES["gpt2"].overrides, f"init.from={name}"]
     inputs = CASES["gpt2"].inputs()
-    ours = started(*given)  # its head is the table of tokens
+    ours = started(*overrides)  # its head is the table of tokens
     assert_close(ours.double()(Inputs(**inputs)), CASES["gpt2"].call(theirs.double(), inputs), **FLOAT64)
-    composed = compose(["logger=none", *given])
+    composed = compose(["logger=none", *overrides])
     assert composed.config["init"]["from"] == name
     # The same weights, imported first, are the same source.
-    made = import_weights(folder, tmp_path / "ours")
-    assert composed.config["init"]["sha256"] == outline(find_source(str(made.folder / "model.safetensors"))).sha256
+    imported = import_weights(folder, tmp_path / "ours")
+    assert composed.config["init"]["sha256"] == outline(find_source(str(imported.folder / "model.safetensors"))).sha256
 
 
 @torch.no_grad()

@@ -89,8 +89,8 @@ def test_a_tied_head_stays_shared_and_frozen(tmp_path: Path) -> None:
     base = (*TEXT, "tokenizer=byte", "head.tied=true")
     drawn = Components(compose([*base]).config).model(0)
     save_file({name: value.clone() for name, value in drawn.state_dict().items()}, tmp_path / "w.safetensors")
-    given = [*base, f"init.from={tmp_path / 'w.safetensors'}", "init.lora.rank=2"]
-    composed = compose(given)
+    overrides = [*base, f"init.from={tmp_path / 'w.safetensors'}", "init.lora.rank=2"]
+    composed = compose(overrides)
     assert not check(composed)
     components = Components(composed.config)
     model, init = components.model(1), components.node("init")
@@ -106,5 +106,5 @@ def test_a_tied_head_stays_shared_and_frozen(tmp_path: Path) -> None:
     drawn.load_state_dict(merged_state_dict(model))
     assert drawn.head.proj.weight is drawn.embedder.table
     torch.testing.assert_close(drawn.eval()(token_ids(2, 6)), model.eval()(token_ids(2, 6)))
-    (issue,) = check(compose([*given, "init.lora.layers=[blocks,head]"]))
+    (issue,) = check(compose([*overrides, "init.lora.layers=[blocks,head]"]))
     assert issue.key == "init.lora.layers"

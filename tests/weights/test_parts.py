@@ -59,32 +59,32 @@ PAIRS = {
 }
 
 
-def compared(name: str, theirs: Path, made: Imported) -> None:
+def compared(name: str, theirs: Path, imported: Imported) -> None:
     """The blocks came over, the rest is named as missing, and there is no run."""
-    assert not made.loads
-    ours, given = load_file(made.folder / "model.safetensors"), load_file(theirs)
+    assert not imported.loads
+    ours, theirs_weights = load_file(imported.folder / "model.safetensors"), load_file(theirs)
     source, target = PAIRS[name]
-    assert torch.equal(ours[target], given[source])
-    assert made.missing
-    assert not any("blocks" in weight for weight in made.missing)
-    facts = json.loads((made.folder / "import.json").read_text())
-    assert facts["missing"] == made.missing
+    assert torch.equal(ours[target], theirs_weights[source])
+    assert imported.missing
+    assert not any("blocks" in weight for weight in imported.missing)
+    facts = json.loads((imported.folder / "import.json").read_text())
+    assert facts["missing"] == imported.missing
     # The names lead back to theirs, each of which was read.
-    rules = made.source.foreign.rules
+    rules = imported.source.foreign.rules
     back = convert_back(rules, ours)
     assert set(back) == {name for rule in rules for name in rule.theirs}
     for weight, value in back.items():
-        whole = made.source.weights[weight]
+        whole = imported.source.weights[weight]
         assert torch.equal(value, whole[: len(value)]), weight  # ViLT's third type is that of a second image
     with pytest.raises(UserError, match="has no effect"):
-        import_weights(theirs.parent, made.folder.with_name("other"), preset=name, overrides=["data=digits"])
+        import_weights(theirs.parent, imported.folder.with_name("other"), preset=name, overrides=["data=digits"])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_of_transformers(name: str, tmp_path: Path) -> None:
     MODELS[name]().save_pretrained(tmp_path / "theirs")
-    made = import_weights(tmp_path / "theirs", tmp_path / "ours", preset=name)
-    compared(name, tmp_path / "theirs" / "model.safetensors", made)
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours", preset=name)
+    compared(name, tmp_path / "theirs" / "model.safetensors", imported)
 
 
 def test_parts_of_poolformer(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 def rows() -> dict[str, list[str]]:
     """The cells of a table's row, by preset."""
-    found: dict[str, list[str]] = {}
+    presets: dict[str, list[str]] = {}
     for line in (ROOT / "docs" / "exchange.md").read_text().splitlines():
         if not line.startswith("| `"):
             continue
@@ -22,9 +22,9 @@ def rows() -> dict[str, list[str]]:
         if not set(names) <= set(catalog.choices("preset")):
             continue  # of another table
         for name in names:
-            assert name not in found, f"{name} is listed twice"
-            found[name] = others
-    return found
+            assert name not in presets, f"{name} is listed twice"
+            presets[name] = others
+    return presets
 
 
 def test_every_preset_is_listed_once() -> None:

@@ -144,9 +144,9 @@ def test_names_of_the_model_inside(models: dict[str, Path], tmp_path: Path) -> N
     path = folder / "model.safetensors"
     weights = {name.removeprefix("transformer."): value for name, value in load_file(path).items()}
     save_file(weights | {"h.0.attn.bias": torch.zeros(1, 1, 6, 6)}, path)
-    made = import_weights(folder, tmp_path / "ours", overrides=CODE)
-    assert made.loads
-    assert made.unread == ["transformer.h.0.attn.bias"]
+    imported = import_weights(folder, tmp_path / "ours", overrides=CODE)
+    assert imported.loads
+    assert imported.unread == ["transformer.h.0.attn.bias"]
 
 
 def test_other_mistakes(models: dict[str, Path], tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     if channels == 3:
         write_images(tmp_path / "photos", {"train": 2})
         data = ["data=image_folder", f"data.root={tmp_path / 'photos'}", f"data.size={side}"]
-    made = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=data)
-    loaded = load(made.folder)
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=data)
+    loaded = load(imported.folder)
     # The weights are float32: an import adds the class token's position to the token itself in that type.
     assert_close(loaded.model.double()(pictures), expected, **FLOAT32_STEPS)
     move(loaded.model.float())
@@ -108,9 +108,9 @@ def test_features_without_a_counterpart(arguments: dict[str, Any], reason: str, 
 def test_a_file_and_a_name(tmp_path: Path) -> None:
     model = timm.create_model("vit_tiny_patch16_224", num_classes=1000)
     save_file(model.state_dict(), tmp_path / "vit.safetensors")
-    made = import_weights(tmp_path / "vit.safetensors", tmp_path / "ours", timm="vit_tiny_patch16_224")
-    assert not made.loads  # no data has these classes
-    assert made.source.converter.preset == "vit"
+    imported = import_weights(tmp_path / "vit.safetensors", tmp_path / "ours", timm="vit_tiny_patch16_224")
+    assert not imported.loads  # no data has these classes
+    assert imported.source.converter.preset == "vit"
     with pytest.raises(UserError, match="timm=NAME"):
         import_weights(tmp_path / "vit.safetensors", tmp_path / "other")
     with pytest.raises(UserError, match="did you mean"):

@@ -19,12 +19,12 @@ SIZES = (7, 5, 1)
 
 def graph(nodes: int, seed: int = 0) -> networkx.Graph:
     """A random graph with a node apart, several shortest paths between nodes, and edges of types 1 to 3."""
-    found = networkx.gnp_random_graph(nodes, 0.5, seed=seed)
-    found.remove_edges_from(list(found.edges(nodes - 1)))
+    random_graph = networkx.gnp_random_graph(nodes, 0.5, seed=seed)
+    random_graph.remove_edges_from(list(random_graph.edges(nodes - 1)))
     draws = np.random.default_rng(seed)
-    for edge in found.edges:
-        found.edges[edge]["type"] = int(draws.integers(1, 4))
-    return found
+    for edge in random_graph.edges:
+        random_graph.edges[edge]["type"] = int(draws.integers(1, 4))
+    return random_graph
 
 
 def facts_of(graphs: list[networkx.Graph]) -> Tensor:

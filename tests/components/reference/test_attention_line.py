@@ -128,8 +128,8 @@ def test_an_output_width_changes_counts_and_initial_weights() -> None:
     assert mixer.proj_out.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.1)
     fused = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": True}}}
     apart = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": False}}}
-    rows = token_ids(2, 6)
-    assert_close(tiny(block="parallel", **fused)(rows), tiny(block="parallel", **apart)(rows))
+    ids = token_ids(2, 6)
+    assert_close(tiny(block="parallel", **fused)(ids), tiny(block="parallel", **apart)(ids))
 
 
 @CAUSAL

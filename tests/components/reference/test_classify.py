@@ -29,19 +29,19 @@ def samples(classes: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("classes", [2, 5])
 def test_macro_f1_and_auroc_are_those_of_scikit_learn(classes: int) -> None:
     logits, target = samples(classes)
-    found = metrics(classes)
-    assert ("auroc" in found) == (classes == 2)
-    for rows in (slice(0, 60), slice(60, 200)):  # uneven batches
-        for metric in found.values():
-            metric.update(logits[rows], target[rows])
+    values = metrics(classes)
+    assert ("auroc" in values) == (classes == 2)
+    for part in (slice(0, 60), slice(60, 200)):  # uneven batches
+        for metric in values.values():
+            metric.update(logits[part], target[part])
     counted = target != Batch.ignore
     true, guess = target[counted].numpy(), logits[counted].argmax(1).numpy()
-    assert float(found["macro_f1"].compute()) == pytest.approx(f1_score(true, guess, average="macro"))
-    assert float(found["accuracy"].compute()) == pytest.approx((true == guess).mean())
+    assert float(values["macro_f1"].compute()) == pytest.approx(f1_score(true, guess, average="macro"))
+    assert float(values["accuracy"].compute()) == pytest.approx((true == guess).mean())
     assert f1_score(true, guess, average="macro") != pytest.approx(f1_score(true, guess, average="micro"))
     if classes == 2:
         scores = (logits[:, 1] - logits[:, 0])[counted].numpy()
-        assert float(found["auroc"].compute()) == pytest.approx(roc_auc_score(true, scores))
+        assert float(values["auroc"].compute()) == pytest.approx(roc_auc_score(true, scores))
 
 
 def test_confident_scores_keep_their_order() -> None:

@@ -130,20 +130,20 @@ def test_random_walks_are_powers_of_the_transition_matrix() -> None:
     degrees = adjacency.sum(1, keepdims=True)
     walk = np.divide(adjacency, degrees, out=np.zeros_like(adjacency), where=degrees > 0)
     wanted = np.stack([np.diag(np.linalg.matrix_power(walk, step)) for step in range(1, 9)], 1)
-    found = return_probabilities(facts_of([each])[..., 0] == 1, 8)[0]
-    assert_close(found.double(), torch.from_numpy(wanted), rtol=1e-5, atol=1e-6)
+    actual = return_probabilities(facts_of([each])[..., 0] == 1, 8)[0]
+    assert_close(actual.double(), torch.from_numpy(wanted), rtol=1e-5, atol=1e-6)
 
 
 def convolved(kind: str, mixer: Any, x: Tensor, each: networkx.Graph) -> Tensor:
     """The published formula of a convolution, node by node: x (N, D) -> (N, D)."""
-    rows = []
+    vectors = []
     near = {i: [*each[i], i] for i in each}
     for i in each:
         if kind == "gin":
             total = (1 + mixer.eps) * x[i] + sum((x[j] for j in each[i]), torch.zeros_like(x[i]))
-            rows.append(mixer.proj_out(F.relu(mixer.hidden(total))))
+            vectors.append(mixer.proj_out(F.relu(mixer.hidden(total))))
         elif kind == "gcn":
-            rows.append(mixer.proj_out(sum(x[j] / math.sqrt(len(near[i]) * len(near[j])) for j in near[i])))
+            vectors.append(mixer.proj_out(sum(x[j] / math.sqrt(len(near[i]) * len(near[j])) for j in near[i])))
         else:
             h = [(mixer.proj_out.weight @ x[j]).view(mixer.heads, -1) for j in each]
             parts = []
@@ -151,8 +151,8 @@ def convolved(kind: str, mixer: Any, x: Tensor, each: networkx.Graph) -> Tensor:
                 scores = [mixer.receives[head] @ h[i][head] + mixer.sends[head] @ h[j][head] for j in near[i]]
                 weights = F.leaky_relu(torch.stack(scores), 0.2).softmax(0)
                 parts.append(sum(w * h[j][head] for w, j in zip(weights, near[i], strict=True)))
-            rows.append(torch.cat(parts) + mixer.proj_out.bias)
-    return torch.stack(rows)
+            vectors.append(torch.cat(parts) + mixer.proj_out.bias)
+    return torch.stack(vectors)
 
 
 @pytest.mark.parametrize("kind", ["gin", "gcn", "gat"])

@@ -40,8 +40,8 @@ def reference(prediction: Tensor, values: int, kind: str) -> dist.MixtureSameFam
 
 def objective(kind: str = "logistic", dequantise: str = "uniform") -> tuple[PatchDensity, PatchValues, int]:
     """An objective that knows patches of 2 x 2 pixels of 5 levels, their tokenizer, and V."""
-    made, tokenizer = PatchDensity(density=kind, dequantise=dequantise), PatchValues(size=2)  # type: ignore[arg-type]
-    return made, tokenizer, made.outputs(SPEC, made.tokens(tokenizer.spec(SPEC)))
+    task, tokenizer = PatchDensity(density=kind, dequantise=dequantise), PatchValues(size=2)  # type: ignore[arg-type]
+    return task, tokenizer, task.outputs(SPEC, task.tokens(tokenizer.spec(SPEC)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,11 +81,11 @@ def test_masses_far_from_every_mean_are_finite_and_have_gradients(kind: str, log
 
 @pytest.mark.parametrize("dequantise", ["uniform", "none"])
 def test_the_loss_is_the_mean_over_the_values_that_count(dequantise: str) -> None:
-    made, tokenizer, values = objective(dequantise=dequantise)
+    task, tokenizer, values = objective(dequantise=dequantise)
     images = torch.randint(5, (3, 1, 4, 6), dtype=torch.uint8)
     start = tokenizer.start(torch.zeros(3, dtype=torch.int64))[:, None]
     sequence = torch.cat([start, tokenizer.encode(images)], 1)
-    batch = made.ready(Batch(sequence, sample=torch.tensor([4, 9, -1])), key=3)
+    batch = task.ready(Batch(sequence, sample=torch.tensor([4, 9, -1])), key=3)
     assert isinstance(batch.target, Tensor)
     assert_close(batch.target[:2].floor().long(), sequence[:2, 1:])
     assert batch.target[2].isnan().all()
@@ -100,12 +100,12 @@ def test_the_loss_is_the_mean_over_the_values_that_count(dequantise: str) -> Non
         cdf = [mixture.component_distribution.base_dist.cdf(edges[level + k][..., None, :]) for k in (0, 1)]
         each = (cdf[1] - cdf[0]).prod(-1)  # (B, N, K)
         nats = -(mixture.mixture_distribution.probs * each).sum(-1).log()
-    assert_close(made.loss(prediction, batch.target), nats.mean() / values, rtol=1e-4, atol=1e-5)
-    metrics = made.metrics()
+    assert_close(task.loss(prediction, batch.target), nats.mean() / values, rtol=1e-4, atol=1e-5)
+    metrics = task.metrics()
     for metric in metrics.values():
         metric.update(prediction, batch.target)
     assert_close(metrics["bits_per_dim"].compute(), nats.mean() / values / math.log(2), rtol=1e-4, atol=1e-5)
-    assert made.count(batch) == 2 * 6 * values
+    assert task.count(batch) == 2 * 6 * values
 
 
 def test_a_level_without_its_size_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_patches_follow_their_order_and_give_the_image_back(order: str) -> None:
 )
 def test_what_does_not_fit_is_refused_with_the_reason(overrides: str, problem: str) -> None:
     base = "data=digits tokenizer=patch_values model=decoder head=mixture objective=patch_density"
-    changed = [word.split("=")[0] for word in overrides.split()]
-    kept = [word for word in base.split() if word.split("=")[0] not in changed]
+    changed = [override.split("=")[0] for override in overrides.split()]
+    kept = [override for override in base.split() if override.split("=")[0] not in changed]
     issues = check(compose([*kept, "logger=none", *overrides.split()]))
     assert any(problem in str(issue) for issue in issues), [str(issue) for issue in issues]

@@ -178,10 +178,10 @@ def test_bert_classifies(data: str, tmp_path: Path) -> None:
     copied = renamed(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
     concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     embeddings = theirs.bert.embeddings
-    words = embeddings.word_embeddings.weight + embeddings.token_type_embeddings.weight[0]
+    embedding = embeddings.word_embeddings.weight + embeddings.token_type_embeddings.weight[0]
     positions = embeddings.position_embeddings.weight
-    copied |= {"embedder.symbols.weight": words[:-1], "position.table": positions[1:]}
-    model.load_state_dict(copied | {"prefix.class_token": words[-1:] + positions[:1]})
+    copied |= {"embedder.symbols.weight": embedding[:-1], "position.table": positions[1:]}
+    model.load_state_dict(copied | {"prefix.class_token": embedding[-1:] + positions[:1]})
     inputs = token_ids(model)
     classed = torch.cat([torch.full((len(inputs), 1), vocabulary), inputs], 1)
     expected = theirs(classed).logits

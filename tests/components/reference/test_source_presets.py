@@ -168,9 +168,9 @@ VILT_LAYER = {
 def test_vilt() -> None:
     """Its words are normalised before the blocks: here by a table of normal vectors, without text positions."""
     model = preset("preset=vilt", "data=canvas_questions", "source_tokenizer.size=8", "tokenizer.max_words=30")
-    words = model.embedder.symbols.weight.shape[0]
+    vocabulary = model.embedder.symbols.weight.shape[0]
     config = ViltConfig(
-        vocab_size=words,
+        vocab_size=vocabulary,
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -210,7 +210,7 @@ def test_vilt() -> None:
     state = model.state_dict()
     head = {name: value for name, value in state.items() if name.startswith("head.")}
     model.load_state_dict({name: value.reshape(state[name].shape) for name, value in (copied | head).items()})
-    inputs = drawn(words, 2, 5)
+    inputs = drawn(vocabulary, 2, 5)
     first = torch.full((2, 1), 3)
     called = {"input_ids": torch.cat([first, inputs], 1), "pixel_values": canvas()}
     expected = theirs(

@@ -39,9 +39,9 @@ KINDS = {
 }
 
 
-def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
-    base = () if words[:1] in (TEXT[:1], LINE[:1]) else (*TINY, "model.depth=2", "token_mixer.dropout=0")
-    composed = compose([*base, *words, f"outputs={tmp_path}"])
+def model_and_batch(tmp_path: Path, *arguments: str) -> tuple[torch.nn.Module, Any]:
+    base = () if arguments[:1] in (TEXT[:1], LINE[:1]) else (*TINY, "model.depth=2", "token_mixer.dropout=0")
+    composed = compose([*base, *arguments, f"outputs={tmp_path}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
     plan = build.Components(composed.config)
@@ -54,18 +54,18 @@ def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
 def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str) -> None:
     model, batch = model_and_batch(tmp_path, *KINDS[kind])
     model.eval()
-    given: dict[str, Tensor] = {}
+    captured: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         if isinstance(module, TokenMixer):
             inner = module._attend
 
             def kept(*arguments: Any, inner: Any = inner, path: str = path) -> Tensor:
-                given[path] = inner(*arguments)
-                return given[path]
+                captured[path] = inner(*arguments)
+                return captured[path]
 
             module._attend = kept
     seen = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
-    assert [one.layer for one in seen] == ["blocks.0.token_mixer", "blocks.1.token_mixer"] == list(given)
+    assert [one.layer for one in seen] == ["blocks.0.token_mixer", "blocks.1.token_mixer"] == list(captured)
     for one in seen:
         weights = one.weights()  # (B, H, N, M)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
@@ -74,8 +74,8 @@ def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str)
         else:
             assert weights.triu(1).sum() > 0
         v = one.v.repeat_interleave(one.q.shape[1] // one.v.shape[1], dim=1)  # (B, H, M, K)
-        made = (weights @ v).transpose(1, 2).flatten(2)  # (B, N, H K)
-        torch.testing.assert_close(made, given[one.layer], rtol=1e-4, atol=1e-5)
+        attended = (weights @ v).transpose(1, 2).flatten(2)  # (B, N, H K)
+        torch.testing.assert_close(attended, captured[one.layer], rtol=1e-4, atol=1e-5)
         again = attend(one.q, one.k, one.v, one.seq, one.k_seq, one.visibility, scale=one.scale)
         torch.testing.assert_close(weights @ v, again, rtol=1e-4, atol=1e-5)
 
@@ -102,12 +102,12 @@ def test_maps_of_every_kind_of_attention(tmp_path: Path, kind: str) -> None:
     outputs: list[Tensor] = []
     for module in model.modules():
         if isinstance(module, TokenMixer):
-            module.proj_out.register_forward_pre_hook(lambda _module, given: outputs.append(given[0]))
+            module.proj_out.register_forward_pre_hook(lambda _module, args: outputs.append(args[0]))
     seen = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
     assert len(seen) == len(outputs) == 2
-    for one, given in zip(seen, outputs, strict=True):
+    for one, args in zip(seen, outputs, strict=True):
         weights = one.weights()  # (B, H, N, M)
-        torch.testing.assert_close((weights @ one.v).transpose(1, 2).flatten(2), given, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close((weights @ one.v).transpose(1, 2).flatten(2), args, rtol=1e-4, atol=1e-5)
         sums, (n, m) = weights.sum(-1), weights.shape[-2:]
         first = 1 if kind == "strict, causal" else 0
         torch.testing.assert_close(sums[..., first:], torch.ones_like(sums[..., first:]))
@@ -166,32 +166,32 @@ WATCHED = ("callbacks=attention_maps", "callbacks.progress.bar=false", "model.de
 
 
 def test_a_run_keeps_its_maps_at_the_end(tmp_path: Path) -> None:
-    made = run(tmp_path, *WATCHED)
-    kept = read_json(made.path / FILE)
+    run_folder = run(tmp_path, *WATCHED)
+    kept = read_json(run_folder.path / FILE)
     assert (kept["tokens"], kept["prefix"], kept["grid"]) == (4, 0, [2, 2])
     assert [(one["step"], one["layer"], one["head"]) for one in kept["maps"]] == [(30, 0, None), (30, 1, None)]
     for one in kept["maps"]:
         table = torch.tensor(one["map"])
         assert table.shape == (4, 4)
         torch.testing.assert_close(table.sum(-1), torch.ones(4), rtol=0, atol=2e-3)
-    assert (made.path / FILE).stat().st_size < 20_000
+    assert (run_folder.path / FILE).stat().st_size < 20_000
     # It only watches: the run is the one that is made without it, bit by bit.
     plain = run(tmp_path / "plain", "model.depth=2", "callbacks=default", "callbacks.progress.bar=false")
-    assert plain.identity == made.identity
-    assert_same_bits(made, plain)
+    assert plain.identity == run_folder.identity
+    assert_same_bits(run_folder, plain)
 
 
 def test_chosen_layers_heads_and_evaluations_and_a_resume(tmp_path: Path) -> None:
-    words = (
+    overrides = (
         *WATCHED,
         "callbacks.attention_maps.layers=[1]",
         "callbacks.attention_maps.heads=each",
         "callbacks.attention_maps.side=3",
         "callbacks.attention_maps.every_evaluation=true",
     )
-    assert killed_at(20, tmp_path, *words) == -9
-    made = run(tmp_path, *words)
-    kept = read_json(made.path / FILE)["maps"]
+    assert killed_at(20, tmp_path, *overrides) == -9
+    run_folder = run(tmp_path, *overrides)
+    kept = read_json(run_folder.path / FILE)["maps"]
     assert [(one["step"], one["layer"], one["head"]) for one in kept] == [
         (step, 1, head) for step in (8, 16, 24, 30) for head in (0, 1)
     ]
@@ -199,10 +199,10 @@ def test_chosen_layers_heads_and_evaluations_and_a_resume(tmp_path: Path) -> Non
 
 
 def test_a_sample_that_is_not_there_is_said_before_the_first_step(tmp_path: Path) -> None:
-    word = "callbacks.attention_maps.sample=99999"
-    with folder(tmp_path, *WATCHED, word) as made, pytest.raises(UserError, match="validation has"):
-        train(made)
-    assert made.status.state == "queued"
+    override = "callbacks.attention_maps.sample=99999"
+    with folder(tmp_path, *WATCHED, override) as run_folder, pytest.raises(UserError, match="validation has"):
+        train(run_folder)
+    assert run_folder.status.state == "queued"
 
 
 def test_a_layer_that_is_not_there_is_refused_by_the_check() -> None:
@@ -212,18 +212,18 @@ def test_a_layer_that_is_not_there_is_refused_by_the_check() -> None:
 
 def test_it_is_off_by_default_and_a_mixer_without_attention_has_no_map(tmp_path: Path) -> None:
     assert "attention_maps" not in config(tmp_path, "callbacks=default")[0]["callbacks"]
-    words = [word for word in (*TINY, *WATCHED) if not word.startswith("token_mixer")]
-    composed = compose([*words, "token_mixer=pool", f"outputs={tmp_path}"])
-    with create_run(composed.config, choices=composed.choices) as made:
-        assert train(made) == 0
-    assert read_json(made.path / FILE)["maps"] == []
+    overrides = [override for override in (*TINY, *WATCHED) if not override.startswith("token_mixer")]
+    composed = compose([*overrides, "token_mixer=pool", f"outputs={tmp_path}"])
+    with create_run(composed.config, choices=composed.choices) as run_folder:
+        assert train(run_folder) == 0
+    assert read_json(run_folder.path / FILE)["maps"] == []
 
 
 def test_a_comparison_shows_the_first_run_of_each_arm(tmp_path: Path) -> None:
-    made = run(tmp_path, *WATCHED)
-    records = [read_run(made.path, arm="pre", seed=0), read_run(tmp_path / "nothing" / "s1", arm="post", seed=1)]
-    found = reported(records)
-    assert [(one["arm"], one["seed"], one["layer"]) for one in found] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
-    assert len(found[0]["map"]) == 4
-    write_json(made.path / FILE, {"maps": [{"step": 1}]})
+    run_folder = run(tmp_path, *WATCHED)
+    records = [read_run(run_folder.path, arm="pre", seed=0), read_run(tmp_path / "nothing" / "s1", arm="post", seed=1)]
+    result = reported(records)
+    assert [(one["arm"], one["seed"], one["layer"]) for one in result] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
+    assert len(result[0]["map"]) == 4
+    write_json(run_folder.path / FILE, {"maps": [{"step": 1}]})
     assert reported(records) == []

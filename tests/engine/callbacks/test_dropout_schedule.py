@@ -69,22 +69,22 @@ def test_a_killed_run_resumes_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_nothing_to_change_is_refused() -> None:
-    no_dropout = tuple(word for word in TINY if "dropout" not in word)
-    told = r"every dropout rate of the model is 0; set one, such as model.dropout=0.1"
-    with pytest.raises(UserError, match=told):
+    no_dropout = tuple(override for override in TINY if "dropout" not in override)
+    message = r"every dropout rate of the model is 0; set one, such as model.dropout=0.1"
+    with pytest.raises(UserError, match=message):
         DropoutSchedule().on_run_start(state_of(nn.Dropout(0.0), 0))
     [issue] = check(compose([*no_dropout, "callbacks=dropout_schedule"]))
     assert issue.key == "callbacks.dropout_schedule"
-    assert re.search(told, str(issue))
+    assert re.search(message, str(issue))
     assert check(compose([*no_dropout, "callbacks=dropout_schedule", "block.drop_path=0.1"])) == []
 
 
 def test_what_would_compile_at_each_step_is_refused() -> None:
-    told = r"shape=linear with trainer.compile=true"
-    with pytest.raises(UserError, match=told):
+    message = r"shape=linear with trainer.compile=true"
+    with pytest.raises(UserError, match=message):
         DropoutSchedule().on_run_start(state_of(nn.Dropout(0.1), 0, compiled=True))
     [issue] = check(compose([*TINY, "callbacks=dropout_schedule", "model.dropout=0.1", "trainer.compile=true"]))
-    assert re.search(told, str(issue))
+    assert re.search(message, str(issue))
     with pytest.raises(ValueError, match=r"begin=5 comes after until=3"):
         DropoutSchedule(begin=5, until=3)
 

@@ -17,31 +17,39 @@ from tests.fork import forked
 
 
 def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
-    made = run(tmp_path, *words)
-    summary = json.loads((made.path / "summary.json").read_text())
+    overrides = (
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.patience=2",
+        "callbacks.early_stopping.min_delta=9",
+    )
+    run_folder = run(tmp_path, *overrides)
+    summary = json.loads((run_folder.path / "summary.json").read_text())
     assert summary["steps"] == 24
     assert summary["stopped"] == "val/accuracy did not improve in 2 evaluations"
 
 
-@pytest.mark.parametrize("words", [{"monitor": "val/loss"}, {"mode": "min"}, {"monitor": "a", "mode": "low"}])
-def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"monitor": "val/loss"}, {"mode": "min"}, {"monitor": "a", "mode": "low"}])
+def test_early_stopping_wants_metric_and_mode_together(options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"early_stopping\.mo"):
-        EarlyStopping(**words)
+        EarlyStopping(**options)
 
 
 def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from blockyard.engine import summary as module
 
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+    overrides = (
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.patience=2",
+        "callbacks.early_stopping.min_delta=9",
+    )
 
     def struck() -> int:
         module.summarize = lambda job: os.kill(os.getpid(), signal.SIGKILL)
-        return train(folder(tmp_path, *words))
+        return train(folder(tmp_path, *overrides))
 
     assert forked(struck) == -signal.SIGKILL
-    made = run(tmp_path, *words)
-    summary = json.loads((made.path / "summary.json").read_text())
+    run_folder = run(tmp_path, *overrides)
+    summary = json.loads((run_folder.path / "summary.json").read_text())
     assert summary["steps"] == 24
     assert "did not improve" in summary["stopped"]
 
@@ -49,7 +57,11 @@ def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkey
 def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
     from blockyard.engine import evaluator
 
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+    overrides = (
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.patience=2",
+        "callbacks.early_stopping.min_delta=9",
+    )
 
     def struck() -> int:
         evaluate, calls = evaluator.evaluate, []
@@ -61,7 +73,7 @@ def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
             return evaluate(*arguments, **settings)
 
         evaluator.evaluate = at_the_third
-        return train(folder(tmp_path, *words))
+        return train(folder(tmp_path, *overrides))
 
     assert forked(struck) == 143
-    assert json.loads((run(tmp_path, *words).path / "summary.json").read_text())["steps"] == 24
+    assert json.loads((run(tmp_path, *overrides).path / "summary.json").read_text())["steps"] == 24

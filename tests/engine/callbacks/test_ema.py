@@ -56,11 +56,11 @@ def test_the_average_is_its_formula(warmup: bool) -> None:
         decay = min(0.9, (1 + step) / (10 + step)) if warmup else 0.9
         for name, tensor in model.state_dict().items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor
-    found = ema.state_dict()["average"]
-    assert found.keys() == model.state_dict().keys()
-    for name, tensor in found.items():
+    result = ema.state_dict()["average"]
+    assert result.keys() == model.state_dict().keys()
+    for name, tensor in result.items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-4, atol=1e-4)
-    assert torch.equal(found["head.weight"], found["table.weight"])
+    assert torch.equal(result["head.weight"], result["table.weight"])
     raw = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with ema.in_place():
         for name, tensor in model.state_dict().items():
@@ -69,55 +69,55 @@ def test_the_average_is_its_formula(warmup: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("ema"), *OPTIONS)
 
 
-def test_training_is_that_without_an_average(made: RunFolder, tmp_path: Path) -> None:
+def test_training_is_that_without_an_average(run_folder: RunFolder, tmp_path: Path) -> None:
     plain = run(tmp_path)
-    ours, theirs = (read(each.checkpoints / "last.ckpt")["state_dict"] for each in (made, plain))
+    ours, theirs = (read(each.checkpoints / "last.ckpt")["state_dict"] for each in (run_folder, plain))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert [{k: v for k, v in row.items() if "@" not in k} for row in rows(made)] == rows(plain)
-    assert made.identity != plain.identity
+    assert [{k: v for k, v in row.items() if "@" not in k} for row in rows(run_folder)] == rows(plain)
+    assert run_folder.identity != plain.identity
 
 
-def test_the_average_is_evaluated_saved_and_tested_beside_the_raw_weights(made: RunFolder) -> None:
-    evaluated = [row for row in rows(made) if "val/loss" in row]
+def test_the_average_is_evaluated_saved_and_tested_beside_the_raw_weights(run_folder: RunFolder) -> None:
+    evaluated = [row for row in rows(run_folder) if "val/loss" in row]
     assert all(row["val/loss@ema"] != row["val/loss"] for row in evaluated)
-    metrics = made.summary()["metrics"]
+    metrics = run_folder.summary()["metrics"]
     assert {"val/loss@ema", "val/accuracy@ema", "test/loss@ema", "test/accuracy@ema"} <= metrics.keys()
-    assert made.summary()["directions"]["test/loss@ema"] == "min"
+    assert run_folder.summary()["directions"]["test/loss@ema"] == "min"
     for which, suffix in (("best", ""), ("best@ema", "@ema")):
         for split, prefix in (("test", "test"), ("validation", "val")):
-            found = evaluate(made.path, split=split, which=which)
-            assert found[f"{prefix}/loss"] == pytest.approx(metrics[f"{prefix}/loss{suffix}"])
-    loaded = blockyard.load(made.path, which="last@ema")
+            result = evaluate(run_folder.path, split=split, which=which)
+            assert result[f"{prefix}/loss"] == pytest.approx(metrics[f"{prefix}/loss{suffix}"])
+    loaded = blockyard.load(run_folder.path, which="last@ema")
     assert loaded.weights == "last.ckpt@ema"
-    saved = average(made)
+    saved = average(run_folder)
     for name, tensor in loaded.model.state_dict().items():
         assert torch.equal(tensor, saved[name]), name
 
 
 def test_a_decay_of_zero_is_the_raw_weights(tmp_path: Path) -> None:
     short = ("trainer.max_steps=6", "trainer.eval_every=3")
-    made = run(tmp_path, TARGET, "callbacks.ema.decay=0.0", *short)
-    assert all(row["val/loss@ema"] == row["val/loss"] for row in rows(made) if "val/loss" in row)
-    metrics = made.summary()["metrics"]
+    run_folder = run(tmp_path, TARGET, "callbacks.ema.decay=0.0", *short)
+    assert all(row["val/loss@ema"] == row["val/loss"] for row in rows(run_folder) if "val/loss" in row)
+    metrics = run_folder.summary()["metrics"]
     assert metrics["test/loss@ema"] == metrics["test/loss"]
 
 
-def test_a_killed_run_ends_with_the_same_average(made: RunFolder, tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_average(run_folder: RunFolder, tmp_path: Path) -> None:
     assert killed_at(11, tmp_path, *OPTIONS, SAVE) == -9
     again = run(tmp_path, *OPTIONS, SAVE)
-    assert_same_bits(again, made)
+    assert_same_bits(again, run_folder)
     for name in ("last.ckpt", "best.ckpt"):
-        ours, theirs = average(again, name), average(made, name)
+        ours, theirs = average(again, name), average(run_folder, name)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-    assert again.summary()["metrics"] == made.summary()["metrics"]
+    assert again.summary()["metrics"] == run_folder.summary()["metrics"]
 
 
-def test_the_average_may_select_the_best_step(made: RunFolder, tmp_path: Path) -> None:
+def test_the_average_may_select_the_best_step(run_folder: RunFolder, tmp_path: Path) -> None:
     chosen = run(
         tmp_path, TARGET, "callbacks.ema.decay=0.999", "callbacks.ema.warmup=false", "callbacks.ema.select=average"
     )
@@ -134,9 +134,9 @@ def test_a_sweep_may_ask_for_the_metric_of_the_average(tmp_path: Path) -> None:
         validation_metric("test/accuracy@ema", config(tmp_path)[0], [])
 
 
-def test_a_run_without_an_average_says_so(made: RunFolder, tmp_path: Path) -> None:
+def test_a_run_without_an_average_says_so(run_folder: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no average 'fast' of the weights: it has ema"):
-        blockyard.load(made.path, which="best@fast")
+        blockyard.load(run_folder.path, which="best@fast")
     plain = run(tmp_path, "trainer.max_steps=1")
     with pytest.raises(UserError, match=r"it has none; callbacks=ema keeps one"):
         blockyard.load(plain.path, which="best@ema")

@@ -91,9 +91,9 @@ def test_training_that_ends_without_a_reason_is_failed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(LoopCallback, "on_train_batch_end", stopped)
     monkeypatch.setattr(LoopCallback, "_note_lightning_stop", lambda *_: None)
-    made = run(tmp_path, code=1)
-    assert "training ended after step 10 of 30, and nothing says why" in str(made.status.reason)
-    assert not made.summary()
+    run_folder = run(tmp_path, code=1)
+    assert "training ended after step 10 of 30, and nothing says why" in str(run_folder.status.reason)
+    assert not run_folder.summary()
 
 
 def test_a_skipped_rest_of_the_epoch_is_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +113,17 @@ def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: p
             next(self.model.parameters()).data[0] = torch.nan
 
     monkeypatch.setattr(Learner, "optimizer_step", spoil)
-    made = run(tmp_path, code=1)
-    assert "is not finite at step 8; nothing was saved" in str(made.status.reason)
-    assert not list(made.checkpoints.glob("*.ckpt"))
+    run_folder = run(tmp_path, code=1)
+    assert "is not finite at step 8; nothing was saved" in str(run_folder.status.reason)
+    assert not list(run_folder.checkpoints.glob("*.ckpt"))
 
 
 def test_few_open_files_are_refused_before_workers_start(tmp_path: Path) -> None:
     def work() -> int:
-        made = folder(tmp_path, "trainer.num_workers=2")
+        run_folder = folder(tmp_path, "trainer.num_workers=2")
         resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
         try:
-            train(made)
+            train(run_folder)
         except UserError as error:
             return 2 if "num_workers=2 needs about" in str(error) else 3
         return 4
@@ -163,16 +163,16 @@ def test_an_error_of_ones_own_is_not_taken_for_that_of_another(tmp_path: Path) -
 )
 def test_the_note_of_a_process_that_failed_is_the_reason(tmp_path: Path, error: RuntimeError) -> None:
     write_note(tmp_path, Note(1, "ValueError: planted"))
-    found = peers(tmp_path).explain(error)
-    assert isinstance(found, PeerFailedError)
-    assert str(found) == "process 1: ValueError: planted"
+    result = peers(tmp_path).explain(error)
+    assert isinstance(result, PeerFailedError)
+    assert str(result) == "process 1: ValueError: planted"
 
 
 def test_a_signal_to_another_process_interrupts(tmp_path: Path) -> None:
     write_note(tmp_path, Note(1, "stopped by SIGUSR1", signum=signal.SIGUSR1))
-    found = peers(tmp_path).explain(CLOSED)
-    assert isinstance(found, Interrupted)
-    assert found.exit_code == 138
+    result = peers(tmp_path).explain(CLOSED)
+    assert isinstance(result, Interrupted)
+    assert result.exit_code == 138
     killed = peers(tmp_path / "none", endings={1: -signal.SIGTERM}).explain(CLOSED)
     assert str(killed) == "stopped by SIGTERM in process 1"
 
@@ -180,9 +180,9 @@ def test_a_signal_to_another_process_interrupts(tmp_path: Path) -> None:
 def test_processes_that_wait_name_the_one_that_does_not(tmp_path: Path) -> None:
     for rank in (1, 3):
         write_note(tmp_path, Note(rank, "RuntimeError: Timed out", waited="timeout"))
-    found = peers(tmp_path, world=4).explain(CLOSED)  # closed by those that waited
-    assert isinstance(found, PeerLostError)
-    assert str(found).startswith("process 2 did not answer within 5 s (trainer.timeout)")
+    result = peers(tmp_path, world=4).explain(CLOSED)  # closed by those that waited
+    assert isinstance(result, PeerLostError)
+    assert str(result).startswith("process 2 did not answer within 5 s (trainer.timeout)")
     assert "signal 9 (SIGKILL)" in str(peers(tmp_path, world=4, endings={2: -9}).explain(CLOSED))
 
 
@@ -203,14 +203,14 @@ def test_the_status_of_a_killed_run_has_what_another_process_noted(tmp_path: Pat
 
 @pytest.mark.parametrize("code", [3, -9])
 def test_a_process_that_failed_unnoticed_is_reported(tmp_path: Path, code: int) -> None:
-    told: list[dict[int, int]] = []
+    lines: list[dict[int, int]] = []
     done = threading.Event()
     work = f"import os; os._exit({code})" if code > 0 else "import os; os.kill(os.getpid(), 9)"
     children = [subprocess.Popen([sys.executable, "-c", each]) for each in (work, "import time; time.sleep(600)")]
-    watch = ChildWatch(children, tmp_path, lambda endings: (told.append(endings), done.set()), grace=0.0)
+    watch = ChildWatch(children, tmp_path, lambda endings: (lines.append(endings), done.set()), grace=0.0)
     watch.start()
     assert done.wait(60)
-    assert told == [{1: code}]
+    assert lines == [{1: code}]
     assert children[1].wait(10) == -signal.SIGKILL
 
 

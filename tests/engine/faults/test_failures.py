@@ -41,16 +41,16 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_update(
         return original(self, batch, batch_idx)
 
     monkeypatch.setattr(Learner, "training_step", poisoned)
-    made = run(tmp_path, *MORE, code=1)
-    status = made.status
+    run_folder = run(tmp_path, *MORE, code=1)
+    status = run_folder.status
     assert status.state == "failed"
     assert status.step == 10
     assert what in str(status.reason)
     assert "at step 11" in str(status.reason)
     assert "NotFinite" in str(status.reason)
-    assert newest_good(made.checkpoints).step == 9
-    assert all(torch.isfinite(value).all() for value in state(made).values())
-    assert not (made.path / "summary.json").exists()
+    assert newest_good(run_folder.checkpoints).step == 9
+    assert all(torch.isfinite(value).all() for value in state(run_folder).values())
+    assert not (run_folder.path / "summary.json").exists()
 
 
 def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monk
             next(self.model.parameters()).grad[0] = float("inf")
 
     monkeypatch.setattr(Learner, "on_after_backward", poison)
-    made = run(tmp_path, code=1)
-    assert "the gradient norm is inf at step 6" in str(made.status.reason)
+    run_folder = run(tmp_path, code=1)
+    assert "the gradient norm is inf at step 6" in str(run_folder.status.reason)
 
 
 def test_without_the_guard_the_planted_number_spoils_the_weights(
@@ -75,9 +75,9 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
             next(self.model.parameters()).grad[0] = float("nan")
 
     monkeypatch.setattr(Learner, "on_after_backward", poison)
-    made = run(tmp_path, code=1)  # and no weights are left that could be tested
-    assert "no usable checkpoint" in str(made.status.reason)
-    assert not all(torch.isfinite(value).all() for value in state(made).values())
+    run_folder = run(tmp_path, code=1)  # and no weights are left that could be tested
+    assert "no usable checkpoint" in str(run_folder.status.reason)
+    assert not all(torch.isfinite(value).all() for value in state(run_folder).values())
 
 
 def test_on_a_device_the_guard_speaks_when_asked() -> None:
@@ -97,11 +97,11 @@ def test_an_error_in_a_step_is_failed_with_its_words(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Learner, "_original", Learner.training_step, raising=False)
     monkeypatch.setattr(Learner, "training_step", broken)
-    made = run(tmp_path, *MORE, code=1)
-    assert made.status.state == "failed"
-    assert made.status.reason == "ZeroDivisionError: planted (after step 7)"
-    assert "planted" in (made.path / "error.txt").read_text()
-    assert newest_good(made.checkpoints).step == 6
+    run_folder = run(tmp_path, *MORE, code=1)
+    assert run_folder.status.state == "failed"
+    assert run_folder.status.reason == "ZeroDivisionError: planted (after step 7)"
+    assert "planted" in (run_folder.path / "error.txt").read_text()
+    assert newest_good(run_folder.checkpoints).step == 6
 
 
 def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> Non
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    assert made.status.state == "failed"
-    assert "checkpoint could not be written" in str(made.status.reason)
-    newest = newest_good(made.checkpoints)
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "failed"
+    assert "checkpoint could not be written" in str(run_folder.status.reason)
+    newest = newest_good(run_folder.checkpoints)
     assert newest.step == 8
     assert not newest.refused
-    assert not list(made.path.rglob(".tmp-*"))
+    assert not list(run_folder.path.rglob(".tmp-*"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -141,10 +141,10 @@ def test_a_folder_that_lost_its_write_permission_is_failed(tmp_path: Path) -> No
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    made.checkpoints.chmod(0o755)
-    assert made.status.state == "failed"
-    assert newest_good(made.checkpoints).step == 8
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    run_folder.checkpoints.chmod(0o755)
+    assert run_folder.status.state == "failed"
+    assert newest_good(run_folder.checkpoints).step == 8
 
 
 def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
@@ -156,37 +156,40 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
         return train(folder(tmp_path))
 
     assert forked(work) == 143
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    assert made.status.state == "interrupted"
-    assert "SIGTERM" in str(made.status.reason)
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "interrupted"
+    assert "SIGTERM" in str(run_folder.status.reason)
 
 
 def test_a_signal_while_a_run_is_resumed_keeps_its_step(tmp_path: Path) -> None:
     """A resume that is stopped before its checkpoint is read is interrupted at the step that the run had reached."""
-    with folder(tmp_path) as made:
-        made.set_status("interrupted", "stopped", step=45)
+    with folder(tmp_path) as run_folder:
+        run_folder.set_status("interrupted", "stopped", step=45)
 
     def work() -> int:
         prepare_module.record = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
         return train(folder(tmp_path), resume=True)
 
     assert forked(work) == 143
-    assert made.status.step == 45
-    assert "at step 45" in str(made.status.reason)
+    assert run_folder.status.step == 45
+    assert "at step 45" in str(run_folder.status.reason)
 
 
 def test_bad_input_found_late_is_for_the_user_and_the_run_may_start_again(tmp_path: Path) -> None:
-    with folder(tmp_path, "trainer.require_flash=true") as made, pytest.raises(UserError, match="require_flash"):
-        train(made)
-    assert made.status.state == "queued"
-    assert made.status.exit_code == 2
+    with folder(tmp_path, "trainer.require_flash=true") as run_folder, pytest.raises(UserError, match="require_flash"):
+        train(run_folder)
+    assert run_folder.status.state == "queued"
+    assert run_folder.status.exit_code == 2
     run(tmp_path, "trainer.accumulate=2")
 
 
 def test_require_flash_refuses_before_the_first_step(tmp_path: Path) -> None:
-    words = ("trainer.require_flash=true", "token_mixer.dropout=0.1")
-    with folder(tmp_path, *words) as made, pytest.raises(UserError, match=r"require_flash=true, but blocks\.0.*math"):
-        train(made)
+    overrides = ("trainer.require_flash=true", "token_mixer.dropout=0.1")
+    with (
+        folder(tmp_path, *overrides) as run_folder,
+        pytest.raises(UserError, match=r"require_flash=true, but blocks\.0.*math"),
+    ):
+        train(run_folder)
     run(tmp_path / "fine", "trainer.require_flash=true", "token_mixer.dropout=0.0")
 
 
@@ -199,8 +202,8 @@ def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
     content["data"]["fingerprint"] = "another"
     del content["checksum"]  # as one does who edits it by hand
     facts.write_text(json.dumps(content))
-    with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match=r"the data of .* changed"):
-        train(made, resume=True)
+    with folder(tmp_path, *MORE) as run_folder, pytest.raises(UserError, match=r"the data of .* changed"):
+        train(run_folder, resume=True)
 
 
 def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
@@ -208,18 +211,22 @@ def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None
 
     plain, _ = config(tmp_path, "callbacks=early_stopping", "callbacks.early_stopping.patience=9")
     second = plain["callbacks"]["early_stopping"] | {"monitor": "loss", "mode": "min"}
-    with create_run(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as made:
-        assert train(made) == 0
-    saved = read(made.checkpoints / "last.ckpt")["callbacks"]["LoopCallback"]["watchers"]
+    with create_run(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as run_folder:
+        assert train(run_folder) == 0
+    saved = read(run_folder.checkpoints / "last.ckpt")["callbacks"]["LoopCallback"]["watchers"]
     assert saved["early_stopping"]["best"] != saved["second"]["best"]
 
 
 def test_a_failed_run_stays_failed_where_its_resume_does_not_begin(tmp_path: Path) -> None:
-    with folder(tmp_path, "trainer.require_flash=true") as made:
-        made.set_status("failed", "the disk was full", step=9, exit_code=1)
+    with folder(tmp_path, "trainer.require_flash=true") as run_folder:
+        run_folder.set_status("failed", "the disk was full", step=9, exit_code=1)
         with pytest.raises(UserError, match="require_flash"):
-            train(made, resume=True)
-        assert (made.status.state, made.status.reason, made.status.step) == ("failed", "the disk was full", 9)
+            train(run_folder, resume=True)
+        assert (run_folder.status.state, run_folder.status.reason, run_folder.status.step) == (
+            "failed",
+            "the disk was full",
+            9,
+        )
 
 
 def test_a_best_checkpoint_that_cannot_be_tested_is_said(

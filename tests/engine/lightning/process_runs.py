@@ -14,10 +14,10 @@ NO_DROPOUT = ("token_mixer.dropout=0.0",)
 
 
 def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
-    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
-    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
-    words = [word for word in words if word != "data.shift=1" or "data" not in given]
-    command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
+    keys = {override.partition("=")[0] for override in overrides} | {"trainer"}
+    defaults = [override for override in (*TINY, *NO_DROPOUT) if override.partition("=")[0] not in keys]
+    defaults = [override for override in defaults if override != "data.shift=1" or "data" not in keys]
+    command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *defaults]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, f"outputs={outputs}", *overrides], env=environment, text=True, stderr=subprocess.PIPE

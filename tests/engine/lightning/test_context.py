@@ -16,7 +16,7 @@ from tests.engine_runs import rows, state, text_run
 from tests.tiny import TEXT
 
 CONTEXT = ("trainer=context", "trainer.accelerator=cpu")
-BASE = [word for word in TEXT if not word.startswith("trainer=")]
+BASE = [override for override in TEXT if not override.startswith("trainer=")]
 # An override, and a part of the reason.
 REFUSED = {
     "token_mixer=conv": "token_mixer=attention or windowed_attention in every block, .* and conv does not",
@@ -47,10 +47,18 @@ def test_a_sequence_for_all_processes_is_no_sample_for_one() -> None:
 
 @pytest.mark.full
 def test_two_processes_follow_one(tmp_path: Path) -> None:
-    words = ("tokenizer=byte", "position=t5_bias", "trainer.log_every=1", "trainer.accumulate=2", "callbacks=default")
-    words = (*words, "trainer.max_steps=20", "trainer.eval_every=10", "objective.z_loss=1e-3")
-    one = text_run(tmp_path / "one", *words)
-    process = start(tmp_path / "two", "context", *[word for word in BASE if "max_steps" not in word], *words)
+    overrides = (
+        "tokenizer=byte",
+        "position=t5_bias",
+        "trainer.log_every=1",
+        "trainer.accumulate=2",
+        "callbacks=default",
+    )
+    overrides = (*overrides, "trainer.max_steps=20", "trainer.eval_every=10", "objective.z_loss=1e-3")
+    one = text_run(tmp_path / "one", *overrides)
+    process = start(
+        tmp_path / "two", "context", *[override for override in BASE if "max_steps" not in override], *overrides
+    )
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     two = RunFolder.open(next((tmp_path / "two").glob("*/s0")))

@@ -40,9 +40,9 @@ def weights(content: dict[str, Any], key: str = "state_dict") -> dict[str, torch
 
 
 def test_learning_rate_monitor_adds_columns(tmp_path: Path) -> None:
-    words = ("callbacks=default", f"callbacks.rates._target_={STOCK}.LearningRateMonitor")
-    made = rows(run(tmp_path, *words, "callbacks.rates.logging_interval=step"))
-    logged = [row for row in made if "lr" in row]
+    overrides = ("callbacks=default", f"callbacks.rates._target_={STOCK}.LearningRateMonitor")
+    metrics = rows(run(tmp_path, *overrides, "callbacks.rates.logging_interval=step"))
+    logged = [row for row in metrics if "lr" in row]
     assert [row["step"] for row in logged] == [4, 8, 12, 16, 20, 24, 28, 30]
     name = next(key for key in logged[0] if key.startswith("lr-AdamW"))
     # Both are the rate of the step that the row is about.
@@ -51,73 +51,77 @@ def test_learning_rate_monitor_adds_columns(tmp_path: Path) -> None:
 
 
 def test_averaged_weights_are_evaluated_saved_and_tested(tmp_path: Path) -> None:
-    made = run(tmp_path, *EMA)
+    run_folder = run(tmp_path, *EMA)
     plain = run(tmp_path / "plain")
-    content = read(made.checkpoints / "last.ckpt")
+    content = read(run_folder.checkpoints / "last.ckpt")
     # The steps are those of the run without an average; what is evaluated and tested is the average.
-    assert rows(made)[0] == rows(plain)[0]
-    losses = [[row["val/loss"] for row in rows(each) if "val/loss" in row] for each in (made, plain)]
+    assert rows(run_folder)[0] == rows(plain)[0]
+    losses = [[row["val/loss"] for row in rows(each) if "val/loss" in row] for each in (run_folder, plain)]
     assert losses[0] != losses[1]
     assert content["averaging_state"]["n_averaged"] == 30
-    before_the_end = read(made.checkpoints / "previous.ckpt")
+    before_the_end = read(run_folder.checkpoints / "previous.ckpt")
     current = weights(before_the_end, "current_model_state")
     assert not any(torch.equal(value, current[name]) for name, value in weights(before_the_end).items())
     from blockyard.evaluate.api import evaluate
 
-    assert evaluate(made.path)["test/loss"] == made.summary()["metrics"]["test/loss"]
+    assert evaluate(run_folder.path)["test/loss"] == run_folder.summary()["metrics"]["test/loss"]
 
 
-@pytest.mark.parametrize("words", [EMA, pytest.param(SWA, marks=pytest.mark.full)], ids=["ema", "swa"])
-def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, words: tuple[str, ...]) -> None:
-    whole = run(tmp_path / "whole", *words, SAVE)
-    for step in (10, 20, 25) if words is EMA else (25, 43, 60):
-        assert killed_at(step, tmp_path / "killed", *words, SAVE) == -signal.SIGKILL
-    killed = run(tmp_path / "killed", *words, SAVE)
+@pytest.mark.parametrize("overrides", [EMA, pytest.param(SWA, marks=pytest.mark.full)], ids=["ema", "swa"])
+def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    whole = run(tmp_path / "whole", *overrides, SAVE)
+    for step in (10, 20, 25) if overrides is EMA else (25, 43, 60):
+        assert killed_at(step, tmp_path / "killed", *overrides, SAVE) == -signal.SIGKILL
+    killed = run(tmp_path / "killed", *overrides, SAVE)
     assert_same_bits(killed, whole)
-    key = "averaging_state" if words is EMA else "callbacks"
+    key = "averaging_state" if overrides is EMA else "callbacks"
     contents = [read(each.checkpoints / "last.ckpt")[key] for each in (killed, whole)]
-    averages = [c if words is EMA else c["StochasticWeightAveraging"]["average_model_state"] for c in contents]
+    averages = [c if overrides is EMA else c["StochasticWeightAveraging"]["average_model_state"] for c in contents]
     for name, value in averages[0].items():
         torch.testing.assert_close(value, averages[1][name], rtol=0, atol=0)
 
 
 def test_stochastic_weight_averaging_ends_with_the_average(tmp_path: Path) -> None:
-    made = run(tmp_path, *SWA, "callbacks=quiet")
-    content = read(made.checkpoints / "last.ckpt")
+    run_folder = run(tmp_path, *SWA, "callbacks=quiet")
+    content = read(run_folder.checkpoints / "last.ckpt")
     average = content["callbacks"]["StochasticWeightAveraging"]["average_model_state"]
     for name, value in weights(content).items():
         torch.testing.assert_close(value, average[name], rtol=0, atol=0)
     assert content["lr_schedulers"]  # its own schedule took over
-    assert rows(made)[-1]["step"] == 80
-    assert "val/loss" in rows(made)[-1]
+    assert rows(run_folder)[-1]["step"] == 80
+    assert "val/loss" in rows(run_folder)[-1]
 
 
 def test_a_timer_ends_a_run_as_done(tmp_path: Path) -> None:
-    words = (f"callbacks.timer._target_={STOCK}.Timer", "callbacks.timer.interval=step")
-    made = run(
-        tmp_path, *words, "callbacks.timer.duration={seconds: 1}", "trainer.max_steps=100000", "trainer.max_epochs=null"
+    overrides = (f"callbacks.timer._target_={STOCK}.Timer", "callbacks.timer.interval=step")
+    run_folder = run(
+        tmp_path,
+        *overrides,
+        "callbacks.timer.duration={seconds: 1}",
+        "trainer.max_steps=100000",
+        "trainer.max_epochs=null",
     )
-    summary = made.summary()
-    assert made.status.state == "done"
+    summary = run_folder.summary()
+    assert run_folder.status.state == "done"
     assert 0 < summary["steps"] < 100000
     assert summary["stopped"] == "a Lightning callback stopped it"
-    assert rows(made)[-1]["step"] == summary["steps"]
-    assert "val/loss" in rows(made)[-1]
+    assert rows(run_folder)[-1]["step"] == summary["steps"]
+    assert "val/loss" in rows(run_folder)[-1]
 
 
 def test_lightnings_early_stopping_sees_the_validation_metrics(tmp_path: Path) -> None:
-    words = (f"callbacks.stop._target_={STOCK}.EarlyStopping", "callbacks.stop.monitor=val/loss")
+    overrides = (f"callbacks.stop._target_={STOCK}.EarlyStopping", "callbacks.stop.monitor=val/loss")
     more = ("callbacks.stop.min_delta=9.0", "callbacks.stop.patience=1", "trainer.max_steps=200")
-    made = run(tmp_path, *words, *more, "trainer.eval_every=20")
+    run_folder = run(tmp_path, *overrides, *more, "trainer.eval_every=20")
     # It looks when an epoch of 20 steps has ended, and the second has not improved.
-    assert made.summary()["steps"] == 41
-    saved = read(made.checkpoints / "last.ckpt")["callbacks"]
+    assert run_folder.summary()["steps"] == 41
+    saved = read(run_folder.checkpoints / "last.ckpt")["callbacks"]
     assert any(key.startswith("EarlyStopping") and value["wait_count"] >= 1 for key, value in saved.items())
 
 
 def test_device_stats_reach_the_metrics(tmp_path: Path) -> None:
-    made = run(tmp_path, f"callbacks.stats._target_={STOCK}.DeviceStatsMonitor")
-    assert any("cpu_percent" in key for row in rows(made) for key in row)
+    run_folder = run(tmp_path, f"callbacks.stats._target_={STOCK}.DeviceStatsMonitor")
+    assert any("cpu_percent" in key for row in rows(run_folder) for key in row)
 
 
 OWN = '''
@@ -177,14 +181,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def test_a_callback_of_ones_own_sees_epochs_and_validation_and_logs(tmp_path: Path, own: tuple[str, ...]) -> None:
-    made = run(tmp_path, *own, "trainer.max_steps=45")
+    run_folder = run(tmp_path, *own, "trainer.max_steps=45")
     assert (tmp_path / "notes").read_text().splitlines() == [
         "epoch_start 0 0",
         *("validation_start 0 20", "validation_end 0 20", "epoch_end 0 20", "epoch_start 1 20"),
         *("validation_start 1 40", "validation_end 1 40", "epoch_end 1 40", "epoch_start 2 40"),
         *("epoch_end 2 45", "end 3 45", "validation_start 3 45", "validation_end 3 45"),
     ]
-    table = {row["step"]: row for row in rows(made)}
+    table = {row["step"]: row for row in rows(run_folder)}
     assert [step for step, row in table.items() if "mine/steps" in row] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44]
     assert table[40]["mine/steps"] == 40
     assert {step: row["mine/epoch"] for step, row in table.items() if "mine/epoch" in row} == {20: 0, 40: 1, 45: 2}
@@ -192,9 +196,9 @@ def test_a_callback_of_ones_own_sees_epochs_and_validation_and_logs(tmp_path: Pa
 
 def test_the_state_of_a_callback_survives_a_kill(tmp_path: Path, own: tuple[str, ...]) -> None:
     assert killed_at(30, tmp_path, *own, SAVE, "trainer.max_steps=45") == -signal.SIGKILL
-    made = run(tmp_path, *own, SAVE, "trainer.max_steps=45")
-    assert rows(made)[-2]["mine/steps"] == 44
-    assert read(made.checkpoints / "last.ckpt")["callbacks"]["Witness"]["steps"] == 45
+    run_folder = run(tmp_path, *own, SAVE, "trainer.max_steps=45")
+    assert rows(run_folder)[-2]["mine/steps"] == 44
+    assert read(run_folder.checkpoints / "last.ckpt")["callbacks"]["Witness"]["steps"] == 45
 
 
 def test_a_callback_that_only_watches_changes_nothing(tmp_path: Path, own: tuple[str, ...]) -> None:
@@ -219,13 +223,13 @@ def test_callbacks_that_do_what_the_run_does_are_refused(tmp_path: Path, name: s
 
 
 def test_extra_flags_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[pl.Trainer] = []
+    trainers: list[pl.Trainer] = []
     original = job.lightning_trainer
-    monkeypatch.setattr(job, "lightning_trainer", lambda *a, **k: made.append(original(*a, **k)) or made[-1])
+    monkeypatch.setattr(job, "lightning_trainer", lambda *a, **k: trainers.append(original(*a, **k)) or trainers[-1])
     folder = run(tmp_path, "trainer.extra={detect_anomaly: true}", "trainer.max_steps=2")
-    assert made[0]._detect_anomaly
+    assert trainers[0]._detect_anomaly
     plain = run(tmp_path, "trainer.max_steps=2")
-    assert not made[1]._detect_anomaly
+    assert not trainers[1]._detect_anomaly
     assert folder.identity != plain.identity
 
 
@@ -245,13 +249,13 @@ def test_flags_that_the_run_owns_are_refused_with_the_reason() -> None:
 
 
 def test_a_lightning_logger_gets_metrics_config_and_no_secret(tmp_path: Path) -> None:
-    words = ("logger._target_=pytorch_lightning.loggers.CSVLogger", f"logger.save_dir={tmp_path}/csv")
-    made = run(tmp_path, *words, "callbacks=default", "callbacks.progress.bar=false")
+    overrides = ("logger._target_=pytorch_lightning.loggers.CSVLogger", f"logger.save_dir={tmp_path}/csv")
+    run_folder = run(tmp_path, *overrides, "callbacks=default", "callbacks.progress.bar=false")
     (table,) = (tmp_path / "csv").rglob("metrics.csv")
     logged = list(csv.DictReader(table.open()))
     steps = [int(row["step"]) for row in logged if row["train/loss"]]
-    assert steps == [int(row["step"]) for row in rows(made) if "train/loss" in row]
-    assert float(logged[-1]["test/loss"]) == made.summary()["metrics"]["test/loss"]
+    assert steps == [int(row["step"]) for row in rows(run_folder) if "train/loss" in row]
+    assert float(logged[-1]["test/loss"]) == run_folder.summary()["metrics"]["test/loss"]
     assert "model.dim: 16" in next((tmp_path / "csv").rglob("hparams.yaml")).read_text()
 
 
@@ -281,15 +285,15 @@ def _logger(node: dict[str, Any]) -> Any:
 def test_a_lightning_logger_that_fails_never_stops_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:
-    words = ("allow=[tests]", "logger._target_=tests.engine.loggers.broken_logger.Broken", f"logger.at={at}")
-    assert run(tmp_path, *words).status.state == "done"
+    overrides = ("allow=[tests]", "logger._target_=tests.engine.loggers.broken_logger.Broken", f"logger.at={at}")
+    assert run(tmp_path, *overrides).status.state == "done"
     assert caplog.text.count("logger Broken failed to") == 1
 
 
 def test_a_logger_without_its_package_is_said_before_the_run(tmp_path: Path) -> None:
     pytest.importorskip("pytorch_lightning")
-    words = ("logger._target_=pytorch_lightning.loggers.NeptuneLogger", f"outputs={tmp_path}")
-    problems = [str(issue) for issue in check(compose([*TINY, *words]))]
+    overrides = ("logger._target_=pytorch_lightning.loggers.NeptuneLogger", f"outputs={tmp_path}")
+    problems = [str(issue) for issue in check(compose([*TINY, *overrides]))]
     assert problems
     assert all(problem.startswith("logger") for problem in problems)
 
@@ -297,11 +301,11 @@ def test_a_logger_without_its_package_is_said_before_the_run(tmp_path: Path) -> 
 def test_the_logger_of_a_config_is_wrapped_where_it_is_lightnings(tmp_path: Path) -> None:
     plain = compose([*TINY, f"outputs={tmp_path}", "logger._target_=pytorch_lightning.loggers.CSVLogger"]).config
     assert "save_dir" not in plain["logger"]
-    made = RunFolder.open(run(tmp_path).path)
-    assert run_loggers(made.config)[0].label == "NoLogger"
+    run_folder = RunFolder.open(run(tmp_path).path)
+    assert run_loggers(run_folder.config)[0].label == "NoLogger"
     node = {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": str(tmp_path)}
-    assert run_loggers(made.config | {"logger": node})[0].label == "CSVLogger"
-    assert json.loads(json.dumps(made.config))["logger"]["_target_"].endswith("NoLogger")
+    assert run_loggers(run_folder.config | {"logger": node})[0].label == "CSVLogger"
+    assert json.loads(json.dumps(run_folder.config))["logger"]["_target_"].endswith("NoLogger")
 
 
 @pytest.mark.parametrize("hook", ["on_before_zero_grad", "on_train_epoch_start"])
@@ -309,8 +313,8 @@ def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     """Lightning takes it for the end of an epoch."""
-    words = (f"callbacks.plain._target_={STOCK}.Callback", SAVE)
-    whole = run(tmp_path / "whole", *words)
+    overrides = (f"callbacks.plain._target_={STOCK}.Callback", SAVE)
+    whole = run(tmp_path / "whole", *overrides)
     calls = [0]
 
     def raises(*_: Any) -> None:
@@ -320,13 +324,13 @@ def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
 
     with monkeypatch.context() as patch:
         patch.setattr(pl.Callback, hook, raises)
-        made = run(tmp_path / "made", *words, code=1)
+        run_folder = run(tmp_path / "runs", *overrides, code=1)
     assert "a component or a callback raised StopIteration, or skipped the rest of an epoch (after step" in str(
-        made.status.reason
+        run_folder.status.reason
     )
-    with made.lock():
-        made.set_status("interrupted", "for this test")
-    assert_same_bits(run(tmp_path / "made", *words), whole)
+    with run_folder.lock():
+        run_folder.set_status("interrupted", "for this test")
+    assert_same_bits(run(tmp_path / "runs", *overrides), whole)
 
 
 def test_flags_that_are_proposed_are_those_that_pass() -> None:

@@ -24,14 +24,14 @@ def exists(name: str) -> bool:
     parts = name.split(".")
     for split in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:split]))
+            value: Any = importlib.import_module(".".join(parts[:split]))
         except ModuleNotFoundError:
             continue
         for number, part in enumerate(parts[split:], start=split):
             try:
-                found = getattr(found, part)
+                value = getattr(value, part)
             except (AttributeError, RuntimeError):
-                owner = inspect.getsource(found) if inspect.isclass(found) and number == len(parts) - 1 else ""
+                owner = inspect.getsource(value) if inspect.isclass(value) and number == len(parts) - 1 else ""
                 return f"self.{part}" in owner
         return True
     return False

@@ -28,8 +28,8 @@ from tests.tiny import TEXT, TINY
 def wait_for_step(outputs: Path, step: int) -> None:
     until = time.monotonic() + 600
     while time.monotonic() < until:
-        found = next(outputs.glob("*/s0/metrics.csv"), None)
-        if found is not None and len(found.read_text().splitlines()) > 1 + step // 4:
+        path = next(outputs.glob("*/s0/metrics.csv"), None)
+        if path is not None and len(path.read_text().splitlines()) > 1 + step // 4:
             return
         time.sleep(0.05)
     raise AssertionError("the run does not get on")
@@ -37,7 +37,7 @@ def wait_for_step(outputs: Path, step: int) -> None:
 
 def trained_in_forks(outputs: Path, kind: str) -> RunFolder:
     """Like `trained`, but the second process is a fork of the first, which saves the imports."""
-    base = tuple(word for word in TINY if not word.startswith("trainer="))
+    base = tuple(override for override in TINY if not override.startswith("trainer="))
     work = ranks.two(outputs, kind, "trainer.accelerator=cpu", "trainer.devices=2", *NO_DROPOUT, base=base)
     assert forked(work) == 0
     return ranks.only_run(outputs)
@@ -65,7 +65,7 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(
     for left, right in zip(ours, theirs, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     # Each test sample is predicted once, by whichever processes.
-    mine, other = (read_predictions(made.path / TEST) for made in (two, one))
+    mine, other = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
     np.testing.assert_array_equal(mine["sample"], other["sample"])
     np.testing.assert_array_equal(mine["target"], other["target"])
     np.testing.assert_allclose(mine["loss"], other["loss"], rtol=1e-3, atol=1e-4)
@@ -99,12 +99,12 @@ OWN = (
 
 @pytest.mark.full
 def test_two_processes_follow_one_on_a_dataset_of_the_users(tmp_path: Path) -> None:
-    base = tuple(word for word in TINY if not word.startswith("data."))
+    base = tuple(override for override in TINY if not override.startswith("data."))
     one = run(tmp_path / "one", "token_mixer.dropout=0.0", *OWN, base=base)
     two = trained(tmp_path / "two", "ddp", *OWN)
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
-    mine, other = (read_predictions(made.path / TEST) for made in (two, one))
+    mine, other = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
     np.testing.assert_array_equal(mine["sample"], other["sample"])
     assert len(set(mine["sample"].tolist())) == len(mine["sample"])
     assert two.identity == one.identity
@@ -139,48 +139,48 @@ def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("asked", [(), ("model=encoder", "objective=masked_token")], ids=["next", "masked"])
-def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path, asked: tuple[str, ...]) -> None:
-    words = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")
-    words = (*words, "position=rope", "trainer.log_every=1", *asked)
-    one = engine_runs.text_run(tmp_path / "one", *words)
-    text = [word for word in TEXT if not word.startswith("trainer=")]
-    two = trained(tmp_path / "two", "ddp", *[word for word in text if word not in TINY], *words)
+@pytest.mark.parametrize("extra", [(), ("model=encoder", "objective=masked_token")], ids=["next", "masked"])
+def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path, extra: tuple[str, ...]) -> None:
+    arguments = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")
+    arguments = (*arguments, "position=rope", "trainer.log_every=1", *extra)
+    one = engine_runs.text_run(tmp_path / "one", *arguments)
+    text = [override for override in TEXT if not override.startswith("trainer=")]
+    two = trained(tmp_path / "two", "ddp", *[override for override in text if override not in TINY], *arguments)
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-3)
 
 
 @pytest.mark.full
 def test_sigterm_to_the_main_process_stops_all_after_the_same_step_and_all_go_on(tmp_path: Path) -> None:
-    words = ("trainer.max_steps=2000", "trainer.max_epochs=null", "trainer.eval_every=1000")
-    process = start(tmp_path, "ddp", *words)
+    overrides = ("trainer.max_steps=2000", "trainer.max_epochs=null", "trainer.eval_every=1000")
+    process = start(tmp_path, "ddp", *overrides)
     wait_for_step(tmp_path, 40)
     process.send_signal(signal.SIGTERM)
     assert process.wait(600) == 143
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    assert made.status.state == "interrupted"
-    stopped = newest_good(made.checkpoints).step
-    assert stopped == made.status.step
-    process = start(tmp_path, "ddp", *words)
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "interrupted"
+    stopped = newest_good(run_folder.checkpoints).step
+    assert stopped == run_folder.status.step
+    process = start(tmp_path, "ddp", *overrides)
     wait_for_step(tmp_path, int(stopped or 0) + 20)
     process.send_signal(signal.SIGINT)
     assert process.wait(600) == 130
-    found = newest_good(made.checkpoints).step
-    assert found is not None
-    assert found > int(stopped or 0)
+    result = newest_good(run_folder.checkpoints).step
+    assert result is not None
+    assert result > int(stopped or 0)
 
 
 @pytest.mark.full
 def test_sigterm_to_another_process_alone_interrupts_the_run(tmp_path: Path) -> None:
-    words = ("trainer.max_steps=5000", "trainer.max_epochs=null", "trainer.eval_every=100")
-    process = start(tmp_path, "ddp", *words)
+    overrides = ("trainer.max_steps=5000", "trainer.max_epochs=null", "trainer.eval_every=100")
+    process = start(tmp_path, "ddp", *overrides)
     wait_for_step(tmp_path, 40)
     os.kill(other_process(process), signal.SIGTERM)
     assert process.wait(600) == 143
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    assert made.status.state == "interrupted"
-    assert newest_good(made.checkpoints).step == made.status.step
-    assert not (made.path / "summary.json").exists()
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "interrupted"
+    assert newest_good(run_folder.checkpoints).step == run_folder.status.step
+    assert not (run_folder.path / "summary.json").exists()
 
 
 def other_process(process: subprocess.Popen[str]) -> int:
@@ -194,10 +194,10 @@ def test_a_process_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
     wait_for_step(tmp_path, 104)
     os.kill(other_process(process), signal.SIGKILL)
     assert process.wait(600) == 1
-    made = RunFolder.open(next(tmp_path.glob("*/s0")))
-    assert made.status.state == "failed"
-    assert "process 1 was killed by signal 9" in str(made.status.reason)
-    assert newest_good(made.checkpoints).step == 100
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "failed"
+    assert "process 1 was killed by signal 9" in str(run_folder.status.reason)
+    assert newest_good(run_folder.checkpoints).step == 100
 
 
 @pytest.mark.full
@@ -207,10 +207,10 @@ def test_muon_trains_with_several_processes(tmp_path: Path, kind: str) -> None:
 
 
 def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
-    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
+    keys = {override.partition("=")[0] for override in overrides} | {"trainer"}
+    defaults = [override for override in (*TINY, *NO_DROPOUT) if override.partition("=")[0] not in keys]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
-    command = [*launch, "blockyard", "train", "trainer=ddp", "trainer.accelerator=cpu", *words, f"outputs={outputs}"]
+    command = [*launch, "blockyard", "train", "trainer=ddp", "trainer.accelerator=cpu", *defaults, f"outputs={outputs}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*command, *overrides], env=environment, text=True, capture_output=True, timeout=900, check=False
@@ -222,25 +222,25 @@ def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) ->
     one = run(tmp_path / "one", *NO_DROPOUT)
     first = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
     assert first.returncode == 0, first.stderr
-    (made,) = [RunFolder.open(path) for path in (tmp_path / "two").glob("*/s0")]
-    assert made.status.state == "done"
-    for left, right in zip(rows(made), rows(one), strict=True):
+    (run_folder,) = [RunFolder.open(path) for path in (tmp_path / "two").glob("*/s0")]
+    assert run_folder.status.state == "done"
+    for left, right in zip(rows(run_folder), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     again = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("is already done") == 2
-    assert not list(made.path.glob("error*"))
+    assert not list(run_folder.path.glob("error*"))
 
     # As if it had been killed after its 24th step: every rank must take up the same checkpoint.
-    made = RunFolder.open(made.path)
-    (made.checkpoints / "previous.ckpt").replace(made.checkpoints / "last.ckpt")
-    stood = newest_good(made.checkpoints).step
-    with made.lock():
-        made.set_status("interrupted", "for this test", step=stood)
-    before = rows(made)
-    resumed = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3", f"resume={made.path}", "debug=none")
+    run_folder = RunFolder.open(run_folder.path)
+    (run_folder.checkpoints / "previous.ckpt").replace(run_folder.checkpoints / "last.ckpt")
+    stood = newest_good(run_folder.checkpoints).step
+    with run_folder.lock():
+        run_folder.set_status("interrupted", "for this test", step=stood)
+    before = rows(run_folder)
+    resumed = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3", f"resume={run_folder.path}", "debug=none")
     assert resumed.returncode == 0, resumed.stderr
     assert stood == 27
-    assert rows(RunFolder.open(made.path)) == [pytest.approx(row, rel=1e-6) for row in before]
+    assert rows(RunFolder.open(run_folder.path)) == [pytest.approx(row, rel=1e-6) for row in before]
     # Eight evaluations would be those of a run from the start.
     assert f"interrupted at step {stood}" in resumed.stderr

@@ -31,8 +31,8 @@ SMALL = ("model.dim=16", "model.heads=2", "data.batch_size=8", "data.eval_batch_
 
 def trained(outputs: Path, name: str, *overrides: str) -> RunFolder:
     """A finished run of an experiment, started as a user starts it."""
-    words = (f"experiment={name}", *ON_CPU, *ONE_BATCH, *SMALL, *steps(4, 2), "trainer.log_every=2", *overrides)
-    command = [sys.executable, "-m", "blockyard", "train", *words, f"outputs={outputs}"]
+    arguments = (f"experiment={name}", *ON_CPU, *ONE_BATCH, *SMALL, *steps(4, 2), "trainer.log_every=2", *overrides)
+    command = [sys.executable, "-m", "blockyard", "train", *arguments, f"outputs={outputs}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return RunFolder.open(next(outputs.glob("*/s0")))

@@ -34,22 +34,22 @@ class Nodes:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        given = {word.partition("=")[0] for word in overrides} | {"trainer", "token_mixer.dropout"}
-        words = [word for word in TINY if word.partition("=")[0] not in given]
+        keys = {override.partition("=")[0] for override in overrides} | {"trainer", "token_mixer.dropout"}
+        defaults = [override for override in TINY if override.partition("=")[0] not in keys]
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"),
             *(f"--max-restarts={restarts}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"),
             *("--rdzv-id=test", "--local-addr=127.0.0.1", "-m", "blockyard", "train", f"trainer={kind}"),
-            *("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2", NO_DROPOUT, *words),
+            *("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2", NO_DROPOUT, *defaults),
             *(f"outputs={outputs}", *overrides),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **STORES_APART}
         outputs.mkdir(parents=True, exist_ok=True)
         self.agents = []
         for number in range(2):
-            with open(outputs / f"agent-{number}", "wb") as said:
+            with open(outputs / f"agent-{number}", "wb") as log:
                 self.agents.append(
-                    subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+                    subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
 
     def wait(self) -> list[int]:
@@ -57,11 +57,11 @@ class Nodes:
         until = time.monotonic() + LONGEST
         return [agent.wait(max(0.0, until - time.monotonic())) for agent in self.agents]
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What the agents and their processes printed."""
         return "".join((self.outputs / f"agent-{number}").read_text(errors="replace") for number in range(2))
 
-    def made(self) -> RunFolder:
+    def run_folder(self) -> RunFolder:
         """The run, whose folder must be there."""
         (path,) = self.outputs.glob("*/s0")
         return RunFolder.open(path)
@@ -73,9 +73,9 @@ class Nodes:
             folder = next(self.outputs.glob("*/s0/checkpoints"), None)
             if folder is not None and (newest_good(folder).step or 0) >= step:
                 return
-            assert any(agent.poll() is None for agent in self.agents), self.said()
+            assert any(agent.poll() is None for agent in self.agents), self.output()
             time.sleep(0.3)
-        raise AssertionError(self.said())
+        raise AssertionError(self.output())
 
     def worker(self, rank: int) -> tuple[int, int]:
         """The agent of a rank, by number, and the process id of the rank."""
@@ -98,10 +98,10 @@ class Nodes:
 
 
 def _descendants(pid: int) -> list[int]:
-    found = []
+    descendants = []
     for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split():
-        found += [int(child), *_descendants(int(child))]
-    return found
+        descendants += [int(child), *_descendants(int(child))]
+    return descendants
 
 
 def _read(path: Path) -> bytes:
@@ -124,12 +124,12 @@ def test_two_nodes_follow_the_loss_of_one_process(tmp_path: Path, started: list[
     one = run(tmp_path / "one", NO_DROPOUT)
     nodes = Nodes(tmp_path / "two", kind)
     started.append(nodes)
-    assert nodes.wait() == [0, 0], nodes.said()
-    made = nodes.made()
-    assert made.status.state == "done"
-    assert made.summary()["processes"] == 2
-    assert made.identity == one.identity
-    for ours, theirs in zip(rows(made), rows(one), strict=True):
+    assert nodes.wait() == [0, 0], nodes.output()
+    run_folder = nodes.run_folder()
+    assert run_folder.status.state == "done"
+    assert run_folder.summary()["processes"] == 2
+    assert run_folder.identity == one.identity
+    for ours, theirs in zip(rows(run_folder), rows(one), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
 
 
@@ -140,14 +140,14 @@ def test_a_lost_node_ends_the_run_with_a_reason(tmp_path: Path, started: list[No
     number, pid = nodes.worker(1)
     nodes.agents[number].kill()
     os.kill(pid, signal.SIGKILL)
-    assert all(nodes.wait()), nodes.said()
-    status = nodes.made().status
+    assert all(nodes.wait()), nodes.output()
+    status = nodes.run_folder().status
     if status.state == "interrupted":  # torchrun's store was on the lost node, and the other agent saw it first
         assert "SIGTERM" in str(status.reason), status
     else:
         assert status.state == "failed", status
         assert "process 1" in str(status.reason)
-    assert newest_good(nodes.made().checkpoints).step
+    assert newest_good(nodes.run_folder().checkpoints).step
 
 
 def test_a_restart_goes_on_from_the_last_checkpoint(tmp_path: Path, started: list[Nodes]) -> None:
@@ -156,10 +156,10 @@ def test_a_restart_goes_on_from_the_last_checkpoint(tmp_path: Path, started: lis
     nodes.wait_for_checkpoint(40)
     _, pid = nodes.worker(1)
     os.kill(pid, signal.SIGKILL)
-    assert nodes.wait() == [0, 0], nodes.said()
-    made = nodes.made()
-    assert made.status.state == "done"
-    assert made.summary()["steps"] == 1500
-    (resumed,) = made.facts()["resumes"]
+    assert nodes.wait() == [0, 0], nodes.output()
+    run_folder = nodes.run_folder()
+    assert run_folder.status.state == "done"
+    assert run_folder.summary()["steps"] == 1500
+    (resumed,) = run_folder.facts()["resumes"]
     assert "process 1" in resumed["was"] or "interrupted" in resumed["was"], resumed["was"]
-    assert [row["step"] for row in rows(made)] == [float(step) for step in range(20, 1501, 20)]
+    assert [row["step"] for row in rows(run_folder)] == [float(step) for step in range(20, 1501, 20)]

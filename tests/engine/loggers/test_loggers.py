@@ -32,11 +32,11 @@ class Recorder(RunLogger):
     def __init__(self, breaks: str = "", how: BaseException | None = None, hangs: float = 0.0) -> None:
         self.breaks, self.how, self.hangs = breaks, how, hangs
         self.rows: list[tuple[int, dict[str, float]]] = []
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.config: dict[str, Any] = {}
 
     def _maybe(self, name: str) -> None:
-        self.said.append(name)
+        self.events.append(name)
         if name == self.breaks:
             time.sleep(self.hangs)
             if self.how is not None:
@@ -54,15 +54,15 @@ class Recorder(RunLogger):
         self._maybe(f"finish {state}")
 
     def abandon(self) -> None:
-        self.said.append("abandon")
+        self.events.append("abandon")
 
 
 def test_a_logger_is_told_everything_in_order_and_no_secret(tmp_path: Path) -> None:
     logger = Recorder()
     log_run(run_folder(tmp_path, data={"password": SECRET}), logger)
     assert logger.rows == [(step, {"train/loss": 1 / step}) for step in STEPS]
-    assert logger.said[0] == "start"
-    assert logger.said[-1] == "finish done"
+    assert logger.events[0] == "start"
+    assert logger.events[-1] == "finish done"
     assert SECRET not in str(logger.config)
     assert logger.config["model"] == {"dim": 4}
 
@@ -75,7 +75,7 @@ def test_no_error_of_a_logger_reaches_the_run(
     logger = Recorder(breaks, how)
     assert log_run(run_folder(tmp_path), logger) < BOUND
     assert caplog.text.count("the run continues") == 1
-    assert logger.said[-1] == "abandon"
+    assert logger.events[-1] == "abandon"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_error_before_the_first_step_leaves_the_logger_out(tmp_path: Path, ca
     logger = Unprepared()
     log_run(run_folder(tmp_path), logger)
     assert caplog.text.count("failed to prepare (RuntimeError: planted") == 1
-    assert logger.said == []
+    assert logger.events == []
 
 
 def test_a_logger_that_hangs_while_it_is_abandoned_is_left_too(
@@ -174,8 +174,8 @@ def test_several_loggers_are_fed_beside_each_other(tmp_path: Path, caplog: pytes
         log.log(step, {"train/loss": 1 / step})
     log.finish("done", {})
     assert [step for step, _ in whole.rows] == list(STEPS)
-    assert whole.said[-1] == "finish done"
-    assert broken.said[-1] == "abandon"
+    assert whole.events[-1] == "finish done"
+    assert broken.events[-1] == "abandon"
     assert caplog.text.count("logger Recorder failed to log") == 1
 
 
@@ -218,9 +218,9 @@ def test_a_list_that_cannot_be_used_is_refused(override: str, message: str) -> N
 def test_loggers_get_the_names_of_choices_and_no_wiring(tmp_path: Path) -> None:
     plain, choices = configured("position=rope", "logger=wandb", "optimizer.lr=0.003", f"outputs={tmp_path}")
     with create_run(plain, command=["test"], choices=choices) as folder:
-        found = presented(folder)
-    assert found["choices"]["position"] == "rope"
-    assert found["optimizer"]["lr"] == 0.003
-    flat = flatten(found)
+        result = presented(folder)
+    assert result["choices"]["position"] == "rope"
+    assert result["optimizer"]["lr"] == 0.003
+    flat = flatten(result)
     assert not [key for key in flat if key.endswith(("_target_", "_partial_"))]
-    assert not {"outputs", "force", "allow", "logger", "tags"} & found.keys()
+    assert not {"outputs", "force", "allow", "logger", "tags"} & result.keys()

@@ -36,10 +36,10 @@ def test_tensorboard_shows_a_sweep_by_arm_and_seed(tmp_path: Path) -> None:
         for _ in range(2):  # a run that is taken up takes its place again
             log_run(run_folder(tmp_path, seed=seed, force=True), TensorBoard(group="sweep", name=f"post/s{seed}"))
     log_run(run_folder(tmp_path, model={"dim": 8}), TensorBoard(group="../up", name="../s0"))
-    found = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "tensorboard")).Reload()
-    runs = sorted(found.Runs())
+    result = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "tensorboard")).Reload()
+    runs = sorted(result.Runs())
     assert runs[:2] == ["sweep/post/s0", "sweep/post/s1"]
-    assert [event.step for event in found.Tensors("sweep/post/s0", "train/loss")] == list(STEPS)
+    assert [event.step for event in result.Tensors("sweep/post/s0", "train/loss")] == list(STEPS)
     assert not list(tmp_path.parent.glob("up*"))
 
 
@@ -104,7 +104,7 @@ def test_a_logger_without_a_place_for_pictures_says_so(tmp_path: Path, caplog: p
 def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) -> None:
     import threading
 
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Watched:
         resumes = True
@@ -112,7 +112,7 @@ def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) 
 
         @property
         def metrics(self) -> Any:
-            asked.append(threading.current_thread().name)
+            requested.append(threading.current_thread().name)
             return type("Table", (), {"last_step": 7})
 
     logger, folder = TensorBoard(), Watched()
@@ -121,4 +121,4 @@ def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) 
     other = threading.Thread(target=lambda: pytest.importorskip("tensorboard") and logger.start(folder, {}))
     other.start()
     other.join()
-    assert asked == [threading.main_thread().name]
+    assert requested == [threading.main_thread().name]

@@ -36,12 +36,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def _records(folder: RunFolder) -> list[dict[str, Any]]:
     """What lies in the newest W&B file, read by W&B's own program."""
     path = max(folder.path.glob("wandb/*run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
-    said = subprocess.run(
+    completed = subprocess.run(
         [shutil.which("wandb") or str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(path)],
         capture_output=True,
         text=True,
     )
-    return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in completed.stdout.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.usefixtures("nobody")
@@ -69,10 +69,10 @@ def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "argv", ["train", f"--password={SECRET}"])
     folder = run_folder(tmp_path, data={"password": SECRET, "deep": {"er": [1, {"x": None}]}})
     assert log_run(folder, Wandb(tags=["t2"], job_type="arm")) < BOUND
-    known = folder.facts()["wandb"]["id"]
+    run_id = folder.facts()["wandb"]["id"]
     records = _records(folder)
     run = next(record["run"] for record in records if record["type"] == "run")
-    assert run["run_id"] == known
+    assert run["run_id"] == run_id
     assert run["config"]["update"]["data"]["deep"] == {"er": [1, {"x": None}]}
     assert (run["display_name"], run["run_group"], run["job_type"]) == ("run/s0", folder.path.parent.name, "arm")
     assert set(run["tags"]) == {"t1", "t2"}
@@ -82,7 +82,7 @@ def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeyp
     # A second start of the same run goes on under the same id.
     again = RunFolder.open(folder.path)
     Wandb().prepare(again)
-    assert again.facts()["wandb"]["id"] == known
+    assert again.facts()["wandb"]["id"] == run_id
 
 
 @pytest.mark.usefixtures("nobody")
@@ -96,9 +96,9 @@ def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(
     log.finish("done", {"metrics": {"val/accuracy": 0.9, "test/accuracy": 0.8}, "parameters": 7})
     folder.release()
     records = _records(folder)
-    ways = {r["metric"]["name"]: r["metric"]["summary"] for r in records if r["type"] == "metric"}
-    assert ways["val/accuracy"] == ways["test/accuracy"] == {"max": True}
-    assert ways["val/loss"] == ways["train/loss"] == {"min": True}
+    directions = {r["metric"]["name"]: r["metric"]["summary"] for r in records if r["type"] == "metric"}
+    assert directions["val/accuracy"] == directions["test/accuracy"] == {"max": True}
+    assert directions["val/loss"] == directions["train/loss"] == {"min": True}
     summary: dict[str, Any] = {}
     for record in records:
         summary |= (record.get("summary") or {}).get("update") or {}
@@ -146,25 +146,25 @@ def _in_a_process(kind: str, outputs: Path, **environment: str) -> tuple[float, 
 
 
 def test_wandbs_helper_killed_in_the_middle_is_one_warning(tmp_path: Path) -> None:
-    waited, _, said = _in_a_process("kill", tmp_path)
+    waited, _, output = _in_a_process("kill", tmp_path)
     assert waited < BOUND
-    assert said.count("the run continues") == 1
-    assert "Traceback" not in said
+    assert output.count("the run continues") == 1
+    assert "Traceback" not in output
 
 
 @pytest.mark.full
 def test_wandbs_helper_stopped_in_the_middle_delays_a_run_by_a_bounded_time(tmp_path: Path) -> None:
-    waited, lived, said = _in_a_process("stop", tmp_path)
+    waited, lived, output = _in_a_process("stop", tmp_path)
     assert waited < BOUND
     assert lived < waited + BOUND
-    assert "is abandoned" in said
+    assert "is abandoned" in output
 
 
 def test_a_dead_network_delays_a_run_by_a_bounded_time_and_the_record_is_offline(tmp_path: Path) -> None:
-    waited, lived, said = _in_a_process("dead", tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="0" * 40)
+    waited, lived, output = _in_a_process("dead", tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="0" * 40)
     assert waited < BOUND
     assert lived < waited + BOUND
-    assert said.count("recorded offline") == 1
+    assert output.count("recorded offline") == 1
     folder = RunFolder.open(next(tmp_path.glob("*/s0")))
     assert len([record for record in _records(folder) if record["type"] == "history"]) == len(STEPS)
 
@@ -173,7 +173,7 @@ def test_a_dead_network_delays_a_run_by_a_bounded_time_and_the_record_is_offline
 def test_a_network_that_swallows_everything_delays_a_run_by_a_bounded_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        waited, lived, said = _in_a_process("dead", tmp_path, WANDB_BASE_URL=address, WANDB_API_KEY="0" * 40)
+        waited, lived, output = _in_a_process("dead", tmp_path, WANDB_BASE_URL=address, WANDB_API_KEY="0" * 40)
     assert waited < BOUND
     assert lived < waited + BOUND
-    assert said.count("recorded offline") == 1
+    assert output.count("recorded offline") == 1
