@@ -24,6 +24,7 @@ from blockyard.contracts import (
     DataModule,
     DataSpec,
     Head,
+    Model,
     Objective,
     OptimizerBuilder,
     Parts,
@@ -154,14 +155,14 @@ class Components:
         source = {"source_embedder": own, "source_position": self.node("source_position")}
         return Parts(embedder=self.tokenizer.embedder, **late, **source)
 
-    def model(self, seed: int) -> nn.Module:
+    def model(self, seed: int) -> Model:
         """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
         model = self.architecture.build(self.context(), self.parts)
         initialise(model, seed)
         self.adapt(model, seed)
         return model
 
-    def meta_model(self, *, adapted: bool = True) -> nn.Module:
+    def meta_model(self, *, adapted: bool = True) -> Model:
         """The model on the meta device, for counting.
 
         adapted: with what `init` freezes and adds

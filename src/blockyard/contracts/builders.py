@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from blockyard.contracts.batch import Position
-from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, TokenMixer
+from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, TokenMixer
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer
@@ -115,7 +115,7 @@ class Architecture(ABC):
         return ctx
 
     @abstractmethod
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Return the model: forward(inputs, cache=None, record=None) -> prediction. inputs: an `Inputs`, or a tensor.
 
         Only a model that decodes token by token needs `cache`, and only one whose intermediates have names `record`.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from blockyard.contracts.batch import Memory, Seq
+from blockyard.contracts.batch import Memory, Position, Seq
 from blockyard.contracts.specs import Context
 
 
@@ -226,6 +226,31 @@ class Head(nn.Module):
 
     def tie(self, embedder: Embedder) -> None:
         """Share weights with `embedder`, if the options say so. Called once, when the model is built."""
+
+
+class Model(nn.Module):
+    """What an `Architecture` builds: forward(inputs, cache=None, record=None) -> (B, V) or (B, N, V).
+
+    A model without these attributes trains and is evaluated; generation, extrapolation and inspection read them.
+    """
+
+    ctx: Context
+    embedder: Embedder
+    position: Position
+    head: Head
+
+    @property
+    def mixers(self) -> list[TokenMixer]:
+        """The token mixer of each block, in order; a block without one is left out."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class EncodesSource(Protocol):
+    """A model with an encoder: what it reads of a source is the `memory` of every later call."""
+
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None) -> Memory:
+        """Returns what the model reads of a source (`Batch.source`)."""
 
 
 def iter_blocks(model: nn.Module) -> Iterator[Block]:

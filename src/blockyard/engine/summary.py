@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from blockyard.contracts import Splits
+from blockyard.contracts import Model, Splits
 from blockyard.engine import cost_card
 from blockyard.engine.job import Job
 from blockyard.engine.system.peak_memory import peak_memory
@@ -88,7 +87,7 @@ def summarize(job: Job) -> Summary:
     return Summary(values, curves, predictions, weights)
 
 
-def best_model(job: Job) -> tuple[nn.Module, str, int]:
+def best_model(job: Job) -> tuple[Model, str, int]:
     """A new model with the best weights, their file and step; the last weights where the best are unusable."""
     folder = job.folder
     model = job.components.model(folder.seed)
@@ -114,7 +113,7 @@ def _class_names(job: Job) -> dict[str, list[str]]:
     return {"classes": list(names)} if names else {}
 
 
-def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
+def _validation(job: Job, model: Model, step: int) -> dict[str, float]:
     """The validation metrics of the weights of `step`; those of the best weights were computed during training."""
     best = job.loop.callbacks.checkpoint
     # Several processes share an evaluation, and add up in another order.
@@ -156,7 +155,7 @@ def _directions(job: Job) -> dict[str, str]:
     return directions
 
 
-def _curves(job: Job, model: nn.Module) -> list[Curve]:
+def _curves(job: Job, model: Model) -> list[Curve]:
     """Validation and test split on longer sequences, if the config requests it."""
     options = job.options
     if not options.extrapolate:

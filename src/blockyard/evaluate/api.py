@@ -16,9 +16,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from blockyard.contracts import Split
+    from blockyard.contracts import Model, Split
     from blockyard.evaluate.written import Written
     from blockyard.runs.load import Loaded
     from blockyard.runs.predictions_file import SamplePredictions
@@ -35,7 +33,7 @@ PARTS = {"test": "test", "validation": "val", "train": "train"}  # as they are n
 _LIMIT = {"test": "limit_test", "validation": "limit_val"}
 
 
-def as_recorded(loaded: Loaded, split: str, function: Callable[[nn.Module, Split, dict[str, Any]], Result]) -> Result:
+def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, dict[str, Any]], Result]) -> Result:
     """Call `function` with the model, a split and the settings that the run recorded, and return its result.
 
     The settings are batch_size, device, precision and limit, the largest number of batches or None. The run's number
@@ -130,7 +128,7 @@ def evaluate(
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow, metrics=metrics)
 
-    def measured(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
+    def measured(model: Model, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
         return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
 
     return {f"{PARTS[split]}/{name}": value for name, value in as_recorded(loaded, split, measured).items()}
@@ -155,9 +153,7 @@ def evaluate_samples(
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
 
-    def metrics(
-        model: nn.Module, samples: Split, settings: dict[str, Any]
-    ) -> tuple[dict[str, float], SamplePredictions]:
+    def metrics(model: Model, samples: Split, settings: dict[str, Any]) -> tuple[dict[str, float], SamplePredictions]:
         total = samples_of_pass(samples, settings["batch_size"], settings["limit"])
         recorder = SampleRecorder(loaded.objective, samples, loaded.data.spec, total=total)
         values = measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, observe=recorder, **settings)
@@ -205,7 +201,7 @@ def evaluate_written(
         )
     tokenizer = loaded.tokenizer
 
-    def write(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Written:
+    def write(model: Model, samples: Split, settings: dict[str, Any]) -> Written:
         if not isinstance(samples, TextPairs):
             raise UserError(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from typing import TypeGuard
 
 import torch
 from torch import nn
 
-from blockyard.contracts import Context
+from blockyard.contracts import Context, EncodesSource, Model
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats
+from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
 from blockyard.ops.rng import undisturbed
 
@@ -32,9 +34,9 @@ def decoding(model: nn.Module) -> dict[str, float | None]:
     }
 
 
-def _has_cache(model: nn.Module) -> bool:
+def _has_cache(model: nn.Module) -> TypeGuard[Model]:
     ctx = getattr(model, "ctx", None)
-    if not hasattr(model, "init_cache") or not isinstance(ctx, Context):
+    if not isinstance(model, HasCache) or not isinstance(ctx, Context):
         return False
     if not ctx.causal or ctx.tokens.vocabulary is None or ctx.tokens.max_len < 2:
         return False
@@ -45,7 +47,7 @@ def _has_cache(model: nn.Module) -> bool:
     return True
 
 
-def _measure(model: nn.Module) -> list[Stats]:
+def _measure(model: Model) -> list[Stats]:
     tokens = min(_TOKENS, model.ctx.tokens.max_len - 1)
     training = model.training
     try:
@@ -56,11 +58,13 @@ def _measure(model: nn.Module) -> list[Stats]:
         model.train(training)
 
 
-def _decode(model: nn.Module, tokens: int) -> Stats:
+def _decode(model: Model, tokens: int) -> Stats:
     stats, memory = Stats(), None
     if model.ctx.data.source is not None:
-        device = next(model.parameters()).device
-        memory = model.encode(example(full(model.ctx), device).source)
+        assert isinstance(model, EncodesSource)
+        source = example(full(model.ctx), next(model.parameters()).device).source
+        assert source is not None
+        memory = model.encode(source)
     # `generate` refuses scores that are not finite; here only the time counts.
     choose = [lambda scores: int(scores.argmax())]
     for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from blockyard.atomic_files import write_json, write_text
-from blockyard.contracts import Objective, Position, Resizable, Split, TokenMixer
+from blockyard.contracts import Model, Objective, Position, Resizable, Split, TokenMixer
 from blockyard.evaluate.by_position import ByPosition
 from blockyard.evaluate.loop import evaluate
 from blockyard.runs.identity import slug
@@ -87,7 +87,7 @@ class Curve:
 
 
 def extrapolate(
-    model: nn.Module,
+    model: Model,
     split: Split,
     objective: Objective,
     factors: Sequence[int],
@@ -142,7 +142,7 @@ def extrapolate(
     return Curve(part, metric, context, count, count * context, redrawn, lengths)
 
 
-def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
+def _refusal(model: Model, split: Split, factor: int) -> str | None:
     """Why sequences so many times longer cannot be evaluated, as far as components declare it, or None."""
     if not isinstance(split, Resizable):
         return "this data has no longer sequences"

@@ -30,6 +30,7 @@ def text_batches(loaded: Loaded, inputs: Sequence[str], column: str | None) -> t
     if loaded.data.spec.joined:
         pairs, joined_ids = pair_rows(loaded, inputs)
         return pairs, _padded(joined_ids, variable=True)
+    assert isinstance(loaded.tokenizer, TextTokenizer)
     texts = [text for each in inputs for text in _texts_of(loaded, each, column)]
     most = loaded.model.ctx.tokens.max_len
     token_ids = [loaded.tokenizer.encode(text) for text in texts]

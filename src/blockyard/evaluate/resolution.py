@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Objective, Split
+from blockyard.contracts import Batch, Model, Objective, Split
 from blockyard.errors import UserError
 from blockyard.evaluate.api import PARTS, as_recorded, check_split
 from blockyard.evaluate.length_extrapolation import extrapolate
@@ -75,7 +75,7 @@ class ResizedSplit:
 
 
 def at_resolutions(
-    model: nn.Module,
+    model: Model,
     split: Split,
     objective: Objective,
     factors: Sequence[float],
@@ -168,7 +168,7 @@ def evaluate_longer(
             "text (data.sample=window) or a generated task"
         )
 
-    def curve(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Curve:
+    def curve(model: Model, samples: Split, settings: dict[str, Any]) -> Curve:
         return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
 
     return as_recorded(loaded, split, curve), loaded
@@ -200,7 +200,7 @@ def evaluate_resolutions(
         raise UserError(f"{loaded.folder.name} {what}; resolution needs a run with one prediction for each image")
     shape = (spec.shape[1], spec.shape[2])
 
-    def resized(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Resolutions:
+    def resized(model: Model, samples: Split, settings: dict[str, Any]) -> Resolutions:
         return at_resolutions(model, samples, loaded.objective, factors, part=PARTS[split], shape=shape, **settings)
 
     return as_recorded(loaded, split, resized), loaded

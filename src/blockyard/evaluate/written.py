@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from blockyard.atomic_files import write_text
-from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer, Transcriber
+from blockyard.contracts import Batch, Memory, Model, Split, TextPairs, TextTokenizer, Transcriber
 from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
@@ -130,7 +129,7 @@ class Written:
 
 
 def write_split(
-    model: nn.Module,
+    model: Model,
     split: Split,
     tokenizer: TextTokenizer,
     *,

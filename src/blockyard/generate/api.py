@@ -184,8 +184,8 @@ def generate_all(
         return _search(loaded, texts, width=beam, length_penalty=penalty, **settings)
     samplers = _samplers(len(texts), temperature, top_k, top_p, seed)
     if draft is not None:
-        run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
-        return _speculate(loaded, texts, Drafting(loaded, texts, run, draft_tokens or 4), samplers, settings)
+        draft_run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
+        return _speculate(loaded, texts, Drafting(loaded, texts, draft_run, draft_tokens or 4), samplers, settings)
     return _sample(loaded, texts, samplers, compiled=compiled, **settings)
 
 

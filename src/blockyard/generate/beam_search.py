@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.contracts import Memory
+from blockyard.contracts import Memory, Model
 from blockyard.generate.decode import separate
 from blockyard.generate.sampling import to_finite
 from blockyard.generate.stats import Stats
@@ -21,7 +21,7 @@ from blockyard.model._cache import select_sequences
 
 
 def beam_search_batch(
-    model: nn.Module,
+    model: Model,
     prompts: Sequence[Sequence[int]],
     *,
     width: int,
@@ -42,11 +42,20 @@ def beam_search_batch(
     """
     groups = separate(model, prompts)
     if len(groups) > 1:
-        more = {"width": width, "max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end}
         for group in groups:
             part = None if memory is None else select_sequences(memory, torch.tensor(group))
             own = [prompts[index] for index in group]
-            for step in beam_search_batch(model, own, memory=part, length_penalty=length_penalty, **more):
+            for step in beam_search_batch(
+                model,
+                own,
+                width=width,
+                max_tokens=max_tokens,
+                cache=cache,
+                stats=stats,
+                length_penalty=length_penalty,
+                memory=part,
+                end=end,
+            ):
                 yield [(group[index], token_id) for index, token_id in step]
         return
     shortest = min(map(len, prompts))

@@ -15,18 +15,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Position, Seq
+from blockyard.contracts import Model, Position, Seq
 from blockyard.errors import UserError
-from blockyard.model._cache import Cache
+from blockyard.model._cache import Cache, HasCache
 from blockyard.ops.cache import KVCache
 
 BACKEND = "inductor"
 MODELS = 64  # compiled in one process; torch compiles eight versions of a function and then refuses
 
 
-def check_compiles(model: nn.Module) -> None:
+def check_compiles(model: Model) -> None:
     """Raises UserError where the step of a model cannot be compiled: where a layer keeps no growing keys and values."""
     advice = "leave compile=true out"
+    assert isinstance(model, HasCache)
     try:
         layers = model.init_cache(1).layers
     except ValueError as error:
@@ -68,7 +69,7 @@ class CompiledStep:
             scores = _compiled(BACKEND)(
                 self.model, token_ids, index, self._coords, storage, past.num_prefix, past.position
             )
-        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:  # type: ignore[attr-defined]
+        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise UserError(f"compile=true: torch cannot compile the step ({reason}); leave it out") from error
         self._seq = Seq(index, self._coords[:, :length], num_prefix=past.num_prefix, position=past.position)

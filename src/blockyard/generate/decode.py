@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Memory
+from blockyard.contracts import Memory, Model
 from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import Stepper, tokens_left
 from blockyard.model._cache import select_sequences
 
 
 def decode(
-    model: nn.Module,
+    model: Model,
     token_ids: list[int],
     choose: Callable[[Tensor], int],
     *,
@@ -40,7 +40,7 @@ def separate(model: nn.Module, prompts: Sequence[Sequence[int]]) -> list[list[in
 
 
 def decode_batch(
-    model: nn.Module,
+    model: Model,
     prompts: Sequence[Sequence[int]],
     choose: Sequence[Callable[[Tensor], int]],
     *,
@@ -59,11 +59,20 @@ def decode_batch(
     """
     groups = separate(model, prompts)
     if len(groups) > 1:
-        more = {"max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end, "compiled": compiled}
         for group in groups:
             part = None if memory is None else select_sequences(memory, torch.tensor(group))
             chosen = [choose[index] for index in group]
-            for step in decode_batch(model, [prompts[index] for index in group], chosen, memory=part, **more):
+            for step in decode_batch(
+                model,
+                [prompts[index] for index in group],
+                chosen,
+                max_tokens=max_tokens,
+                cache=cache,
+                stats=stats,
+                memory=part,
+                end=end,
+                compiled=compiled,
+            ):
                 yield [(group[index], token_id) for index, token_id in step]
         return
     shortest = min(map(len, prompts))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Memory, TextTokenizer
+from blockyard.contracts import Memory, Model, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.generate.request import GeneratedText, encode_sources
 from blockyard.generate.retracting import RetractingStepper
@@ -32,7 +32,7 @@ class ModelDraft:
     """A model that proposes token by token, each with the distribution from which it was sampled."""
 
     def __init__(
-        self, model: nn.Module, prompt: list[int], most: int, *, cache: bool, memory: Memory | None, end: int | None
+        self, model: Model, prompt: list[int], most: int, *, cache: bool, memory: Memory | None, end: int | None
     ) -> None:
         self._stepper = RetractingStepper(model, prompt, most, cache=cache, memory=memory, stats=Stats(), end=end)
         self._proposed = 0
@@ -41,7 +41,8 @@ class ModelDraft:
         """As `Draft.propose`. The sequence is not cut between proposals, because that could not be taken back."""
         token_ids, weights = list[int](), list[Tensor]()
         self._stepper.mark()
-        for _ in range(int(min(most, self._stepper.room + 1))):
+        room = self._stepper.room
+        for _ in range(most if room is None else min(most, room + 1)):
             weights.append(sampler.distribution(self._stepper.scores()[0]))  # (V,)
             token_ids.append(sampler.draw(weights[-1]))
             self._stepper.append(token_ids[-1:])

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from blockyard.atomic_files import replacing
-from blockyard.contracts import DrawsValues, Splits
+from blockyard.contracts import DrawsValues, Model, Splits
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
@@ -104,7 +104,7 @@ def generate_images(
 
 
 def _write_ids(
-    model: nn.Module, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
+    model: Model, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
 ) -> Tensor:
     """Returns the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
     drawn = prompts[:, 1:].tolist()

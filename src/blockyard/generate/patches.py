@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.contracts import DrawsValues
+from blockyard.contracts import DrawsValues, Model
 from blockyard.errors import UserError
 from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import NO_CACHE, describe_cache
+from blockyard.model._cache import Cache, HasCache
 
 log = logging.getLogger("blockyard")
 
 
 @torch.inference_mode()
 def write_patches(
-    model: nn.Module,
+    model: Model,
     objective: DrawsValues,
     prompts: Tensor,
     missing: int,
@@ -58,8 +58,9 @@ def write_patches(
     return tokens[:, 1:]
 
 
-def _cache(model: Any, count: int, stats: Stats) -> Any:
+def _cache(model: Model, count: int, stats: Stats) -> Cache | None:
     """An empty cache; None, with a warning, for a model that has none."""
+    assert isinstance(model, HasCache)
     try:
         cache = model.init_cache(count)
     except ValueError as error:
@@ -70,7 +71,7 @@ def _cache(model: Any, count: int, stats: Stats) -> Any:
     return cache
 
 
-def _last(model: Any, tokens: Tensor, cache: Any) -> Tensor:
+def _last(model: Model, tokens: Tensor, cache: Cache | None) -> Tensor:
     """The prediction (n, V') for what follows the last token, on the CPU."""
     if cache is not None:
         return model(tokens, cache=cache)[:, -1].float().cpu()

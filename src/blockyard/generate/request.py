@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, ImageTokenizer, Memory, SourceFiles, TextTokenizer
+from blockyard.contracts import Batch, EncodesSource, ImageTokenizer, Memory, SourceFiles, TextTokenizer, Tokenizer
 from blockyard.errors import UserError
 from blockyard.generate.stepper import max_context, max_length
 from blockyard.runs.folder import TOKENIZER
@@ -51,8 +51,9 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
     joined = ctx.data.joined
     has_source = ctx.data.source is not None or joined
     if has_source and sources is None:
-        text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
-        example = 'source="..."' if text else f"source=FILE of one of its {ctx.data.source.things}"
+        reads_files = not isinstance(loaded.components.source_tokenizer, TextTokenizer)
+        source = ctx.data.source if reads_files else None
+        example = 'source="..."' if source is None else f"source=FILE of one of its {source.things}"
         raise UserError(f"{name} writes what belongs to a source: it needs one, such as {example}")
     if not has_source and sources is not None:
         raise UserError(f"{name} takes no source; give prompt=TEXT instead")
@@ -105,11 +106,12 @@ def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
     if is_text and longest > limit and getattr(loaded.model, "encoder", loaded.model).position.bounded:
         raise UserError(f"a source has {longest} tokens; the model takes at most {limit}")
     device = next(loaded.model.parameters()).device
-    source = batch.inputs
+    source, model = batch.inputs, loaded.model
+    assert isinstance(model, EncodesSource)
     same_length = lengths is None or bool((lengths == longest).all())
     with torch.inference_mode():
         try:
-            return loaded.model.encode(source.to(device), None if same_length else lengths.to(device))
+            return model.encode(source.to(device), None if lengths is None or same_length else lengths.to(device))
         except ValueError as error:
             raise UserError(f"the sources cannot be encoded in one batch: {error}") from error
 
@@ -137,9 +139,10 @@ def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
     return Batch(torch.cat(padded), lengths=lengths)
 
 
-def _encode(loaded: Loaded, name: str, text: str, tokenizer: TextTokenizer | None = None) -> list[int]:
+def _encode(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | None = None) -> list[int]:
     """The token ids of a prompt or source; warns where the tokenizer does not know a character."""
     tokenizer = tokenizer or loaded.tokenizer
+    assert isinstance(tokenizer, TextTokenizer)
     try:
         token_ids = tokenizer.encode(text)
         decoded = tokenizer.decode(token_ids)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
-from torch import nn
-
-from blockyard.contracts import Memory
+from blockyard.contracts import Memory, Model
 from blockyard.errors import UserError
 from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import Stepper
@@ -25,7 +22,7 @@ class RetractingStepper(Stepper):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         sequence: list[int],
         most: int,
         *,
@@ -50,9 +47,9 @@ class RetractingStepper(Stepper):
         return cache
 
     @property
-    def room(self) -> float:
-        """How many tokens can follow before the sequence has to be cut; infinite where it never is."""
-        return math.inf if self.limit is None else self.limit - len(self.sequences[0])
+    def room(self) -> int | None:
+        """How many tokens can follow before the sequence has to be cut; None where it never is."""
+        return None if self.limit is None else self.limit - len(self.sequences[0])
 
     def mark(self) -> None:
         """All tokens so far stay. Call it before tokens that may be taken back."""

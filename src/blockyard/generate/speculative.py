@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.contracts import Memory
+from blockyard.contracts import Memory, Model
 from blockyard.generate.retracting import RetractingStepper
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
@@ -83,7 +83,7 @@ def expected_tokens(acceptance: float, draft_tokens: int) -> float:
 
 
 def speculate(
-    model: nn.Module,
+    model: Model,
     prompt: Sequence[int],
     draft: Draft,
     sampler: Sampler,
@@ -101,11 +101,12 @@ def speculate(
     """
     stepper = RetractingStepper(model, list(prompt), draft_tokens, cache=cache, memory=memory, stats=stats, end=end)
     budget = remaining = tokens_left(model, prompt, max_tokens, end)
-    vocabulary, special = model.ctx.outputs, set(special_token_ids(model, end))  # type: ignore[union-attr]
+    vocabulary, special = model.ctx.outputs, set(special_token_ids(model, end))
     while remaining:
         stepper.mark()
         started = time.perf_counter()
-        most = max(0, min(draft_tokens, remaining - 1, stepper.room))
+        most = min(draft_tokens, remaining - 1)
+        most = max(0, most if stepper.room is None else min(most, stepper.room))
         proposed, weights = draft.propose(most, sampler, vocabulary)
         # What the text so far has before the text that is written, such as a start token, is never generated.
         proposed = list(takewhile(lambda token_id: token_id not in special, proposed))

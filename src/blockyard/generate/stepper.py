@@ -13,31 +13,30 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Inputs, Memory
+from blockyard.contracts import Inputs, Memory, Model
 from blockyard.generate.compiled_step import CompiledStep
 from blockyard.generate.stats import Stats
-from blockyard.model._cache import select_sequences
+from blockyard.model._cache import Cache, HasCache, select_sequences
 
 
-def max_context(model: Any) -> int | None:
+def max_context(model: Model) -> int | None:
     """The longest sequence that a model takes; None where it takes any length."""
     if not all(mixer.traits.any_length for mixer in model.mixers):
         return model.ctx.tokens.max_len
     return int(model.ctx.tokens.max_len * model.position.length_scale) if model.position.bounded else None
 
 
-def max_length(model: Any) -> int:
+def max_length(model: Model) -> int:
     """The longest sequence that is written up to an end token: `max_context`, or the data's longest if unbounded."""
     limit = max_context(model)
     return int(model.ctx.tokens.max_len) if limit is None else limit
 
 
-def tokens_left(model: Any, prompt: Sequence[int], max_tokens: int, end: int | None) -> int:
+def tokens_left(model: Model, prompt: Sequence[int], max_tokens: int, end: int | None) -> int:
     """How many tokens may follow a prompt.
 
     The last of them, or the end token, is never read, and so may lie one beyond the maximum length.
@@ -81,14 +80,14 @@ log = logging.getLogger("blockyard")
 NO_CACHE = "full recomputation: the whole sequence ran for each token"
 
 
-def special_token_ids(model: Any, end: int | None) -> list[int]:
+def special_token_ids(model: Model, end: int | None) -> list[int]:
     """Token ids that are never generated: start, mask, and an end token other than `end`."""
     tokens = model.ctx.tokens
     special = (getattr(tokens, name, None) for name in ("start", "mask", "end"))
     return sorted({token_id for token_id in special if token_id is not None and token_id != end})
 
 
-def describe_cache(cache: Any) -> str:
+def describe_cache(cache: Cache) -> str:
     """What a cache keeps, as text; several kinds where layers differ."""
     kinds = [kind for layer in cache.layers if (kind := getattr(layer, "kind", "cache"))]
     return " and ".join(dict.fromkeys(kinds)) or "nothing cached (no token reads another)"
@@ -105,7 +104,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         sequences: list[list[int]],
         *,
         cache: bool,
@@ -130,7 +129,8 @@ class Stepper:
         self._size: tuple[int, int] | None = None  # bytes and length after the last pass with this cache
         self._started: float | None = None
 
-    def _new_cache(self) -> Any:
+    def _new_cache(self) -> Cache | None:
+        assert isinstance(self.model, HasCache)
         try:
             cache = self.model.init_cache(len(self.sequences))
         except ValueError as error:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
-from blockyard.contracts import Batch, TextTokenizer, Transcriber
+from blockyard.contracts import Batch, Model, TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.request import GeneratedText, source_batch
 from blockyard.generate.stats import Stats
@@ -53,10 +52,10 @@ def _steps(loaded: Loaded, batch: Batch, beam: int | None, stats: Stats) -> Step
     yield [(index, token_id) for index, token_ids in enumerate(written) for token_id in token_ids]
 
 
-def transcribed(model: nn.Module, objective: Transcriber, batch: Batch, beam: int | None) -> list[list[int]]:
+def transcribed(model: Model, objective: Transcriber, batch: Batch, beam: int | None) -> list[list[int]]:
     """The token ids that a model writes for a batch of sources, which are its inputs."""
     lengths = batch.lengths
     if lengths is None:
         lengths = torch.full((len(batch),), batch.inputs.shape[1], device=batch.inputs.device)
-    tokens = model.ctx.tokens.tokens_of(lengths)  # type: ignore[union-attr]
+    tokens = model.ctx.tokens.tokens_of(lengths)
     return objective.transcribe(model(batch), tokens, beam)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from blockyard.block.layer_scale import Scale
 from blockyard.block.no_residual import NoResidual
 from blockyard.block.rezero import Gate
-from blockyard.contracts import Batch, TextTokenizer
+from blockyard.contracts import Batch, Model, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.inspect.block_context import MixerContext, mixer_contexts
 from blockyard.inspect.jacobian import Spectrum, spectrum
@@ -91,16 +91,16 @@ def head_circuits(
     """
     mixers = mixing_modules(model, "mixer")
     paths = select_layers(mixers, layers)
-    other = {path: type(mixers[path]).__name__ for path in paths if not isinstance(mixers[path], Attention)}
+    attention = {path: mixer for path in paths if isinstance(mixer := mixers[path], Attention)}
+    other = {path: type(mixers[path]).__name__ for path in paths if path not in attention}
     if other and (layers is not None or len(other) == len(paths)):
         names = ", ".join(sorted(set(other.values())))
         raise UserError(
             f"circuits need attention; the token mixer of {layer_name(next(iter(other)))} is {names}. "
             "`blockyard inspect mixing` works for any mixer"
         )
-    paths = [path for path in paths if path not in other]
-    contexts = mixer_contexts(model, {path: mixers[path] for path in paths}, batch)
-    return [head for path in paths for head in _heads(path, mixers[path], contexts[path], heads, model)]
+    contexts = mixer_contexts(model, dict(attention), batch)
+    return [head for path, mixer in attention.items() for head in _heads(path, mixer, contexts[path], heads, model)]
 
 
 def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
@@ -213,13 +213,13 @@ class TokenTables:
     left_out: list[str] = field(default_factory=list)
 
 
-def token_tables(model: nn.Module, heads: Sequence[HeadCircuits]) -> list[TokenTables]:
+def token_tables(model: Model, heads: Sequence[HeadCircuits]) -> list[TokenTables]:
     """Returns the tables of each head."""
     cache: Cache = {}
     return [_head_tables(model, head, cache) for head in heads]
 
 
-def _head_tables(model: nn.Module, head: HeadCircuits, cache: Cache) -> TokenTables:
+def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     path, tables = head.path, TokenTables()
     left_out = tables.left_out
     if getattr(getattr(model, "embedder", None), "table", None) is None:
@@ -260,7 +260,7 @@ def _cached(cache: Cache, name: str, table: Tensor | None, scale: float = 1.0) -
     return cache[name]
 
 
-def _unembedding(model: nn.Module, tower: Tower, cache: Cache) -> Tensor | None:
+def _unembedding(model: Model, tower: Tower, cache: Cache) -> Tensor | None:
     if "unembedding" not in cache:
         weight = _matrices(model.head)[0].detach().double().cpu()
         fold, _ = fold_weights(tower.final_norm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,13 @@ class RecordedCall:
         return self.input_seq is not self.seq
 
 
+@runtime_checkable
+class Fuses(Protocol):
+    """A block that computes the projections of both mixers in one matmul while `fused` is on."""
+
+    fused: bool
+
+
 def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
     """Returns every block, or the outermost token mixers, by path. Raises UserError where there is none."""
     kind: type[nn.Module] = Block if of == "block" else TokenMixer
@@ -53,7 +60,8 @@ def repeat(batch: Batch, copies: int) -> Batch:
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[None]:
     """Run fused blocks unfused inside this context: the same result, with every mixer called as a module."""
-    fused = [block for block in model.modules() if isinstance(block, Block) and getattr(block, "fused", False)]
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    fused = [block for block in blocks if isinstance(block, Fuses) and block.fused]
     for block in fused:
         block.fused = False
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -64,6 +64,14 @@ class Cache:
             layer.reorder(order)
         if self.memory is not None and not one_source:
             self.memory = select_sequences(self.memory, order)
+
+
+@runtime_checkable
+class HasCache(Protocol):
+    """A model that decodes token by token from a cache."""
+
+    def init_cache(self, batch_size: int) -> Cache:
+        """Returns an empty cache. Raises ValueError for a mixer that cannot have one."""
 
 
 def empty_cache(mixers: list[TokenMixer], batch_size: int) -> Cache:

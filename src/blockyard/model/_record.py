@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.contracts import Context, Inputs
+from blockyard.contracts import Inputs, Model
 from blockyard.model._example_batch import example
 from blockyard.ops import kernel
 
@@ -22,7 +22,7 @@ def note(record: Record | None, name: str, value: Any) -> None:
         record[name] = value
 
 
-class Recorded(nn.Module):
+class Recorded(Model):
     """A model that tells what happened in a forward pass: its intermediates, and the kernels that its mixers took.
 
     Intermediates: embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens with the prefix;
@@ -30,8 +30,6 @@ class Recorded(nn.Module):
     read (B, M, D) and written (B, N, D) besides; those of a source with "source." in front; memory where a tower
     encodes it; prediction.
     """
-
-    ctx: Context
 
     def steps(self, inputs: Inputs | Tensor, cache: Any = None) -> Record:
         """Return every intermediate of a forward pass by its name."""

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from blockyard.contracts import (
     Architecture,
     Context,
     DataSpec,
     Depth,
     Heads,
+    Model,
     Parts,
     Positive,
     Rate,
@@ -71,7 +70,7 @@ class Stack(Architecture):
         assert ctx.head_dim > 0
         return ctx
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
 

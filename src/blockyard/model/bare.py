@@ -16,6 +16,7 @@ from blockyard.contracts import (
     Context,
     DataSpec,
     Inputs,
+    Model,
     Parts,
     Positive,
     Rate,
@@ -84,6 +85,6 @@ class BareModel(Architecture):
             init_std=self.init_std or self.dim**-0.5,
         )
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Bare(ctx, parts, dropout=self.dropout)

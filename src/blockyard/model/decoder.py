@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import nn
-
-from blockyard.contracts import Context, Depth, Heads, Parts, Positive, Rate, Width
+from blockyard.contracts import Context, Depth, Heads, Model, Parts, Positive, Rate, Width
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees, Transformer
@@ -49,7 +47,7 @@ class Decoder(Stack):
         """With sees=source."""
         return options.get("sees") == "source"
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """As `Stack.build`. Raises ValueError for sees=source where no source stands in front."""
         if self.sees == "source" and not ctx.data.joined:
             raise ValueError(

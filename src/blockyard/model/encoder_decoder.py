@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from blockyard.contracts import (
     Context,
@@ -25,6 +25,7 @@ from blockyard.contracts import (
     Heads,
     Inputs,
     Memory,
+    Model,
     Parts,
     Positive,
     Rate,
@@ -141,7 +142,7 @@ class EncoderDecoder(Stack):
         """Returns the Context of the decoder. Raises ValueError if heads does not divide dim."""
         return replace(super().context(data, tokens, outputs), peer=self.encoder_depth, branches=3)
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         if ctx.data.source is None:
             raise ValueError("model=encoder_decoder reads a source and the data has none; use model=decoder")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Depth, Heads, Inputs, Memory, Parts, Positive, Rate, Seq, Width
+from blockyard.contracts import Context, Depth, Heads, Inputs, Memory, Model, Parts, Positive, Rate, Seq, Width
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_only_embeds, check_parts
 from blockyard.model._embedding import Embeds
@@ -185,7 +185,7 @@ class Joint(Stack):
         """Returns the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         return JointModel(
             joined(ctx),

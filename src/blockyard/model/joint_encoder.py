@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import nn
-
-from blockyard.contracts import Context, Depth, Heads, Parts, Positive, Rate, Width
+from blockyard.contracts import Context, Depth, Heads, Model, Parts, Positive, Rate, Width
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model.joint import JointModel, joined, of_the_source
@@ -49,7 +47,7 @@ class JointEncoder(Stack):
         """Returns the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         return JointModel(
             joined(ctx),

@@ -26,6 +26,7 @@ from blockyard.contracts import (
     Inputs,
     Length,
     Memory,
+    Model,
     Parts,
     Positive,
     Rate,
@@ -169,6 +170,6 @@ class Perceiver(Stack):
         data = replace(ctx.data, variable=False)
         return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
-    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+    def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)

@@ -19,10 +19,8 @@ from blockyard.runs.store import find
 from blockyard.runs.weights_file import WEIGHTS, read_weights
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from blockyard.config.build import Components
-    from blockyard.contracts import DataModule, Objective, Tokenizer
+    from blockyard.contracts import DataModule, Model, Objective, Tokenizer
 
 
 # The config of a run, checked before anything that it names is imported.
@@ -89,7 +87,7 @@ class Loaded:
     weights: the name of the file, with @NAME for the average that callbacks.NAME kept
     """
 
-    model: nn.Module
+    model: Model
     tokenizer: Tokenizer
     objective: Objective
     data: DataModule

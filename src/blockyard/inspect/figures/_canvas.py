@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from blockyard.atomic_files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
 
 SEQUENTIAL = "viridis"  # uniform in lightness, so that it survives print and colour blindness
 DIVERGING = "PuOr"  # orange and purple, safe for colour blindness; white is zero
@@ -22,7 +23,7 @@ HIGHLIGHT = "#d81b60"
 INK = "#1a1a1a"
 _DPI = 130
 _WIDTH = 15.0  # inches, of the widest figure
-_STYLE: dict[str, Any] = {
+_STYLE: dict[RcKeyType, Any] = {
     "text.parse_math": False,  # a $ in a token is a $
     "font.family": ["DejaVu Sans"],
     "font.size": 8,
@@ -88,7 +89,15 @@ def label_ticks(axes: Axes, labels: Sequence[str], side: float, which: str) -> N
     axis.set_tick_params(labelsize=6, length=2)
 
 
-def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None, **layout: float) -> None:
+class BarLayout(TypedDict, total=False):
+    """The size and distance of a colour bar, as in `Figure.colorbar`."""
+
+    fraction: float
+    pad: float
+    aspect: float
+
+
+def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None, **layout: Unpack[BarLayout]) -> None:
     """Add a colour bar next to `axes`, with plain numbers."""
     extend = "max" if image.get_array().max() > image.norm.vmax else "neither"
     bar = figure.colorbar(image, ax=axes, label=label, format=lambda value, _: f"{value:g}", extend=extend, **layout)

@@ -59,7 +59,8 @@ def _last_layer(loaded: Loaded, sample: Sample) -> LayerAttention | None:
     """The last layer that attends to the sound, across if there is one that does; None without any."""
     layers = [each for each in attention_layers(loaded.model, [sample]) if attends_sound(each, sample)]
     across = [layer for layer in layers if layer.cross]
-    return (across or layers or [None])[-1]
+    chosen = across or layers
+    return chosen[-1] if chosen else None
 
 
 def _draw(panels: list[Any], sample: Sample, layer: LayerAttention | None, title: str) -> None:

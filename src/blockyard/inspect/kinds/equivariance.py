@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -225,7 +225,7 @@ def _grid(result: Permuted) -> tuple[int, ...]:
     return grid if grid is not None and len(grid) == 2 and grid[0] * grid[1] == count else (count,)
 
 
-def _aspect(grid: tuple[int, ...]) -> str:
+def _aspect(grid: tuple[int, ...]) -> Literal["equal", "auto"]:
     return "equal" if len(grid) == 2 else "auto"
 
 
