@@ -28,7 +28,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import number
@@ -36,6 +36,7 @@ from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison
+    from blockyard.report.document import ComparisonDocument
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
@@ -107,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[dict[str, Any]]:
+def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[ComparisonDocument]:
     """Yield the comparison of each task of the selected runs.
 
     A task in which a flag means nothing, such as a metric that it lacks, is left out with a message, unless all do.
@@ -159,7 +160,7 @@ def _with_files(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _write(flag: str, file: str, data: dict[str, Any], place: int) -> None:
+def _write(flag: str, file: str, data: ComparisonDocument, place: int) -> None:
     """Write one format. place: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
@@ -182,7 +183,7 @@ def _write(flag: str, file: str, data: dict[str, Any], place: int) -> None:
     sys.stderr.write(f"{path if place > 1 else file}\n")
 
 
-def _writer(flag: str) -> Callable[[dict[str, Any]], str]:
+def _writer(flag: str) -> Callable[[ComparisonDocument], str]:
     if flag == "--html":
         from blockyard.report.page import render
 

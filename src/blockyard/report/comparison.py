@@ -20,6 +20,21 @@ from blockyard.report.arms.curves import curves
 from blockyard.report.arms.fairness import missing_result, provenance
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.arms.written_texts import written_texts
+from blockyard.report.document import (
+    ArmRow,
+    BaselineRow,
+    CellRow,
+    ComparisonDocument,
+    CurveRow,
+    EffectsRow,
+    ExpectRow,
+    MapRow,
+    PictureRow,
+    ProvenanceRow,
+    SampleTables,
+    SettingRow,
+    WrittenTable,
+)
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import AXES, default_axis, median_costs
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
@@ -52,32 +67,33 @@ class Comparison:
     tasks: list[str] = field(default_factory=list)  # of the selected runs; this comparison is about one
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
     margin: float | None = None  # the smallest difference that matters, where one was set
-    expect: dict[str, str] | None = None
+    expect: ExpectRow | None = None
     warnings: list[str] = field(default_factory=list)
-    baselines: list[dict[str, Any]] = field(default_factory=list)  # simple ones; `baseline` is an arm
+    baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
     seeds: list[int] = field(default_factory=list)
-    arms: list[dict[str, Any]] = field(default_factory=list)
-    effects: dict[str, Any] | None = None
-    cells: list[dict[str, Any]] = field(default_factory=list)
-    curves: list[dict[str, Any]] = field(default_factory=list)
-    tuning: list[dict[str, Any]] = field(default_factory=list)
-    attention: list[dict[str, Any]] = field(default_factory=list)
-    predictions: list[dict[str, Any]] = field(default_factory=list)
-    samples: dict[str, Any] | None = None
-    written: dict[str, Any] | None = None
+    arms: list[ArmRow] = field(default_factory=list)
+    effects: EffectsRow | None = None
+    cells: list[CellRow] = field(default_factory=list)
+    curves: list[CurveRow] = field(default_factory=list)
+    tuning: list[SettingRow] = field(default_factory=list)
+    attention: list[MapRow] = field(default_factory=list)
+    predictions: list[PictureRow] = field(default_factory=list)
+    samples: SampleTables | None = None
+    written: WrittenTable | None = None
     cost_axis: str = "flops"
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: ProvenanceRow = field(default_factory=ProvenanceRow)
     ranges: dict[str, list[float]] = field(default_factory=dict)  # of metrics that are shares, where intervals end
 
     def __repr__(self) -> str:
         arms = ", ".join(str(arm["name"]) for arm in self.arms)
         return f"<comparison {self.title} by {self.metric} ({arms}): {self.answer}>"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ComparisonDocument:
         """Return a copy as plain JSON; NaN and infinity become None."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        document: ComparisonDocument = plain({each.name: getattr(self, each.name) for each in fields(self)})
+        return document
 
-    def arm(self, name: str) -> dict[str, Any]:
+    def arm(self, name: str) -> ArmRow:
         """Return the row of an arm. Raises KeyError."""
         for row in self.arms:
             if row["name"] == name:
@@ -256,7 +272,7 @@ def _baseline(requested: str | None, data: ComparisonInput) -> str | None:
     return name
 
 
-def _expect(text: str, values: Values, direction: str, margin: float | None, missing: dict[str, str]) -> dict[str, str]:
+def _expect(text: str, values: Values, direction: str, margin: float | None, missing: dict[str, str]) -> ExpectRow:
     try:
         return evaluate(text, values, direction, margin=margin, missing=missing).as_dict()
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
@@ -265,7 +281,7 @@ def _expect(text: str, values: Values, direction: str, margin: float | None, mis
 
 def _effects(
     data: ComparisonInput, values: Values, results: dict[str, ArmResult], baseline: str | None
-) -> dict[str, Any] | None:
+) -> EffectsRow | None:
     levels = {arm.name: arm.levels for arm in data.arms if arm.levels}
     if data.kind == "one_at_a_time":
         return effects.single_factor_effects(results, levels, baseline) if baseline else None

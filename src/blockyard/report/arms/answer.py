@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from blockyard.report.arms.fairness import NOT_DONE, REASONS
+from blockyard.report.document import ArmRow, EffectsRow, ExpectRow
 from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
 
 _MAX_NAMED = 4
 _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}
 
-Row = dict[str, Any]
-
 
 def answer(
-    arms: Sequence[Row],
+    arms: Sequence[ArmRow],
     baseline: str | None,
     metric: str,
-    expect: dict[str, str] | None,
-    effects: dict[str, Any] | None = None,
+    expect: ExpectRow | None,
+    effects: EffectsRow | None = None,
 ) -> str:
     """Return which arms differ from the baseline, after the verdict on what was expected, if anything was.
 
@@ -32,7 +30,7 @@ def answer(
     return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
 
 
-def _interactions(effects: dict[str, Any] | None) -> list[str]:
+def _interactions(effects: EffectsRow | None) -> list[str]:
     tests = [] if effects is None else effects["interactions"]
     return [
         f"What {test['factors'][0]} changes depends on {test['factors'][1]} "
@@ -42,13 +40,13 @@ def _interactions(effects: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
+def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str) -> str:
     if not arms:
         return "There is nothing to compare."
     others = [row for row in arms if row["name"] != baseline]
     if baseline is None or not others:
         return f"There is one arm only, {arms[0]['name']}: nothing to compare it with."
-    by_verdict: dict[str, list[Row]] = {}
+    by_verdict: dict[str, list[ArmRow]] = {}
     for row in others:
         by_verdict.setdefault(row["verdict"], []).append(row)
     missing = [
@@ -68,7 +66,7 @@ def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
     return f"No verdict on {metric} yet: {'; '.join(missing)}."
 
 
-def _results(by_verdict: dict[str, list[Row]]) -> list[str]:
+def _results(by_verdict: dict[str, list[ArmRow]]) -> list[str]:
     parts = []
     for kind in (BETTER, WORSE):
         if of_kind := by_verdict.get(kind):
@@ -78,11 +76,11 @@ def _results(by_verdict: dict[str, list[Row]]) -> list[str]:
     return parts
 
 
-def _names(arms: Sequence[Row], *, differences: bool = False, failed: bool = False) -> str:
+def _names(arms: Sequence[ArmRow], *, differences: bool = False, failed: bool = False) -> str:
     """Return the names as a list in a sentence, with differences or counts of failed cells in parentheses."""
 
-    def name(row: Row) -> str:
-        if differences:
+    def name(row: ArmRow) -> str:
+        if differences and row["difference"]:
             return f"{row['name']} ({row['difference']['mean']:+.3g})"
         note = f" ({row['failed']} of {row['planned']} failed)" if failed and row["failed"] else ""
         return f"{row['name']}{note}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.fairness import MissingResult
+from blockyard.report.document import ArmRow, CellRow, GapRow, MeanRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios
 from blockyard.report.load.metrics import metric_names
@@ -30,7 +29,7 @@ def arm_rows(
     direction: str,
     cost: str,
     with_changes: bool,
-) -> list[dict[str, Any]]:
+) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
     results: of every arm; missing: why an arm has no result, for those that have none
@@ -45,7 +44,7 @@ def arm_rows(
     modules = with_changes and len(data.arms) <= MAX_ARMS
     baseline_costs = costs[baseline] if baseline else None
     names = metric_names(data.records)
-    result_rows = []
+    result_rows: list[ArmRow] = []
     for arm in data.arms:
         result = results[arm.name]
         parameters = (baseline_costs["parameters"] if baseline_costs else None, costs[arm.name]["parameters"])
@@ -87,14 +86,25 @@ def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> t
     return missing.verdict, missing.explanation
 
 
-def _difference(gap: Difference | None) -> dict[str, Any] | None:
+def _difference(gap: Difference | None) -> GapRow | None:
     """Return a difference as plain data; None without a common seed."""
     if gap is None or not gap.n:
         return None
-    return {key: value for key, value in asdict(gap).items() if key != "deviation"} | {"effect_kind": EFFECT}
+    return GapRow(
+        n=gap.n,
+        mean=gap.mean,
+        interval=gap.interval,
+        t_p=gap.t_p,
+        permutation_p=gap.permutation_p,
+        smallest_p=gap.smallest_p,
+        sampled=gap.sampled,
+        holm_p=gap.holm_p,
+        effect=gap.effect,
+        effect_kind=EFFECT,
+    )
 
 
-def cell_row(record: LoadedRun) -> dict[str, Any]:
+def cell_row(record: LoadedRun) -> CellRow:
     """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
     there = record.state not in ("missing", "refused")
     return {
@@ -112,7 +122,7 @@ def cell_row(record: LoadedRun) -> dict[str, Any]:
     }
 
 
-def _other(arm: ArmRuns, metric: str) -> dict[str, Any]:
+def _other(arm: ArmRuns, metric: str) -> MeanRow:
     values = list(arm.values(metric).values())
     mean = mean_of(values)
     return {"mean": mean.mean, "interval": clipped(mean.interval, metric_range(metric, values)), "n": mean.n}

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blockyard.atomic_files import read_bytes, read_json
+from blockyard.report.document import MapRow, PictureRow
 from blockyard.report.load.run_record import LoadedRun
 
 FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch
 MAX_MAPS = 60  # in all; each arm shows its first layers and heads
 
 
-def maps(records: Iterable[LoadedRun]) -> list[dict[str, Any]]:
+def maps(records: Iterable[LoadedRun]) -> list[MapRow]:
     """Return the last maps of each arm's first run that has any: arm, seed, name of the layer, map."""
-    by_arm: dict[str, list[dict[str, Any]]] = {}
+    by_arm: dict[str, list[MapRow]] = {}
     for record in records:
         if record.done and record.arm not in by_arm and (saved := _saved(record)):
             by_arm[record.arm] = saved
@@ -24,7 +25,7 @@ def maps(records: Iterable[LoadedRun]) -> list[dict[str, Any]]:
     return [each for saved in by_arm.values() for each in saved[:per_arm]][:MAX_MAPS]
 
 
-def _saved(record: LoadedRun) -> list[dict[str, Any]]:
+def _saved(record: LoadedRun) -> list[MapRow]:
     try:
         saved = read_json(record.path / FILE)["maps"]
         last = max((each["step"] for each in saved), default=0)
@@ -43,7 +44,7 @@ def _saved(record: LoadedRun) -> list[dict[str, Any]]:
         return []  # missing or damaged: the page shows the rest
 
 
-def _layer(saved: dict[str, Any]) -> str:
+def _layer(saved: Mapping[str, Any]) -> str:
     head = saved.get("head")
     return f"block {saved['layer']}" + ("" if head is None else f", head {head}")
 
@@ -68,16 +69,16 @@ MAX_BYTES = 2_000_000  # of a picture, which the page holds as text
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def pictures(records: Iterable[LoadedRun]) -> list[dict[str, Any]]:
+def pictures(records: Iterable[LoadedRun]) -> list[PictureRow]:
     """Return the pictures of each arm's first run that has any: arm, seed, name, image as a data URL."""
-    by_arm: dict[str, list[dict[str, Any]]] = {}
+    by_arm: dict[str, list[PictureRow]] = {}
     for record in records:
         if record.done and record.arm not in by_arm and (own := _pictures(record)):
             by_arm[record.arm] = own
     return [each for own in by_arm.values() for each in own][:MAX_PICTURES]
 
 
-def _pictures(record: LoadedRun) -> list[dict[str, Any]]:
+def _pictures(record: LoadedRun) -> list[PictureRow]:
     images = {name: _image(record, file) for name, file in FILES.items()}
     return [
         {"arm": record.arm, "seed": record.seed, "name": name, "image": image}

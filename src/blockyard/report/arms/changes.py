@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from blockyard.report.document import ChangesRow
 from blockyard.report.load.arms import ArmRuns, RunConfig, factors, flatten, semantic_options
 
 FEW_ARMS = 6  # whose options stand side by side on a terminal
@@ -22,7 +23,7 @@ MAX_MODULES = 60
 
 def changes(
     arm: ArmRuns, baseline: ArmRuns | None, parameters: tuple[float | None, float | None], *, modules: bool = True
-) -> dict[str, Any]:
+) -> ChangesRow:
     """Return config {key: [baseline's, arm's]}, modules {path: [class, class]} and parameters [baseline's, arm's].
 
     parameters: of the baseline and of the arm. Layers that change alike are one path with a `*`.

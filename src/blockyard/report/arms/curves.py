@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from blockyard.report.document import CurveRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.metrics import FILE, Row, read_metrics
 
@@ -15,7 +15,7 @@ MIN_POINTS = 20
 AXES = ("step", "epoch", "samples", "tokens", "seconds")
 
 
-def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[CurveRow]:
     """Return the curve of each run that has one: steps, samples, FLOPs and seconds, and every metric.
 
     flops: per sample, by arm, for runs that have not recorded it yet
@@ -25,7 +25,7 @@ def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[
     return [each for each in every if each["step"]]
 
 
-def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINTS) -> dict[str, Any]:
+def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINTS) -> CurveRow:
     """Return one run's curve, thinned. A metric that a row does not have is None there."""
     rows = thin(_read_rows(record.path), points)
     per_sample = record.cost.get("flops_per_sample", flops)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from blockyard.report.document import ProvenanceRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.run_record import LoadedRun
@@ -279,7 +280,7 @@ def missing_result(arm: ArmRuns, metric: str, records: Sequence[LoadedRun]) -> M
 # Where the results come from: code, versions, machine, command, data.
 
 
-def provenance(data: ComparisonInput) -> dict[str, Any]:
+def provenance(data: ComparisonInput) -> ProvenanceRow:
     """Return time, code, versions, host, command, data, the planner's notes and what peak memory measures.
 
     Where runs differ, the most common value.

@@ -7,8 +7,8 @@ than a rule says, whatever the differences between the arms are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from blockyard.report.document import ArmRow, BaselineRow
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.run_record import is_finite
 
@@ -16,31 +16,25 @@ KIND = "simple baseline"
 _TEST = "test/"
 
 
-def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[dict[str, Any]]:
+def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
     """Return one row a baseline: name, arms, value of `metric`, all values, note, missing.
 
     arms: those that it belongs to, where arms change the data or the tokens and so their baselines; else None
     missing: why it has no values, else None
     """
-    entries: dict[tuple[Any, ...], dict[str, Any]] = {}
+    entries: dict[tuple[str, tuple[tuple[str, str], ...]], BaselineRow] = {}  # of a name and its values
+    owners: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     of_arm = {arm.name: _of_arm(arm) for arm in arms}
     with_any = [name for name, own in of_arm.items() if own]
     for arm, own in of_arm.items():
         for name, (values, note, missing) in own.items():
-            key = (name, *((metric, f"{value:.6g}") for metric, value in sorted(values.items())))
-            row: dict[str, Any] = {
-                "name": name,
-                "arms": [],
-                "value": values.get(metric),
-                "values": values,
-                "note": note,
-                "missing": missing,
-            }
-            entries.setdefault(key, row)["arms"].append(arm)
-    merged = list(entries.values())
-    for row in merged:
-        row["arms"] = None if len(row["arms"]) == len(with_any) else row["arms"]
-    return merged
+            key = (name, tuple((metric, f"{value:.6g}") for metric, value in sorted(values.items())))
+            row = BaselineRow(name=name, arms=None, value=values.get(metric), values=values, note=note, missing=missing)
+            entries.setdefault(key, row)
+            owners.setdefault(key, []).append(arm)
+    for key, row in entries.items():
+        row["arms"] = None if len(owners[key]) == len(with_any) else owners[key]
+    return list(entries.values())
 
 
 def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str | None]]:
@@ -61,7 +55,7 @@ def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str |
 
 
 def below_a_baseline(
-    arms: Sequence[dict[str, Any]], baselines: Sequence[dict[str, Any]], metric: str, direction: str
+    arms: Sequence[ArmRow], baselines: Sequence[BaselineRow], metric: str, direction: str
 ) -> str | None:
     """Return a sentence where every arm is worse than one baseline, the best of them; None where there is none.
 
@@ -86,6 +80,6 @@ def below_a_baseline(
     return f"On {metric} {who} {where} the {KIND} {name} ({ahead[name]:.3g})."
 
 
-def _value(baselines: Sequence[dict[str, Any]], name: str, arm: str) -> float | None:
+def _value(baselines: Sequence[BaselineRow], name: str, arm: str) -> float | None:
     matching = (row for row in baselines if row["name"] == name and (row["arms"] is None or arm in row["arms"]))
     return next((row["value"] for row in matching), None)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from blockyard.atomic_files import read_bytes
+from blockyard.report.document import WrittenTable
 from blockyard.report.load.run_record import LoadedRun
 
 FILE = "written-test.jsonl"
@@ -19,12 +20,21 @@ MAX_ROWS = 24  # those that most arms get wrong first
 MAX_TEXT = 300  # characters
 
 
-def written_texts(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
+class WrittenSample(TypedDict):
+    """A line of the file. exact: whether the text is the reference."""
+
+    source: str
+    reference: str
+    written: str
+    exact: bool
+
+
+def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
     """Return the texts of each arm's first run that has any, side by side; None without any.
 
     Only arms that wrote for the same sources stand side by side; the others are named in `left_out`.
     """
-    by_arm: dict[str, tuple[LoadedRun, list[dict[str, Any]]]] = {}
+    by_arm: dict[str, tuple[LoadedRun, list[WrittenSample]]] = {}
     left_out: list[str] = []
     for record in records:
         if not record.done or record.arm in by_arm or len(by_arm) >= MAX_ARMS:
@@ -60,7 +70,7 @@ def written_texts(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
     }
 
 
-def _read_samples(record: LoadedRun) -> list[dict[str, Any]]:
+def _read_samples(record: LoadedRun) -> list[WrittenSample]:
     """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
     lines = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8").splitlines()[1:]
     samples = []
@@ -70,9 +80,10 @@ def _read_samples(record: LoadedRun) -> list[dict[str, Any]]:
             isinstance(row.get(key), str) for key in ("source", "reference", "written")
         ):
             raise ValueError(f"{FILE} is damaged in line {number}")
-        samples.append(row | {"exact": row["written"] == row["reference"]})
+        source, reference, written = row["source"], row["reference"], row["written"]
+        samples.append(WrittenSample(source=source, reference=reference, written=written, exact=written == reference))
     return samples
 
 
-def _sources(samples: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _sources(samples: list[WrittenSample]) -> list[tuple[str, str]]:
     return [(row["source"], row["reference"]) for row in samples]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.report.document import ComparisonDocument
 from blockyard.report.page import write
 from blockyard.runs.status import now
 
@@ -23,20 +23,22 @@ def mark(folder: Path) -> None:
     A page whose data is missing or damaged cannot be rendered again; it is renamed to report-earlier.html.
     """
     try:
-        data = read_json(folder / DATA)
+        content = read_json(folder / DATA)
     except (OSError, ValueError):
-        data = None
-    if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
+        content = None
+    valid = isinstance(content, dict) and isinstance(content.get("cells"), list)
+    if not valid:
         if (folder / PAGE).exists():
             os.replace(folder / PAGE, folder / _EARLIER)
         return
+    data: ComparisonDocument = content
     data["stale"] = data.get("stale") or _notice(data, folder)
     write_json(folder / DATA, data)
     if (folder / PAGE).exists():
         write(data, folder / PAGE)
 
 
-def _notice(data: dict[str, Any], folder: Path) -> str:
+def _notice(data: ComparisonDocument, folder: Path) -> str:
     cells = data["cells"]
     done = sum(isinstance(cell, dict) and cell.get("state") == "done" for cell in cells)
     time = str((data.get("provenance") or {}).get("time") or "an unknown time")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config import tree
+from blockyard.report.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
 
@@ -67,7 +68,7 @@ class ComparisonInput:
     direction: str | None = None
     folder: Path | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    tuning: list[dict[str, Any]] = field(default_factory=list)
+    tuning: list[SettingRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)

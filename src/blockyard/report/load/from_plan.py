@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from blockyard.errors import UserError
+from blockyard.report.document import SettingRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import LoadedRun, read_run
@@ -71,7 +71,7 @@ def refuse_shared(records: list[LoadedRun]) -> None:
             )
 
 
-def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[dict[str, Any]]:
+def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[SettingRow]:
     """Return every setting that was tried, with its mean on validation."""
     if not plan.question.get("tune"):
         return []
@@ -87,7 +87,7 @@ def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[d
     ]
 
 
-def _trials(plan: SweepPlan) -> list[dict[str, Any]]:
+def _trials(plan: SweepPlan) -> list[SettingRow]:
     """Return every trial of a search, with its value on validation."""
     search = plan.facts.get("search") or {}
     seed = str(search.get("seed", 0))

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from blockyard.atomic_files import write_text
+from blockyard.report.document import CellRow, ComparisonDocument, PageDocument
 from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 
@@ -33,13 +34,15 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
+def write(comparison: ComparisonDocument, path: str | os.PathLike[str]) -> Path:
     """Write the page of a comparison to `path`, atomically. Raises OSError."""
     write_text(Path(path), render(comparison, folder=Path(path).parent))
     return Path(path)
 
 
-def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "", folder: Path | None = None) -> str:
+def render(
+    comparison: ComparisonDocument, *, live: str | None = None, etag: str = "", folder: Path | None = None
+) -> str:
     """Return the page of a comparison (`Comparison.as_dict()`).
 
     live: the path, relative to the page, that it polls for newer data; None for a file, which polls nothing
@@ -53,19 +56,20 @@ def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "
         policy=html.escape(policy(live=live is not None)),
         style=style,
         script=script,
-        data=encode(thin(linked(comparison, folder) | {"home": home_link(folder)})),
+        data=encode(thin({**linked(comparison, folder), "home": home_link(folder)})),
         live=html.escape(live or ""),
         etag=html.escape(etag),
         plain=_without_script(comparison),
     )
 
 
-def linked(comparison: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+def linked(comparison: ComparisonDocument, folder: Path | None) -> PageDocument:
     """Return the comparison with a relative link to the folder of each run instead of its path on this machine."""
-    cells = [
-        {key: value for key, value in cell.items() if key != "folder"} | {"link": link(cell.get("folder"), folder)}
-        for cell in comparison.get("cells") or []
-    ]
+    cells: list[CellRow] = []
+    for cell in comparison.get("cells") or []:
+        with_link: CellRow = {**cell, "link": link(cell.get("folder"), folder)}
+        with_link.pop("folder", None)
+        cells.append(with_link)
     return {**comparison, "cells": cells}
 
 
@@ -111,7 +115,7 @@ def encode(value: Any) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _without_script(comparison: dict[str, Any]) -> str:
+def _without_script(comparison: ComparisonDocument) -> str:
     """Return the answer and the means as HTML, for browsers with scripts disabled."""
     lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer")]
     expect = comparison.get("expect")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
-AXES = ("step", "samples", "flops", "seconds")
+from blockyard.report.document import CurveRow, PageDocument
+
+T = TypeVar("T")
 MAX_POINTS = 240  # of one metric in one run; a chart is about 1,000 pixels wide
 MAX_TOTAL = 60_000  # of one metric in all runs together
 _MIN_POINTS = 60
 _DIGITS = 6
 
 
-def thin(comparison: dict[str, Any]) -> dict[str, Any]:
+def thin(comparison: PageDocument) -> PageDocument:
     """Return the comparison with thinned curves and rounded numbers; NaN and infinity become None."""
     curves = comparison.get("curves") or []
     limit = max(_MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(len(curves), 1)))
-    return plain(comparison | {"curves": [_curve(curve, limit) for curve in curves]})
+    thinned: PageDocument = plain({**comparison, "curves": [_curve(curve, limit) for curve in curves]})
+    return thinned
 
 
-def _curve(curve: dict[str, Any], limit: int) -> dict[str, Any]:
+def _curve(curve: CurveRow, limit: int) -> CurveRow:
     """Return one run's curve with evenly spaced points of each metric, the first and the last included."""
     metrics = curve.get("metrics") or {}
     kept: set[int] = set()
@@ -29,8 +32,18 @@ def _curve(curve: dict[str, Any], limit: int) -> dict[str, Any]:
             indices = [indices[round(k * (len(indices) - 1) / (limit - 1))] for k in range(limit)]
         kept.update(indices)
     order = sorted(kept)
-    axes = {axis: [curve[axis][index] for index in order] if curve.get(axis) else [] for axis in AXES}
-    return curve | axes | {"metrics": {name: [values[index] for index in order] for name, values in metrics.items()}}
+
+    def at_order(values: list[T]) -> list[T]:
+        return [values[index] for index in order] if values else []
+
+    return {
+        **curve,
+        "step": at_order(curve["step"]),
+        "samples": at_order(curve["samples"]),
+        "flops": at_order(curve["flops"]),
+        "seconds": at_order(curve["seconds"]),
+        "metrics": {name: at_order(values) for name, values in metrics.items()},
+    }
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, written_texts
 from blockyard.report.comparison import compare
+from blockyard.report.document import ComparisonDocument, PageDocument
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin
@@ -53,7 +54,7 @@ class WatchedComparison:
         self._lock = threading.Lock()
         self._fingerprint: object = None
         self._next_check = 0.0
-        self._last: dict[str, Any] | None = None
+        self._last: ComparisonDocument | None = None
         self._snapshot: Snapshot | None = None
         # A path without any run is an error now, not a message on the page later.
         self.fingerprint()
@@ -92,25 +93,47 @@ class WatchedComparison:
         duration = 0.0 if first else time.monotonic() - started
         self._next_check = time.monotonic() + min(_MAX_INTERVAL, max(_MIN_INTERVAL, _DURATION_FACTOR * duration))
 
-    def _compare(self) -> dict[str, Any]:
+    def _compare(self) -> PageDocument:
         """Return the comparison; where it fails, the last one or an empty one, with the error."""
         selection = self.paths[0] if len(self.paths) == 1 else self.paths
         try:
             self._last = compare(selection, **self.options).as_dict()
         except UserError as error:
-            return (self._last or empty(", ".join(self.paths))) | {"board": {"error": str(error)}}
-        return self._last | {"board": {"error": None}}
+            return {**(self._last or empty(", ".join(self.paths))), "board": {"error": str(error)}}
+        return {**self._last, "board": {"error": None}}
 
 
-def empty(title: str) -> dict[str, Any]:
+def empty(title: str) -> ComparisonDocument:
     """Return a comparison without arms, for a page that waits for the first run."""
-    lists = ("metrics", "warnings", "seeds", "arms", "cells", "curves", "tuning", "attention", "predictions")
-    none = ("claim", "source", "question", "baseline", "expect", "effects", "cost_axis", "samples", "written")
-    fixed = {"title": title, "answer": "", "metric": "", "direction": "max", "directions": {}, "provenance": {}}
-    return fixed | {name: [] for name in lists} | dict.fromkeys(none)
+    return {
+        "title": title,
+        "answer": "",
+        "metric": "",
+        "direction": "max",
+        "directions": {},
+        "provenance": {},
+        "metrics": [],
+        "warnings": [],
+        "seeds": [],
+        "arms": [],
+        "cells": [],
+        "curves": [],
+        "tuning": [],
+        "attention": [],
+        "predictions": [],
+        "claim": None,
+        "source": None,
+        "question": None,
+        "baseline": None,
+        "expect": None,
+        "effects": None,
+        "cost_axis": None,
+        "samples": None,
+        "written": None,
+    }
 
 
-def _snapshot(comparison: dict[str, Any]) -> Snapshot:
+def _snapshot(comparison: ComparisonDocument) -> Snapshot:
     small = thin(linked(comparison, None))  # a server of two paths has no folders to link to
     data = encode(small).encode()
     etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from blockyard.report.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.load.arms import format_value
 from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
 
@@ -24,7 +24,7 @@ COSTS = (  # key, header, base of the prefix
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
-def quality(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def quality(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: metric, difference to the baseline, p values, effect, verdict."""
     arms = data["arms"]
     digits = decimals(arms)
@@ -32,28 +32,28 @@ def quality(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return header, [[arm["name"], *_quality(arm, digits)] for arm in arms]
 
 
-def _quality(arm: dict[str, Any], digits: int) -> list[str]:
+def _quality(arm: ArmRow, digits: int) -> list[str]:
     n = str(arm["n"]) if arm["n"] == arm["planned"] else f"{arm['n']}/{arm['planned']}"
-    gap = arm["difference"] or {}
+    gap: GapRow = arm["difference"] or {}
     mark = UNCORRECTED if uncorrected(arm) else ""
     return [
         n,
         mean_with_interval(arm["mean"], arm["interval"], digits),
         mean_with_interval(gap.get("mean"), gap.get("interval"), digits, sign=True) + mark,
-        format_p(gap["holm_p"]) if gap.get("holm_p") is not None else "",
-        format_p(gap["permutation_p"]) if gap.get("permutation_p") is not None else "",
-        f"{gap['effect']:+.2f}" if gap.get("effect") is not None else "",
+        *(format_p(p) if p is not None else "" for p in (gap.get("holm_p"), gap.get("permutation_p"))),
+        f"{effect:+.2f}" if (effect := gap.get("effect")) is not None else "",
         SHORT.get(arm["verdict"], arm["verdict"]),
     ]
 
 
-def uncorrected(arm: dict[str, Any]) -> bool:
+def uncorrected(arm: ArmRow) -> bool:
     """Return whether the interval of an arm's difference leaves 0 out while its corrected p shows no difference."""
-    low, high = (arm["difference"] or {}).get("interval") or (0, 0)
+    gap: GapRow = arm["difference"] or {}
+    low, high = gap.get("interval") or (0, 0)
     return arm["verdict"] == NO_DIFFERENCE and (low > 0 or high < 0)
 
 
-def baselines(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def baselines(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row a simple baseline: the metric, and what there is to say about it."""
     rows = data.get("baselines") or []
     digits = max(decimals(data["arms"]), 3)
@@ -63,18 +63,18 @@ def baselines(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def _baseline_name(row: dict[str, Any]) -> str:
+def _baseline_name(row: BaselineRow) -> str:
     return f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else str(row["name"])
 
 
-def _baseline_note(row: dict[str, Any]) -> str:
+def _baseline_note(row: BaselineRow) -> str:
     if row["missing"]:
         return f"no value: {row['missing']}"
     others = [f"{name} {value:.4g}" for name, value in row["values"].items()] if row["value"] is None else []
     return "; ".join([*others, *filter(None, [row["note"]])])
 
 
-def costs(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def costs(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
     columns = [column for column in COSTS if any(arm["cost"].get(column[0]) is not None for arm in data["arms"])]
     header = ["arm", *(name for _, name, _ in columns), "Pareto"]
@@ -106,13 +106,11 @@ def mean_with_interval(mean: float | None, interval: Sequence[float] | None, dig
     return f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def decimals(arms: Sequence[dict[str, Any]]) -> int:
+def decimals(arms: Sequence[ArmRow]) -> int:
     """Return how many decimals show the narrowest interval with two digits; between 2 and 6."""
-    widths = [
-        high - low
-        for arm in arms
-        for low, high in filter(None, (arm["interval"], (arm["difference"] or {}).get("interval")))
-    ]
+    gaps = [arm["difference"] for arm in arms if arm["difference"]]
+    intervals = [arm["interval"] for arm in arms] + [gap.get("interval") for gap in gaps]
+    widths = [high - low for low, high in filter(None, intervals)]
     sizes = [width / 2 for width in widths if width > 0] or [abs(arm["mean"]) / 100 for arm in arms if arm["mean"]]
     if not sizes:
         return 4
@@ -138,15 +136,16 @@ def duration(value: float) -> str:
     return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
 
 
-def notes(data: dict[str, Any]) -> list[str]:
+def notes(data: ComparisonDocument) -> list[str]:
     """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
     lines = ["± and intervals: 95 %" + (", BCa bootstrap" if _has_interval(data, "bca") else ", Student's t")]
     limits = (data.get("ranges") or {}).get(data["metric"])
     if limits and any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
         lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
     compared = [arm for arm in data["arms"] if arm["difference"]]
+    gaps = [gap for arm in compared if (gap := arm["difference"])]
     if compared:
-        tested = sum(arm["difference"]["holm_p"] is not None for arm in compared)
+        tested = sum(gap["holm_p"] is not None for gap in gaps)
         over = f", corrected over {tested} arms (Holm)" if tested > 1 else ""
         lines.append(
             f"difference: to {data['baseline']}, paired by seed; p: paired t test{over}; "
@@ -156,18 +155,18 @@ def notes(data: dict[str, Any]) -> list[str]:
             lines.append("intervals are those of one arm alone: they are not corrected, the verdict is")
         if any(map(uncorrected, compared)):
             lines.append(f"{UNCORRECTED}: the interval leaves 0 out, but the corrected p, which decides, is above 0.05")
-        least = sorted({(arm["difference"]["n"], arm["difference"]["smallest_p"]) for arm in compared})
+        least = sorted({(gap["n"], gap["smallest_p"] or 0.0) for gap in gaps})
         sizes = ", ".join(f"{format_p(p)} with {n} seed{'s' * (n != 1)}" for n, p in least)
-        sampled = ", sampled" if any(arm["difference"]["sampled"] for arm in compared) else ""
+        sampled = ", sampled" if any(gap["sampled"] for gap in gaps) else ""
         lines.append(f"exact p: sign-flip test{sampled}, not corrected; it cannot be below {sizes}")
     return lines
 
 
-def _has_interval(data: dict[str, Any], kind: str) -> bool:
+def _has_interval(data: ComparisonDocument, kind: str) -> bool:
     return any(arm["interval_kind"] == kind and arm["interval"] for arm in data["arms"])
 
 
-def cost_notes(data: dict[str, Any]) -> list[str]:
+def cost_notes(data: ComparisonDocument) -> list[str]:
     """Return what the columns of `costs` mean."""
     lines = [f"(x): times the cost of {data['baseline']}"] if data["baseline"] else []
     if data["provenance"].get("memory") == "process resident":
@@ -175,13 +174,14 @@ def cost_notes(data: dict[str, Any]) -> list[str]:
     return [*lines, f"Pareto: no other arm is at least as good in {data['metric']} and {axis(data)}, and better in one"]
 
 
-def axis(data: dict[str, Any]) -> str:
+def axis(data: ComparisonDocument) -> str:
     """Return the name of the cost axis."""
     names = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
-    return names.get(data["cost_axis"], data["cost_axis"].replace("_", " "))
+    name = data["cost_axis"] or ""
+    return names.get(name, name.replace("_", " "))
 
 
-def tuning_lines(data: dict[str, Any]) -> list[str]:
+def tuning_lines(data: ComparisonDocument) -> list[str]:
     """Return a line for each tuned arm: the setting that validation chose, and how many were tried."""
     lines = []
     for arm in data["arms"]:
@@ -192,7 +192,7 @@ def tuning_lines(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def effect_lines(data: dict[str, Any]) -> list[str]:
+def effect_lines(data: ComparisonDocument) -> list[str]:
     """Return main effects and interactions, a line each."""
     effects = data["effects"]
     if not effects:
@@ -205,15 +205,15 @@ def effect_lines(data: dict[str, Any]) -> list[str]:
         lines.append(
             f"{test['factor']}: {test['level']} against {test['reference']}: {test['effect']:+.3g}{interval}{p}"
         )
-    for test in effects["interactions"]:
-        p = f"F = {test['F']:.3g}, corrected {p_equals(test['holm_p'])}" if test["F"] is not None else "not tested"
-        lines.append(f"{' x '.join(test['factors'])}: {p}")
+    for pair in effects["interactions"]:
+        p = f"F = {pair['F']:.3g}, corrected {p_equals(pair['holm_p'])}" if pair["F"] is not None else "not tested"
+        lines.append(f"{' x '.join(pair['factors'])}: {p}")
     if "(" in effects["formula"]:  # terms that were left out, and why
         lines.append(effects["formula"])
     return lines
 
 
-def head_lines(data: dict[str, Any]) -> list[str]:
+def head_lines(data: ComparisonDocument) -> list[str]:
     """Return the claim, the verdict on the expectation and the answer, a line each."""
     lines = []
     if data["claim"]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.report.arms.simple_baselines import KIND
+from blockyard.report.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.load.costs import KEYS
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
-def csv(data: dict[str, Any]) -> str:
+def csv(data: ComparisonDocument) -> str:
     """Return one row an arm, and one a simple baseline. data: `Comparison.as_dict()`."""
     others = [name for name in data["metrics"] if name != data["metric"]]
     header = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
@@ -26,7 +27,7 @@ def csv(data: dict[str, Any]) -> str:
     return csv_text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
 
 
-def _baseline(data: dict[str, Any], row: dict[str, Any], header: Sequence[str]) -> list[Any]:
+def _baseline(data: ComparisonDocument, row: BaselineRow, header: Sequence[str]) -> list[Any]:
     """A simple baseline: its name in the place of the arm's, its values, and its kind in that of the verdict."""
     name = f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else row["name"]
     cells = {"arm": name, "metric": data["metric"], "direction": data["direction"], "mean": row["value"]}
@@ -34,17 +35,18 @@ def _baseline(data: dict[str, Any], row: dict[str, Any], header: Sequence[str]) 
     return [cells.get(column) for column in header]
 
 
-def _arm(data: dict[str, Any], arm: dict[str, Any], others: Sequence[str]) -> list[Any]:
-    gap = arm["difference"] or {}
+def _arm(data: ComparisonDocument, arm: ArmRow, others: Sequence[str]) -> list[Any]:
+    gap: GapRow = arm["difference"] or {}
     row = [arm["name"], data["baseline"], data["metric"], data["direction"], arm["n"], arm["planned"], arm["mean"]]
     row += [*(arm["interval"] or (None, None)), arm["interval_kind"], gap.get("mean")]
-    row += [*(gap.get("interval") or (None, None)), gap.get("n"), *(gap.get(key) for key in _GAP)]
+    row += [*(gap.get("interval") or (None, None)), gap.get("n"), gap.get("t_p"), gap.get("permutation_p")]
+    row += [gap.get("smallest_p"), gap.get("holm_p"), gap.get("effect")]
     row += [arm["verdict"], "yes" if arm["pareto"] else "no"]
     row += [arm["cost"].get(key) for key in KEYS] + [arm["cost_ratio"].get(key) for key in KEYS]
     return row + [arm["other"][name]["mean"] for name in others]
 
 
-def runs(data: dict[str, Any]) -> str:
+def runs(data: ComparisonDocument) -> str:
     """Return one row a run: arm, seed, setting, state and every metric."""
     settings = list(dict.fromkeys(key for cell in data["cells"] for key in cell["setting"]))
     header = ["arm", "seed", *settings, "state", "reason", "run", *data["metrics"]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from blockyard.report.document import ComparisonDocument
 from blockyard.report.render import columns
 
 _LEFT = ("arm", "verdict", "Pareto", "simple baseline", "note")
@@ -21,7 +21,7 @@ _SPECIAL = {
 }
 
 
-def latex(data: dict[str, Any]) -> str:
+def latex(data: ComparisonDocument) -> str:
     """Return tables of quality, of simple baselines if any, and of cost in one float, with notes; needs `booktabs`.
 
     data: `Comparison.as_dict()`

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.report.arms.changes import FEW_ARMS
+from blockyard.report.document import ComparisonDocument
 from blockyard.report.load.arms import format_value
 from blockyard.report.render import columns
 
@@ -14,7 +15,7 @@ MAX_SETTINGS = 30
 _WIDTH = 40  # characters of a value
 
 
-def settings(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row a choice or option that differs, with a column for each arm.
 
     No rows for a sweep, whose arms say what they change, nor for many arms. data: `Comparison.as_dict()`.
@@ -43,7 +44,7 @@ def _text(value: Any) -> str:
 _LEFT = ("arm", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
-def markdown(data: dict[str, Any]) -> str:
+def markdown(data: ComparisonDocument) -> str:
     """Return the tables and notes as Markdown that ends in a newline. data: `Comparison.as_dict()`."""
     better = "more" if data["direction"] == "max" else "less"
     parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {better} is better"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.report.arms.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
+from blockyard.report.document import ComparisonDocument
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
 from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE
@@ -21,7 +22,7 @@ _MAX_EXPLAINED = 12  # arms; of more, only those that differ or have no result a
 _NAME_WIDTH = 28  # columns of a terminal for an arm's name
 
 
-def show(data: dict[str, Any], console: Console | None = None) -> None:
+def show(data: ComparisonDocument, console: Console | None = None) -> None:
     """Print a comparison. data: `Comparison.as_dict()`."""
     screen = console or make_console()
     better = "more" if data["direction"] == "max" else "less"
@@ -74,7 +75,7 @@ def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
     return table
 
 
-def _explanations(data: dict[str, Any]) -> list[str]:
+def _explanations(data: ComparisonDocument) -> list[str]:
     arms = [arm for arm in data["arms"] if arm["verdict"] != BASELINE]
     kinds = (BETTER, WORSE, FAILED, REFUSED, NO_VALUE)
     explained = arms if len(arms) <= _MAX_EXPLAINED else [arm for arm in arms if arm["verdict"] in kinds]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from blockyard.report.document import ClassTable, SampleRow, SampleTables, ValueTable
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.samples.views import views
 from blockyard.runs.predictions_file import TEST, read_predictions
@@ -88,7 +89,7 @@ def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
 MAX_DOTS = 300  # of predicted against true values
 
 
-def value_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
+def value_table(arm: str, runs: list[SamplePredictions]) -> ValueTable:
     """Return the errors in the units of the data, and pairs of true value and mean prediction over the runs."""
     target = runs[0]["target"].astype(np.float64)  # (n, V)
     predicted = np.asarray(np.mean([run["prediction"] for run in runs], axis=0, dtype=np.float64))
@@ -113,7 +114,7 @@ MAX_CLASSES = 200  # classes in the table of scores, those with the lowest F1
 MAX_CONFUSED = 25
 
 
-def class_table(arm: str, runs: list[SamplePredictions]) -> dict[str, Any]:
+def class_table(arm: str, runs: list[SamplePredictions]) -> ClassTable:
     """Return the confusion matrix (counts of all runs), scores of the classes and the calibration of an arm."""
     classes = max(map(class_count, runs))
     counts = [confusion(run, classes) for run in runs]
@@ -224,7 +225,7 @@ MAX_VALUES = 48  # of a sample with several values
 Runs: TypeAlias = "list[tuple[LoadedRun, SamplePredictions]]"
 
 
-def samples(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
+def samples(records: Iterable[LoadedRun]) -> SampleTables | None:
     """Return the tables and samples of the page; None where no run has predictions.
 
     Only runs of the same test samples can stand side by side: `left_out` names those that have others than most. The
@@ -234,21 +235,30 @@ def samples(records: Iterable[LoadedRun]) -> dict[str, Any] | None:
     if not by_arm:
         return None
     first_record, first = next(iter(by_arm.values()))[0]
-    result: dict[str, Any] = {
-        "kind": first.kind,
-        "kept": len(first),
-        "of": first.meta.get("of"),
-        "classes": _class_names(first_record, first),
-        "left_out": left_out,
-    }
-    table = class_table if first.kind == "classes" else value_table
-    result["arms"] = [table(arm, [each for _, each in runs]) for arm, runs in by_arm.items()]
-    result |= _selected(by_arm)
-    by_rank = (arm[k] for k in range(MAX_WORST) for arm in result["worst"].values() if k < len(arm))
-    chosen = [*result["disputed"], *by_rank]
-    wanted = list(dict.fromkeys(row["sample"] for row in chosen))[:MAX_VIEWS]
-    result["views"], result["note"] = views(first_record.path, first.meta.get("fingerprint"), wanted)
-    return result
+    own = {arm: [each for _, each in runs] for arm, runs in by_arm.items()}
+    every = [each for runs in own.values() for each in runs]
+    lowest = {arm: [_row(runs, {arm: runs}, index) for index in worst(runs, MAX_WORST)] for arm, runs in own.items()}
+    contested = [
+        _row(every, own, index, disagreement=float(value))
+        for index, value in zip(*disputed(every, MAX_DISPUTED), strict=True)
+    ]
+    by_rank = (arm[k] for k in range(MAX_WORST) for arm in lowest.values() if k < len(arm))
+    wanted = list(dict.fromkeys(row["sample"] for row in (*contested, *by_rank)))[:MAX_VIEWS]
+    shown, note = views(first_record.path, first.meta.get("fingerprint"), wanted)
+    classes = first.kind == "classes"
+    return SampleTables(
+        kind=first.kind,
+        kept=len(first),
+        of=first.meta.get("of"),
+        classes=_class_names(first_record, first),
+        left_out=left_out,
+        arms=[class_table(*arm) for arm in own.items()] if classes else [value_table(*arm) for arm in own.items()],
+        worst=lowest,
+        disputed=contested,
+        runs=len(every),
+        views=shown,
+        note=note,
+    )
 
 
 def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
@@ -300,45 +310,33 @@ def _class_names(record: LoadedRun, predictions: SamplePredictions) -> list[str]
     return [str(index) for index in range(count)]
 
 
-def _selected(by_arm: dict[str, Runs]) -> dict[str, Any]:
-    own = {arm: [each for _, each in runs] for arm, runs in by_arm.items()}
-    every = [each for runs in own.values() for each in runs]
-    samples, measure = disputed(every, MAX_DISPUTED)
-    return {
-        "worst": {
-            arm: [_row(runs, {arm: runs}, index) for index in worst(runs, MAX_WORST)] for arm, runs in own.items()
-        },
-        "disputed": [
-            _row(every, own, index) | {"disagreement": float(value)}
-            for index, value in zip(samples, measure, strict=True)
-        ],
-        "runs": len(every),
-    }
-
-
-def _row(runs: list[SamplePredictions], by_arm: dict[str, list[SamplePredictions]], row: int) -> dict[str, Any]:
+def _row(
+    runs: list[SamplePredictions],
+    by_arm: dict[str, list[SamplePredictions]],
+    row: int,
+    disagreement: float | None = None,
+) -> SampleRow:
     """A sample: its target, mean loss over `runs`, and the answers of each arm."""
     first = runs[0]
-    common = {
-        "sample": int(first["sample"][row]),
-        "loss": float(sum(float(run["loss"][row]) for run in runs) / len(runs)),
-    }
+    sample, loss = int(first["sample"][row]), float(sum(float(run["loss"][row]) for run in runs) / len(runs))
+    target: int | list[float | None]
+    answers: dict[str, list[list[float]] | list[list[float | None]]]
     if first.kind == "values":
-        shown = None if first["target"].shape[1] == 1 else 1  # a line is drawn of the first run
-        return common | {
-            "target": _rounded(first, first["target"][row]),
-            "answers": {
-                arm: [_rounded(run, run["prediction"][row]) for run in own[:shown]] for arm, own in by_arm.items()
-            },
-        }
-    answers = {}
-    for arm, own in by_arm.items():
-        votes: dict[int, list[float]] = {}
-        for run in own:
-            votes.setdefault(int(run["top"][row, 0]), []).append(float(run["probability"][row, 0]))
-        # The predicted classes: how many runs of the arm, and their mean probability.
-        answers[arm] = sorted(([name, len(p), sum(p) / len(p)] for name, p in votes.items()), key=lambda v: -v[1])
-    return common | {"target": int(first["target"][row]), "answers": answers}
+        most = None if first["target"].shape[1] == 1 else 1  # a line is drawn of the first run
+        target = _rounded(first, first["target"][row])
+        answers = {arm: [_rounded(run, run["prediction"][row]) for run in own[:most]] for arm, own in by_arm.items()}
+    else:
+        target, answers = int(first["target"][row]), {arm: _votes(own, row) for arm, own in by_arm.items()}
+    result = SampleRow(sample=sample, loss=loss, target=target, answers=answers)
+    return result if disagreement is None else {**result, "disagreement": disagreement}
+
+
+def _votes(runs: list[SamplePredictions], row: int) -> list[list[float]]:
+    """The predicted classes: [class, how many runs, their mean probability], the most frequent first."""
+    votes: dict[int, list[float]] = {}
+    for run in runs:
+        votes.setdefault(int(run["top"][row, 0]), []).append(float(run["probability"][row, 0]))
+    return sorted(([name, len(p), sum(p) / len(p)] for name, p in votes.items()), key=lambda vote: -vote[1])
 
 
 def _rounded(predictions: SamplePredictions, values: np.ndarray) -> list[float | None]:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.errors import UserError
+from blockyard.report.document import GraphView, SampleView
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import components_of
 
@@ -34,7 +35,7 @@ class _Test:
     components: Components
 
 
-def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[dict[str, dict[str, Any]], str | None]:
+def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[dict[str, SampleView], str | None]:
     """Return a view of each test sample by its index, and the reason where there are none.
 
     A view has one or more of image (a PNG as a data URL), text, lines (of numbers) and graph (nodes and edges).
@@ -83,7 +84,7 @@ def _original_texts(test: _Test, samples: Sequence[int]) -> dict[str, str]:
     return dict(zip(map(str, samples), data.test_texts(samples, tokenizer), strict=True))
 
 
-def _view(test: _Test, sample: int) -> dict[str, Any] | None:
+def _view(test: _Test, sample: int) -> SampleView | None:
     """The view of what the model reads: of a source, such as the image of a question, and of the own sequence."""
     import torch
 
@@ -105,7 +106,7 @@ class _Part:
     components: Components
 
 
-def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor | None) -> dict[str, Any] | None:
+def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor | None) -> SampleView | None:
     """inputs: those of one sample; lengths, pairs: as in a batch of one"""
     inputs = inputs if lengths is None else inputs[: int(lengths[0])]
     modality = part.spec.modality
@@ -124,7 +125,7 @@ def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor 
     return None
 
 
-def _graph(nodes: Tensor, distance: Tensor) -> dict[str, Any]:
+def _graph(nodes: Tensor, distance: Tensor) -> GraphView:
     """Nodes with their place and the code of their first column, and edges. nodes: (N, C); distance: (N, N)"""
     import networkx
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blockyard.report.document import EffectsRow, InteractionRow, MainEffectRow
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.verdict import ArmResult, holm
 
@@ -85,7 +86,7 @@ def is_grid(levels: Levels) -> bool:
     return len(factors) > 1 and len(points) == len(levels) and not any(None in point for point in points)
 
 
-def grid_effects(values: Values, levels: Levels) -> dict[str, Any] | None:
+def grid_effects(values: Values, levels: Levels) -> EffectsRow | None:
     """Return main effects and interactions of a grid as plain data; None where there are too few values.
 
     values: arm -> seed -> value of the metric; levels: arm -> factor -> level
@@ -130,9 +131,9 @@ def grid_effects(values: Values, levels: Levels) -> dict[str, Any] | None:
     return {"main": main, "interactions": interactions, "formula": f"value ~ {' + '.join(terms)}{note}"}
 
 
-def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, baseline: str) -> dict[str, Any] | None:
+def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, baseline: str) -> EffectsRow | None:
     """Return the effects of a one-at-a-time sweep: each arm's difference to the baseline, by the level it changes."""
-    main = []
+    main: list[MainEffectRow] = []
     for arm, result in results.items():
         changed = {f: level for f, level in levels.get(arm, {}).items() if level != levels.get(baseline, {}).get(f)}
         if result.difference is None or len(changed) != 1:
@@ -156,7 +157,7 @@ def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, base
 
 def _effect(
     fit: Any, coefficients: np.ndarray, design: Design, factor: str, of: Sequence[str], level: int
-) -> dict[str, Any]:
+) -> MainEffectRow:
     import numpy as np
 
     # The level's coefficient minus that of the first; the last level's coefficient is minus the sum of the others.
@@ -167,8 +168,15 @@ def _effect(
         contrast[columns[level]] += 1.0
     else:
         contrast[columns] -= 1.0
-    result: dict[str, Any] = {"factor": factor, "level": of[level], "reference": of[0]}
-    result |= {"effect": float(contrast @ coefficients), "interval": None, "p": None, "holm_p": None}
+    result = MainEffectRow(
+        factor=factor,
+        level=of[level],
+        reference=of[0],
+        effect=float(contrast @ coefficients),
+        interval=None,
+        p=None,
+        holm_p=None,
+    )
     if fit is not None and not _exact(fit):
         test = fit.t_test(contrast)
         low, high = test.conf_int()[0]
@@ -182,16 +190,22 @@ def _interaction(
     pair: tuple[str, str],
     factors: Mapping[str, Sequence[str]],
     means: Mapping[tuple[str, str, str, str], float],
-) -> dict[str, Any]:
+) -> InteractionRow:
     import numpy as np
 
     first, second = pair
-    result: dict[str, Any] = {"factors": [first, second], "F": None, "p": None, "holm_p": None}
+    result = InteractionRow(
+        factors=[first, second],
+        F=None,
+        p=None,
+        holm_p=None,
+        cells=[[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]],
+        levels=[list(factors[first]), list(factors[second])],
+    )
     if fit is not None and not _exact(fit):
         test = fit.f_test(np.eye(design.columns.shape[1])[design.terms[pair]])
         result |= {"F": float(test.fvalue), "p": float(test.pvalue)}
-    result["cells"] = [[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]]
-    return result | {"levels": [list(factors[first]), list(factors[second])]}
+    return result
 
 
 def _exact(fit: Any) -> bool:
@@ -210,8 +224,8 @@ def _means(rows: Sequence[tuple[Mapping[str, str], int, float]]) -> dict[tuple[s
     return {key: math.fsum(cell) / len(cell) for key, cell in values.items()}
 
 
-def _correct(tests: list[dict[str, Any]]) -> None:
+def _correct(tests: Sequence[MainEffectRow] | Sequence[InteractionRow]) -> None:
     """Add Holm's p to every test that has a p."""
-    valid = [test for test in tests if test["p"] is not None and math.isfinite(test["p"])]
-    for test, p in zip(valid, holm([test["p"] for test in valid]), strict=True):
-        test["holm_p"] = p
+    valid = [(test, p) for test in tests if (p := test["p"]) is not None and math.isfinite(p)]
+    for (test, _), corrected in zip(valid, holm([p for _, p in valid]), strict=True):
+        test["holm_p"] = corrected

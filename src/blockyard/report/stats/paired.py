@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from blockyard.report.stats.intervals import ROUNDING, Interval, all_equal, t_interval
 
@@ -78,19 +78,17 @@ def difference(arm: Sequence[float], other: Sequence[float]) -> Difference:
     if float(np.abs(gaps).max()) <= ROUNDING * scale:  # the same values
         gaps, mean = np.zeros(n), 0.0
     p, sampled = permutation_p(gaps, scale)
-    permutation: dict[str, Any] = {"permutation_p": p, "smallest_p": smallest_p(n), "sampled": sampled}
+    same = Difference(n, mean, permutation_p=p, smallest_p=smallest_p(n), sampled=sampled)
     if n < 2 or all_equal(gaps, scale):
-        return Difference(n, mean, **permutation)
+        return same
     low, high = t_interval(gaps)
     deviation = float(gaps.std(ddof=1))
-    return Difference(
-        n,
-        mean,
-        (float(low), float(high)),
-        float(t_p(first, second)),
+    return replace(
+        same,
+        interval=(float(low), float(high)),
+        t_p=float(t_p(first, second)),
         effect=effect(mean, deviation, n),
         deviation=deviation,
-        **permutation,
     )
 
 

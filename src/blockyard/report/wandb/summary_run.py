@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import is_node
 from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers.wandb import RunSettings, bounded, close_run, conclude, define, open_run
+from blockyard.report.document import ArmRow, ComparisonDocument, GapRow
 from blockyard.runs.lock import exclusive
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -32,7 +32,7 @@ _TIMEOUT = 12.0
 _COSTS = ("parameters", "flops_per_sample", "step_seconds", "samples_per_second", "peak_memory")
 
 
-def mirror(comparison: Mapping[str, Any], plan: SweepPlan, *, seconds: float = _TIMEOUT) -> str | None:
+def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = _TIMEOUT) -> str | None:
     """Log a comparison to the summary run if the sweep's logger is W&B; return a message for the user, or None.
 
     The same content is logged only once. Never raises, and returns after `seconds` at the latest.
@@ -90,7 +90,7 @@ def _previous(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _content(comparison: Mapping[str, Any]) -> dict[str, Any]:
+def _content(comparison: ComparisonDocument) -> dict[str, Any]:
     """Return what is logged, as plain data: tables, curves, metrics and their directions, texts."""
     metric, directions = str(comparison["metric"]), dict(comparison.get("directions") or {})
     directions.setdefault(metric, str(comparison["direction"]))
@@ -100,7 +100,7 @@ def _content(comparison: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in {**others, metric: arm.get("mean")}.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 metrics[f"{arm['name']}/{name}"] = float(value)
-    expect = comparison.get("expect") or {}
+    expect = comparison.get("expect")
     return {
         "arms": [_row(arm) for arm in comparison["arms"]],
         "cells": [
@@ -116,16 +116,17 @@ def _content(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "texts": {
             "answer": comparison.get("answer"),
             "claim": comparison.get("claim"),
-            "expect": expect.get("text"),
-            "verdict": expect.get("verdict"),
+            "expect": expect["text"] if expect else None,
+            "verdict": expect["verdict"] if expect else None,
             "baseline": comparison.get("baseline"),
             "metric": metric,
         },
     }
 
 
-def _row(arm: Mapping[str, Any]) -> dict[str, Any]:
-    difference, cost = arm.get("difference") or {}, arm.get("cost") or {}
+def _row(arm: ArmRow) -> dict[str, Any]:
+    difference: GapRow = arm.get("difference") or {}
+    cost = arm.get("cost") or {}
     low, high = arm.get("interval") or (None, None)
     below, above = difference.get("interval") or (None, None)
     return {
@@ -146,9 +147,9 @@ def _row(arm: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _curves(comparison: Mapping[str, Any], metric: str) -> dict[str, list[list[float]]]:
+def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list[int], list[float]]]:
     """Return arm -> [steps, mean over seeds], at the steps that every seed of the arm has."""
-    runs: dict[str, list[dict[float, float]]] = {}
+    runs: dict[str, list[dict[int, float]]] = {}
     for curve in comparison.get("curves") or []:
         values = (curve.get("metrics") or {}).get(metric) or []
         points = {x: y for x, y in zip(curve.get("step") or [], values, strict=False) if y is not None}
@@ -158,7 +159,7 @@ def _curves(comparison: Mapping[str, Any], metric: str) -> dict[str, list[list[f
     for arm, seeds in runs.items():
         steps = sorted(set.intersection(*(set(points) for points in seeds)))
         if steps:
-            curves[arm] = [steps, [math.fsum(points[x] for points in seeds) / len(seeds) for x in steps]]
+            curves[arm] = steps, [math.fsum(points[x] for points in seeds) / len(seeds) for x in steps]
     return curves
 
 

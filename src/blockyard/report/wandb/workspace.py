@@ -9,7 +9,6 @@ differences and verdicts; those are in the table that the summary run logs.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from blockyard.atomic_files import read_json, read_yaml
 from blockyard.engine.loggers._wandb import logged_in
 from blockyard.errors import UserError
+from blockyard.report.document import ComparisonDocument
 from blockyard.runs.folder import CONFIG, RUN
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
@@ -33,7 +33,7 @@ class _RunFilter:
     ids: tuple[str, ...] = ()
 
 
-def workspace(comparison: Mapping[str, Any], *, outputs: str = "outputs") -> str:
+def workspace(comparison: ComparisonDocument, *, outputs: str = "outputs") -> str:
     """Create the workspace of a comparison and return its URL.
 
     Raises UserError where the package or a login is missing, no run was logged to W&B, or W&B refuses.
@@ -57,7 +57,7 @@ def workspace(comparison: Mapping[str, Any], *, outputs: str = "outputs") -> str
         raise UserError(f"W&B did not create the workspace: {reason}") from error
 
 
-def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
+def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     """Return the workspace, not yet saved. Uses no network."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
@@ -114,13 +114,13 @@ def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
     )
 
 
-def _answer(comparison: Mapping[str, Any]) -> str:
+def _answer(comparison: ComparisonDocument) -> str:
     """Return claim, answer, expectation and warnings as Markdown."""
-    expect = comparison.get("expect") or {}
+    expect = comparison.get("expect")
     lines = [f"**{_plain(comparison['claim'])}**" if comparison.get("claim") else ""]
     lines += [_plain(comparison.get("answer") or "")]
-    if expect.get("text"):
-        lines += [f"expected {_plain(expect['text'])}: {expect.get('verdict')} ({_plain(expect.get('reason') or '')})"]
+    if expect:
+        lines += [f"expected {_plain(expect['text'])}: {expect['verdict']} ({_plain(expect['reason'])})"]
     lines += [f"- {_plain(warning)}" for warning in comparison.get("warnings") or ()]
     return "\n\n".join(line for line in lines if line)
 
@@ -130,10 +130,10 @@ def _plain(text: Any) -> str:
     return "".join(_ESCAPED.get(sign, sign) for sign in str(text))
 
 
-def _run_filter(comparison: Mapping[str, Any], outputs: Path) -> _RunFilter:
+def _run_filter(comparison: ComparisonDocument, outputs: Path) -> _RunFilter:
     """Return the filter that selects the runs at W&B, from what run.json and config.yaml record."""
     logged = []
-    for name in dict.fromkeys(cell.get("run") for cell in comparison.get("cells") or () if cell.get("run")):
+    for name in dict.fromkeys(run for cell in comparison.get("cells") or () if (run := cell.get("run"))):
         try:
             record = read_json(outputs / name / RUN).get("wandb") or {}
             logger = read_yaml(outputs / name / CONFIG).get("logger") or {}
