@@ -15,6 +15,7 @@ from blockyard.bench.subject import Of, Subject, subject
 from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.ops import kernel
 from blockyard.ops.flops import counter
@@ -99,7 +100,7 @@ def _config(mixer: str, longest: int, overrides: Sequence[str], config_dirs: Seq
     return composed.config
 
 
-def _components(config: dict[str, Any], length: int) -> build.Components:
+def _components(config: Node, length: int) -> build.Components:
     config = deepcopy(config)
     config["data"]["context"] = length
     return build.Components(config)

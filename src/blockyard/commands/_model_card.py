@@ -13,6 +13,7 @@ from blockyard.config.build import Components
 from blockyard.config.catalog import OF_SOURCE
 from blockyard.config.size_matching import flops_by_module
 from blockyard.config.targets import locate
+from blockyard.config.tree import Node
 from blockyard.contracts import (
     Block,
     ChannelMixer,
@@ -49,7 +50,7 @@ ORDER = (
 )
 
 
-def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
+def print_card(config: Node, choices: dict[str, str | None]) -> None:
     """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
     components = Components(config)
     ctx, model = components.context(), components.meta_model()
@@ -79,7 +80,7 @@ def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
         screen.print(Text(f"{name:<12}{text}"))
 
 
-def _choice(config: dict[str, Any], choices: dict[str, str | None], family: str) -> str:
+def _choice(config: Node, choices: dict[str, str | None], family: str) -> str:
     name = choices.get(family) or config[family]["_target_"]
     if family == "model":
         sizes = " ".join(f"{key}={config['model'][key]}" for key in ("dim", "depth", "heads") if key in config["model"])
@@ -87,7 +88,7 @@ def _choice(config: dict[str, Any], choices: dict[str, str | None], family: str)
     return str(name)
 
 
-def _parameters(model: nn.Module, config: dict[str, Any]) -> dict[str, int]:
+def _parameters(model: nn.Module, config: Node) -> dict[str, int]:
     """The number of parameters of each family, frozen ones included."""
     counts: Counter[str] = Counter()
     for path, parameter in model.named_parameters():
@@ -95,7 +96,7 @@ def _parameters(model: nn.Module, config: dict[str, Any]) -> dict[str, int]:
     return dict(counts)
 
 
-def _flops(model: nn.Module, ctx: Context, config: dict[str, Any]) -> dict[str, int]:
+def _flops(model: nn.Module, ctx: Context, config: Node) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
     totals = {path: flops for path, flops in flops_by_module(model, ctx).items() if path}
     counts = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
@@ -107,7 +108,7 @@ def _flops(model: nn.Module, ctx: Context, config: dict[str, Any]) -> dict[str, 
     return counts
 
 
-def _family(path: str, model: nn.Module, config: dict[str, Any]) -> str:
+def _family(path: str, model: nn.Module, config: Node) -> str:
     """The family of the module at a path: that of the outermost module around it that has one."""
     around = _around(path, model)
     for module in around:
@@ -163,7 +164,7 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
     return facts | ({"init": f"from {components.init.name}: {transfer}"} if transfer is not None else {})
 
 
-def _kernels(ctx: Context, model: Any, trainer: dict[str, Any]) -> dict[str, int]:
+def _kernels(ctx: Context, model: Any, trainer: Node) -> dict[str, int]:
     """The attention kernel to expect, and in how many layers. trainer: its options."""
     named = trainer.get("attention", "auto")
     attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]

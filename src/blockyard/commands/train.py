@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser
 from blockyard.config import catalog, user_folders
+from blockyard.config.tree import Node
 from blockyard.errors import UserError, printable, refuse
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def show(args: TrainArgs) -> int:
     return 0
 
 
-def _print(args: TrainArgs, choices: list[str], job: dict[str, Any]) -> None:
+def _print(args: TrainArgs, choices: list[str], job: Node) -> None:
     """Let Hydra print what it reads for the choices; in place of its config, that of the run."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

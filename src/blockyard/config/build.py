@@ -15,7 +15,7 @@ from torch import nn
 
 from blockyard.config.instantiate import instantiate
 from blockyard.config.targets import allow_of
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.contracts import (
     Architecture,
     Block,
@@ -79,7 +79,7 @@ class Components:
     inner: as in `instantiate`
     """
 
-    def __init__(self, config: dict[str, Any], inner: torch.device | None = None) -> None:
+    def __init__(self, config: Node, inner: torch.device | None = None) -> None:
         self.config, self.inner = config, inner
         self.data: DataModule = self.node("data")
         self.tokenizer: Tokenizer = self.node("tokenizer")

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,6 +24,7 @@ from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
 from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Root, options
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
+from blockyard.config.tree import Node
 from blockyard.config.trial_build import build_components, build_model, trained_alike
 from blockyard.contracts import Issue
 from blockyard.errors import first_line, fold, near, quoted, shortened
@@ -102,7 +102,7 @@ def _read_pick(choice: catalog.Choice, allow: Sequence[str]) -> Pick | None:
         return None
 
 
-def _pick(family: str, name: str, node: dict[str, Any], allow: list[str]) -> Pick:
+def _pick(family: str, name: str, node: Node, allow: list[str]) -> Pick:
     with torch.device("meta"):  # a module among the options
         options = settings(node, allow)
     return Pick(family, name, locate(node["_target_"]), options)
@@ -183,14 +183,14 @@ def reasons(
     return [str(issue) for issue in check(composed, on_this_machine=on_this_machine, models=models)]
 
 
-def _on_any_device(config: dict[str, Any]) -> dict[str, Any]:
+def _on_any_device(config: Node) -> Node:
     trainer = config.get("trainer")
     if not isinstance(trainer, dict) or trainer.get("accelerator") != "gpu":
         return config
     return config | {"trainer": trainer | {"accelerator": "auto"}}
 
 
-def _root(config: dict[str, Any]) -> Iterator[Issue]:
+def _root(config: Node) -> Iterator[Issue]:
     root_options = options(Root)
     for key, value in config.items():
         if key in root_options:
@@ -203,7 +203,7 @@ def _root(config: dict[str, Any]) -> Iterator[Issue]:
             yield Issue(key, "unknown config key", near(key, [*root_options, *catalog.run_keys()]))
 
 
-def _families(config: dict[str, Any]) -> Iterator[Issue]:
+def _families(config: Node) -> Iterator[Issue]:
     for family in CONTRACTS:
         node = config.get(family)
         if not tree.is_node(node):

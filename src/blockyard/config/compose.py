@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from pydantic import TypeAdapter, ValidationError
 
 from blockyard.config import catalog, presets, size_matching, user_folders
-from blockyard.config.hydra_config import Choices, Config, HydraConfig, compose_groups
+from blockyard.config.hydra_config import Choices, HydraConfig, Node, compose_groups
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import SortedOverrides, sort_overrides
@@ -36,7 +36,7 @@ TARGET = "blockyard.tokenizer.pretrained.Pretrained"
 KEYS = ("tokenizer", "source_tokenizer")
 
 
-def record_files(config: dict[str, Any], issues: list[Issue]) -> None:
+def record_files(config: Node, issues: list[Issue]) -> None:
     """Fill in what a file says; a file that is missing, damaged or too large for its model is an issue."""
     for key in KEYS:
         node = config.get(key)
@@ -75,7 +75,7 @@ def _is_text(path: object) -> TypeGuard[str]:
 KEY = "init"
 
 
-def resolve(config: dict[str, Any], choices: dict[str, str | None], issues: list[Issue]) -> None:
+def resolve(config: Node, choices: dict[str, str | None], issues: list[Issue]) -> None:
     """Put the hash of the weights that a run starts from into its config, in place.
 
     A config whose weights are drawn has no such node, as it had before there was one, so its identity is the same.
@@ -119,7 +119,7 @@ def retargeted(values: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {key: target for key, target in targets.items() if key.count(".") + 1 == depth.get(key.partition(".")[0])}
 
 
-def retarget(tree: dict[str, Any], values: list[tuple[str, str]], *, keep_typed: bool = False) -> None:
+def retarget(tree: Node, values: list[tuple[str, str]], *, keep_typed: bool = False) -> None:
     """Give nodes their new class in place, without the options of the former one.
 
     keep_typed: the tree has the options of `values` already; those stay
@@ -141,7 +141,7 @@ def retarget(tree: dict[str, Any], values: list[tuple[str, str]], *, keep_typed:
 EXPERIMENT = "experiment"
 
 
-def remove_options(config: dict[str, Any], choices: dict[str, str | None], folders: tuple[Path, ...] = ()) -> None:
+def remove_options(config: Node, choices: dict[str, str | None], folders: tuple[Path, ...] = ()) -> None:
     """Removes in place the options that only the experiment's choice of a family has.
 
     choices: the name chosen in each family. An option that neither choice has stays in the config, which is refused.
@@ -168,7 +168,7 @@ class Composed:
     matched: the record of the size that was solved for; see `size_matching.solve`
     """
 
-    config: Config
+    config: Node
     choices: Choices
     folders: tuple[Path, ...] = ()
     issues: list[Issue] = field(default_factory=list)
@@ -208,7 +208,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     return _completed(overridden, hydra.choices, ordered, folders, issues)
 
 
-def _with_values(hydra: HydraConfig, values: Sequence[str], folders: tuple[Path, ...]) -> tuple[Config, list[Issue]]:
+def _with_values(hydra: HydraConfig, values: Sequence[str], folders: tuple[Path, ...]) -> tuple[Node, list[Issue]]:
     """Return Hydra's config with values set in it, without the options that do not apply to its choices."""
     config, issues = hydra.with_values(values)
     if config:
@@ -216,7 +216,7 @@ def _with_values(hydra: HydraConfig, values: Sequence[str], folders: tuple[Path,
     return config, issues
 
 
-def _expanded(hydra: HydraConfig, base: Config, values: list[tuple[str, str]], folders: tuple[Path, ...]) -> Config:
+def _expanded(hydra: HydraConfig, base: Node, values: list[tuple[str, str]], folders: tuple[Path, ...]) -> Node:
     """Return the base with its nested choices, those that the values list, and the classes that the values name."""
     listing = {f"{nested.key}.{nested.names}" for nested in nested_choices(base)}
     listed = [f"++{key}={value}" for key, value in values if key in listing]
@@ -227,7 +227,7 @@ def _expanded(hydra: HydraConfig, base: Config, values: list[tuple[str, str]], f
 
 
 def _known_values(
-    expanded: Config, choices: Choices, values: list[tuple[str, str]], folders: tuple[Path, ...]
+    expanded: Node, choices: Choices, values: list[tuple[str, str]], folders: tuple[Path, ...]
 ) -> tuple[list[str], list[Issue]]:
     """Return the values whose keys exist, as `++key=value`, and the issues of the others."""
     known_keys = KnownKeys(expanded, choices, allowed_packages(values), folders)
@@ -237,7 +237,7 @@ def _known_values(
 
 
 def _completed(
-    config: Config, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
+    config: Node, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
 ) -> Composed:
     """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
     _delete(config, ordered.deleted, issues)
@@ -251,7 +251,7 @@ def _completed(
     return Composed(config, choices, folders, issues, matched)
 
 
-def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
+def _delete(config: Node, keys: Sequence[str], issues: list[Issue]) -> None:
     """Remove callbacks, the one family that is a collection."""
     callbacks = config["callbacks"]
     for key in keys:
@@ -270,7 +270,7 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
         callbacks.pop(name, None)
 
 
-def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:
+def complete(config: Node, folders: tuple[Path, ...] = ()) -> None:
     """Write every option into the config, those of nested choices too, so that a frozen config is whole."""
     fill(config, folders)
     fill_defaults(config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.placed_nodes import fill_defaults
+from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.errors import shortened
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-Config = dict[str, Any]
 Choices = dict[str, str | None]
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def literals(values: Sequence[str]) -> list[tuple[list[str], Any]] | None:
     return assignments
 
 
-def assign(config: dict[str, Any], assignments: list[tuple[list[str], Any]]) -> bool:
+def assign(config: Node, assignments: list[tuple[list[str], Any]]) -> bool:
     """Replace plain values of a config in place; False, with some of them replaced, where a key is not there yet."""
     for path, value in assignments:
         node: Any = config
@@ -92,7 +92,7 @@ def compose_choices(overrides: tuple[str, ...]) -> Composition:
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
     config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    content = cast("Config", OmegaConf.to_container(config, resolve=False))
+    content = cast("Node", OmegaConf.to_container(config, resolve=False))
     fill_defaults(content)  # before values are set, which may interpolate any option
     return Composition(pickle.dumps(OmegaConf.create(content)), choices)
 
@@ -112,8 +112,8 @@ def _use_together(composed: DictConfig, family: str, nodes: Sequence[DictConfig]
     """Put several choices of a family into a config: loggers under their names, callbacks as one collection."""
     from omegaconf import OmegaConf, open_dict
 
-    plain = [cast("Config", OmegaConf.to_container(node, resolve=False)) for node in nodes]
-    merged: Config = {}
+    plain = [cast("Node", OmegaConf.to_container(node, resolve=False)) for node in nodes]
+    merged: Node = {}
     for name, node in zip(names, plain, strict=True):
         merged |= node if family == "callbacks" else {name: node}
     with open_dict(composed):
@@ -155,7 +155,7 @@ def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
     """Hydra's own keys as plain data, without what it fills in from the command line."""
     from omegaconf import OmegaConf
 
-    keys = cast("Config", OmegaConf.to_container(composed.hydra, resolve=False))
+    keys = cast("Node", OmegaConf.to_container(composed.hydra, resolve=False))
     job = {name: value for name, value in keys["job"].items() if name not in ("override_dirname", "name")}
     return {name: value for name, value in keys.items() if name not in _FILLED} | {"job": job}
 
@@ -170,7 +170,7 @@ class Composition:
     pickled: bytes
     choices: Choices
 
-    def with_values(self, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+    def with_values(self, values: Sequence[str]) -> tuple[Node, list[Issue]]:
         """Return the resolved config with values (`++key=value`) set in it, and issues; {} where that fails.
 
         A value that cannot be set is left out, so that the other problems are found too.
@@ -180,7 +180,7 @@ class Composition:
             return pickle.loads(pickled), list(issues)
         assignments = literals(values)
         if assignments is not None and self._is_literal and not self._resolved[1]:
-            config: Config = pickle.loads(self._resolved[0])
+            config: Node = pickle.loads(self._resolved[0])
             if config and assign(config, assignments):
                 return config, []
         return _resolve(self.pickled, values)
@@ -214,7 +214,7 @@ class HydraConfig:
         """The choice of each family."""
         return dict(self.composition.choices)
 
-    def with_values(self, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+    def with_values(self, values: Sequence[str]) -> tuple[Node, list[Issue]]:
         """As `Composition.with_values`."""
         config, issues = self.composition.with_values(values)
         if config and self.bare is not None:
@@ -249,18 +249,18 @@ def _composition(groups: Sequence[str], folders: tuple[Path, ...]) -> tuple[Comp
     return _reported(lambda: composed_by_hydra(overrides), None)
 
 
-def _resolve(pickled: bytes, values: Sequence[str]) -> tuple[Config, list[Issue]]:
+def _resolve(pickled: bytes, values: Sequence[str]) -> tuple[Node, list[Issue]]:
     """Set values with OmegaConf and resolve interpolations."""
     issues: list[Issue] = []
 
-    def resolved() -> Config:
+    def resolved() -> Node:
         config: DictConfig = pickle.loads(pickled)
         issues.extend(issue for value in values for issue in _set(config, value))
         problems = list(interpolations.problems(config))
         issues.extend(problems)
         return {} if problems else _plain(config, issues)
 
-    nothing: Config = {}
+    nothing: Node = {}
     config, failures = _reported(resolved, nothing)
     return config, issues + failures
 
@@ -283,7 +283,7 @@ def _reported(function: Callable[[], T], failed: T) -> tuple[T, list[Issue]]:
     return failed, [issue]
 
 
-def _plain(config: DictConfig, issues: list[Issue]) -> Config:
+def _plain(config: DictConfig, issues: list[Issue]) -> Node:
     """The resolved config as plain data. A value that names an absent key is left out with an issue, so that the other
     problems are found too.
     """
@@ -292,7 +292,7 @@ def _plain(config: DictConfig, issues: list[Issue]) -> Config:
 
     while True:
         try:
-            return cast("Config", OmegaConf.to_container(config, resolve=True))
+            return cast("Node", OmegaConf.to_container(config, resolve=True))
         except InterpolationKeyError as error:
             key = str(error.full_key)
             above, _, last = key.rpartition(".")

@@ -10,10 +10,10 @@ import torch
 
 from blockyard.config.schema import RESERVED, Option, options
 from blockyard.config.targets import allowed, locate
-from blockyard.config.tree import is_node, parameter_name
+from blockyard.config.tree import Node, is_node, parameter_name
 
 
-def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
+def settings(node: Node, allow: list[str]) -> Node:
     """A node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
     arguments = {}
@@ -23,7 +23,7 @@ def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     return arguments
 
 
-def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
+def instantiate(node: Node, allow: list[str], inner: torch.device | None = None) -> Any:
     """The object, or for a `_partial_` node the factory, that a config node describes.
 
     inner: where modules among its options are built; on the meta device they allocate nothing
@@ -55,7 +55,7 @@ def _holds_nodes(value: Any) -> bool:
     return is_node(value) or (isinstance(value, dict) and bool(value) and all(map(is_node, value.values())))
 
 
-def _instantiate_all(value: dict[str, Any], allow: list[str]) -> Any:
+def _instantiate_all(value: Node, allow: list[str]) -> Any:
     if is_node(value):
         return instantiate(value, allow)
     return {name: instantiate(node, allow) for name, node in value.items()}

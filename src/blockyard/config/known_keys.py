@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from blockyard.config import catalog, lightning, tree
 from blockyard.config.schema import RESERVED, Root, options
 from blockyard.config.targets import allowed, locate
+from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.errors import did_you_mean, fold, near
 
@@ -181,7 +181,7 @@ class KnownKeys:
     allow: the packages that the command line allows; folders: the user's own config folders
     """
 
-    config: dict[str, Any]
+    config: Node
     choices: dict[str, str | None]
     allow: list[str]
     folders: tuple[Path, ...] = ()
@@ -257,7 +257,7 @@ class KnownKeys:
     def _explain(self, family: str) -> str:
         return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""
 
-    def _options(self, node: dict[str, Any]) -> list[str]:
+    def _options(self, node: Node) -> list[str]:
         target = str(node["_target_"])
         try:
             return list(options(locate(target))) if allowed(target, self.allow) else []

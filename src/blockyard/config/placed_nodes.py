@@ -14,7 +14,7 @@ from blockyard.config import catalog, tree
 from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.contracts import Issue, TorchMetric
 from blockyard.errors import near
 
@@ -31,7 +31,7 @@ class Placed(NamedTuple):
     """
 
     key: str
-    node: dict[str, Any]
+    node: Node
     required: type
     late: bool
 
@@ -64,7 +64,7 @@ class Placed(NamedTuple):
         return self.target.split(".")[0] in (*self.packages, *own_packages(allow))
 
 
-def placed_nodes(config: dict[str, Any], allow: list[str]) -> Iterator[Placed]:
+def placed_nodes(config: Node, allow: list[str]) -> Iterator[Placed]:
     """Every node that is in its place, parents first. A node anywhere else is an invalid value."""
     for family in (*CONTRACTS, *SOURCE_CONTRACTS, *RUNTIME_CONTRACTS):
         value: Any = config.get(family)
@@ -76,7 +76,7 @@ def placed_nodes(config: dict[str, Any], allow: list[str]) -> Iterator[Placed]:
                     yield from _with_inner(Placed(f"{family}.{name}", node, contract(family), False), allow)
 
 
-def are_sound(config: dict[str, Any]) -> bool:
+def are_sound(config: Node) -> bool:
     """Whether every value of every node fits its option."""
     allow = allow_of(config)
     return all(
@@ -121,7 +121,7 @@ class NestedChoices(NamedTuple):
     """
 
     key: str
-    node: dict[str, Any]
+    node: Node
     option: str
     family: str
     names: str
@@ -135,7 +135,7 @@ class NestedChoices(NamedTuple):
         return list(names) if listed and isinstance(by_name, dict) else None
 
 
-def nested_choices(config: dict[str, Any]) -> list[NestedChoices]:
+def nested_choices(config: Node) -> list[NestedChoices]:
     """Every option of a config that is filled by name."""
     collected = []
     allow = allow_of(config)
@@ -146,7 +146,7 @@ def nested_choices(config: dict[str, Any]) -> list[NestedChoices]:
     return collected
 
 
-def unknown_names(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> Iterator[Issue]:
+def unknown_names(config: Node, folders: tuple[Path, ...] = ()) -> Iterator[Issue]:
     """One issue for each listed name that is neither a choice of the family nor a node of the option."""
     for nested in nested_choices(config):
         by_name, choices = nested.node.get(nested.option), catalog.choices(nested.family, folders)
@@ -157,7 +157,7 @@ def unknown_names(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> Ite
                 yield Issue(f"{nested.key}.{nested.names}", text, near(name, choices), see)
 
 
-def fill(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
+def fill(config: Node, folders: tuple[Path, ...] = ()) -> None:
     """Fill in the nested choices in place; `folders` are the user's own config folders."""
     for nested in nested_choices(config):
         names = nested.requested()
@@ -173,7 +173,7 @@ def fill(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
 # Defaults: a YAML names a class and what differs from its signature, and a config has every option.
 
 
-def fill_defaults(config: dict[str, Any]) -> None:
+def fill_defaults(config: Node) -> None:
     """Write the default of every option that a config leaves out into it, in place and in the order of the signatures.
 
     A node whose class is not allowed is left as it is.
@@ -184,16 +184,16 @@ def fill_defaults(config: dict[str, Any]) -> None:
         _fill(place.node, place.options(allow))
 
 
-def default_node(family: str, name: str) -> dict[str, Any]:
+def default_node(family: str, name: str) -> Node:
     """The node of one of the package's choices, with every option."""
     return whole_node(catalog.choices(family)[name], [])
 
 
-def whole_node(choice: catalog.Choice, allow: list[str]) -> dict[str, Any]:
+def whole_node(choice: catalog.Choice, allow: list[str]) -> Node:
     """The node of a choice, or its nodes by name, with every option."""
-    config: dict[str, Any] = {choice.family: catalog.content(choice.path) or {}, "allow": allow}
+    config: Node = {choice.family: catalog.content(choice.path) or {}, "allow": allow}
     fill_defaults(config)
-    node: dict[str, Any] = config[choice.family]
+    node: Node = config[choice.family]
     return node
 
 
@@ -209,7 +209,7 @@ def plain_default(value: Any) -> Any:
     return [plain_default(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _fill(node: dict[str, Any], declared: dict[str, Option]) -> None:
+def _fill(node: Node, declared: dict[str, Option]) -> None:
     for name, option in declared.items():
         value = node.get(name)
         if name not in node:
@@ -227,7 +227,7 @@ def _fill(node: dict[str, Any], declared: dict[str, Option]) -> None:
     node.update({name: node.pop(name) for name in declared if name in node})
 
 
-def _merged(default: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+def _merged(default: Node, value: dict[str, Any]) -> dict[str, Any]:
     """A mapping over its default, as Hydra merges them."""
     merged = dict(default)
     for name, inner in value.items():

@@ -23,6 +23,7 @@ from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
 from blockyard.config.catalog import MATCH
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.targets import locate
+from blockyard.config.tree import Node
 from blockyard.contracts import Context, Issue
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted
@@ -68,7 +69,7 @@ class ModelSizes:
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     _sizes: dict[tuple[str, str], int | None] = field(default_factory=dict)
 
-    def measure(self, config: dict[str, Any], what: str) -> int | None:
+    def measure(self, config: Node, what: str) -> int | None:
         """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
 
         A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
@@ -82,7 +83,7 @@ class ModelSizes:
                 self._sizes[key], self.failed[key] = None, describe_error(error)
         return self._sizes[key]
 
-    def failure(self, config: dict[str, Any], what: str) -> str | None:
+    def failure(self, config: Node, what: str) -> str | None:
         """Why a config could not be measured, or None."""
         return self.failed.get((model_key(config), what))
 
@@ -92,7 +93,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
 
 
-def model_key(config: dict[str, Any]) -> str:
+def model_key(config: Node) -> str:
     """Equal for configs whose models are built alike."""
     return json.dumps([config.get("allow"), *(config.get(family) for family in OF_MODEL)], sort_keys=True)
 
@@ -188,13 +189,13 @@ class Axis:
         """The option's value for n."""
         return round(n * self.unit, 6) if self.by == "expansion" else n * int(self.unit)
 
-    def put(self, config: dict[str, Any], n: int) -> dict[str, Any]:
+    def put(self, config: Node, n: int) -> Node:
         """The config with that size."""
         family, _, name = self.key.partition(".")
         return config | {family: config[family] | {name: self.value(n)}}
 
 
-def axis(config: dict[str, Any], by: str = "dim") -> Axis | None:
+def axis(config: Node, by: str = "dim") -> Axis | None:
     """The size to solve for, or None where the config has none.
 
     Widths are multiples of the number of heads; expansions go in hidden channels, as many as the mixer needs at a time.
@@ -218,7 +219,7 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
-def nearest(config: dict[str, Any], what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
+def nearest(config: Node, what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
     """The n along an axis whose count is nearest to the target, and its count; None where no model can be built."""
     search = SizeSearch(lambda n: sizes.measure(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
     n = search.solve(along.current)
@@ -226,7 +227,7 @@ def nearest(config: dict[str, Any], what: str, target: int, sizes: ModelSizes, a
     return None if n is None or count is None else (n, count)
 
 
-def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issue]) -> dict[str, Any]:
+def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dict[str, Any]:
     """Take `match` out of a complete config and put the solved size in; returns the record, {} without `match`.
 
     overridden: the keys of the command line, which must not name the size that is solved for

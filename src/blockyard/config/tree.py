@@ -6,6 +6,10 @@ import keyword
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
+# A node of a config, or a whole config: an arbitrary tree of what YAML holds. What is known of it is not its keys but
+# the signature of its `_target_`, which `check` compares it with.
+Node = dict[str, Any]
+
 ABSENT = object()
 
 
@@ -30,12 +34,12 @@ def get(config: Mapping[str, Any], key: str, absent: Any = ABSENT) -> Any:
     return value
 
 
-def is_node(value: Any) -> TypeGuard[dict[str, Any]]:
+def is_node(value: Any) -> TypeGuard[Node]:
     """Whether a value describes an object: a mapping with a `_target_`."""
     return isinstance(value, dict) and "_target_" in value
 
 
-def with_each_logger(config: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+def with_each_logger(config: Node, change: Callable[[Node], Node]) -> Node:
     """The config with `change` applied to its logger, or to each of several."""
     node = config.get("logger")
     if not isinstance(node, dict):
@@ -45,9 +49,9 @@ def with_each_logger(config: dict[str, Any], change: Callable[[dict[str, Any]], 
     return config | {"logger": {name: change(each) if is_node(each) else each for name, each in node.items()}}
 
 
-def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+def nodes(tree: Any, prefix: str = "") -> list[tuple[str, Node]]:
     """Every node with its dotted key, parents first."""
-    collected: list[tuple[str, dict[str, Any]]] = []
+    collected: list[tuple[str, Node]] = []
     if isinstance(tree, dict):
         if "_target_" in tree:
             collected.append((prefix, tree))
@@ -59,9 +63,9 @@ def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
     return collected
 
 
-def deepest_node(config: dict[str, Any], path: list[str]) -> tuple[int, dict[str, Any] | None]:
+def deepest_node(config: Node, path: list[str]) -> tuple[int, Node | None]:
     """The last node along a path of keys, and how many keys lead to it; (0, None) where there is none."""
-    deepest: tuple[int, dict[str, Any] | None] = (0, None)
+    deepest: tuple[int, Node | None] = (0, None)
     value: Any = config
     for depth, key in enumerate(path, start=1):
         value = value.get(key) if isinstance(value, dict) else None

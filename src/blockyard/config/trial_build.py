@@ -20,6 +20,7 @@ from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
 from blockyard.config.targets import allow_of, locate
+from blockyard.config.tree import Node
 from blockyard.contracts import ChannelMixer, Context, Embedder, Head, Issue, OptimizerBuilder, Position, TokenMixer
 from blockyard.errors import UserError, first_line
 from blockyard.model._embedding import check_key_widths
@@ -135,7 +136,7 @@ _NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name",
 
 
 def build_components(
-    config: dict[str, Any], facts: Facts, refused: set[str], unsound: set[str], *, reads_data: bool = True
+    config: Node, facts: Facts, refused: set[str], unsound: set[str], *, reads_data: bool = True
 ) -> Iterator[Issue]:
     """Problems that plans report in their options, and modules in their Context.
 
@@ -178,7 +179,7 @@ def build_components(
     yield from _build_modules(ctx, built["model"], facts, refused)
 
 
-def trained_alike(config: dict[str, Any]) -> str | None:
+def trained_alike(config: Node) -> str | None:
     """Equal for configs of which `build_model` reports the same: they differ in values of the optimizer, or in what
     comes after the model. None where `init` reads the weights that a run starts from.
     """
@@ -199,7 +200,7 @@ def _looks_at_models(component: Any, base: Any) -> bool:
 
 
 def build_model(
-    config: dict[str, Any], *, on_this_machine: bool = True, training: bool = True, starts: bool = True
+    config: Node, *, on_this_machine: bool = True, training: bool = True, starts: bool = True
 ) -> Iterator[Issue]:
     """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from blockyard.config.build import Components
 from blockyard.config.targets import allow_of
+from blockyard.config.tree import Node
 from blockyard.contracts import Splits
 from blockyard.data.splits.loaded import forget, kept
 from blockyard.engine.loader import Layout
@@ -50,7 +50,7 @@ class DataReader:
     _facts: dict[str, DataFacts] = field(default_factory=dict)
     _last: tuple[str, Components, Splits] | None = None
 
-    def read(self, config: dict[str, Any]) -> DataFacts:
+    def read(self, config: Node) -> DataFacts:
         """Read the data of a checked config, unless its facts are known."""
         parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer")
         key = json.dumps([config.get(name) for name in parts], sort_keys=True, default=str)
@@ -58,7 +58,7 @@ class DataReader:
             self._facts[key] = self._read(config)
         return self._facts[key]
 
-    def splits(self, config: dict[str, Any]) -> tuple[Components, Splits]:
+    def splits(self, config: Node) -> tuple[Components, Splits]:
         """The components of a config and its splits. Raises UserError or what a class of the user's own raises."""
         components = Components(config)
         key = _reading_key(config)
@@ -81,7 +81,7 @@ class DataReader:
         self._last = None
         forget()
 
-    def _read(self, config: dict[str, Any]) -> DataFacts:
+    def _read(self, config: Node) -> DataFacts:
         if note := self._unread(config):
             return DataFacts(note=note)
         try:
@@ -92,7 +92,7 @@ class DataReader:
             return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
         return DataFacts(train_samples=layout.samples)
 
-    def _unread(self, config: dict[str, Any]) -> str | None:
+    def _unread(self, config: Node) -> str | None:
         """Why data is left to the runs: it must be downloaded first, or is too large."""
         components = Components(config)
         if components.data.to_download():
@@ -105,13 +105,13 @@ class DataReader:
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
 
 
-def layout_of(config: dict[str, Any], components: Components, splits: Splits) -> Layout:
+def layout_of(config: Node, components: Components, splits: Splits) -> Layout:
     """The layout of the main process of a run. Raises UserError where the options do not suit the data."""
     seed = int(config.get("seed") or 0)
     return lay_out(splits, components.data.batch_size, components.node("trainer"), seed=seed, rank=0)
 
 
-def _reading_key(config: dict[str, Any]) -> str:
+def _reading_key(config: Node) -> str:
     """Equal for configs whose splits are the same."""
     data = {name: value for name, value in config["data"].items() if name not in _NOT_READ}
     parts = [data, *(config.get(name) for name in ("tokenizer", "source_tokenizer", "objective", "init", "seed"))]

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import PATHS, RunFolder
 from blockyard.runs.status import read_status
@@ -22,7 +23,7 @@ from blockyard.runs.status import read_status
 MOST = 20_000  # files of a folder whose times are read
 
 
-def refuse_changed_data(run: RunFolder, config: dict[str, Any]) -> None:
+def refuse_changed_data(run: RunFolder, config: Node) -> None:
     """Raise UserError where the data that a finished run read has changed since.
 
     config: complete and plain, of the command that found the run
@@ -103,7 +104,7 @@ def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def check_moved(folder: RunFolder, config: dict[str, Any]) -> None:
+def check_moved(folder: RunFolder, config: Node) -> None:
     """Raises UserError where the data that `config` names are not those of the run.
 
     config: that of the run with the new paths, checked

@@ -28,6 +28,7 @@ from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
 from blockyard.config.local_path import local_path
+from blockyard.config.tree import Node
 from blockyard.errors import UserError, printable
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock
@@ -80,7 +81,7 @@ CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
 class RunFolder:
     """A run on disk, from `create_run`, `RunFolder.open` or `blockyard.runs.resume.reopen`."""
 
-    def __init__(self, path: Path, config: dict[str, Any], lock: RunLock | None = None) -> None:
+    def __init__(self, path: Path, config: Node, lock: RunLock | None = None) -> None:
         self.path = path
         self.config = config
         self.resumes = False  # whether there is a state to resume from
@@ -125,7 +126,7 @@ class RunFolder:
     # -- content ---------------------------------------------------------------------------------
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Node:
         """The config without secrets: what loggers, pages and messages get. `config` itself only builds the run."""
         return dict(redact(self.config))
 

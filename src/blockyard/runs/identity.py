@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from blockyard.config.targets import TRUSTED_PACKAGES, own_packages
-from blockyard.config.tree import option_name
+from blockyard.config.tree import Node, option_name
 from blockyard.runs.redact import redact, redact_text
 
 # Naming, output location and logging of a run.
@@ -31,13 +31,13 @@ _WIRING = frozenset({"_partial_", "_recursive_", "_convert_"})
 _SLUG = 48
 
 
-def identity(config: dict[str, Any]) -> str:
+def identity(config: Node) -> str:
     """The first 10 hex digits of the SHA-256 of the semantic part of a complete, plain config."""
     text = json.dumps(semantic(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def semantic(config: dict[str, Any]) -> dict[str, Any]:
+def semantic(config: Node) -> Node:
     """The part of `config` that changes what is computed, in canonical form."""
     # An identity must not reveal a secret, nor depend on the environment.
     config = redact(config, environment=False)
@@ -46,7 +46,7 @@ def semantic(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if value not in (None, {}, [])}
 
 
-def run_name(config: dict[str, Any]) -> str:
+def run_name(config: Node) -> str:
     """The folder name of an arm: a readable label and the identity, safe as a file name."""
     name = config.get("name")
     return f"{slug(redact_text(str(name)) if name else None) or _label(config)}-{identity(config)}"
@@ -65,7 +65,7 @@ def slug(name: str | None) -> str:
     return f"{short or 'run'}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:4]}"
 
 
-def _label(config: dict[str, Any]) -> str:
+def _label(config: Node) -> str:
     labels = []
     for family in ("data", "token_mixer", "position"):
         node = config.get(family)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import is_regular, read_json
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
@@ -47,7 +48,7 @@ def trusted_config(
     metrics: Any = None,
     *,
     training: bool = False,
-) -> dict[str, Any]:
+) -> Node:
     """The frozen config with the user's own `allow` and with options of `position` replaced.
 
     training: whether the run goes on, and so must fit into the memory of this machine with its gradients
@@ -91,7 +92,7 @@ class Loaded:
     tokenizer: Tokenizer
     objective: Objective
     data: DataModule
-    config: dict[str, Any]
+    config: Node
     components: Components
     folder: RunFolder
     checkpoint: Path

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 
 
@@ -28,7 +28,7 @@ def local_rank_of() -> int:
     return local or 0
 
 
-def rank_in(config: dict[str, Any]) -> int:
+def rank_in(config: Node) -> int:
     """`rank_of` with the devices of a run's config."""
     trainer = config.get("trainer")
     devices = trainer.get("devices", 1) if isinstance(trainer, dict) else 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, read_yaml
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.notes import FILE as NOTES
@@ -58,7 +59,7 @@ class RunRecord:
         return self.run.rpartition("/")[0].rpartition("-")[0]
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Node:
         """The whole config. Raises UserError where an index of runs holds something else."""
         try:
             config = json.loads(self.config_json)
@@ -152,7 +153,7 @@ def _mapping(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _leaves(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(node: Node, prefix: str = "") -> Iterator[str]:
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):

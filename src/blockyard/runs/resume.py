@@ -15,6 +15,7 @@ from typing import Any
 
 from blockyard.config import tree
 from blockyard.config.override_grammar import parse_override
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.changed_data import check_moved, pop_moved
 from blockyard.runs.folder import RunFolder
@@ -85,9 +86,7 @@ def reopen(
     return folder
 
 
-def apply(
-    folder: RunFolder, overrides: dict[str, Any], config_dirs: Sequence[str] = ()
-) -> tuple[dict[str, Any], list[str]]:
+def apply(folder: RunFolder, overrides: dict[str, Any], config_dirs: Sequence[str] = ()) -> tuple[Node, list[str]]:
     """The frozen config with the incidental `overrides`, and one line for each that is refused."""
     frozen = folder.config
     choices = folder.facts().get("choices") or {}
@@ -121,7 +120,7 @@ def apply(
     return config, refused
 
 
-def differences(folder: RunFolder, config: dict[str, Any]) -> str | None:
+def differences(folder: RunFolder, config: Node) -> str | None:
     """What changed in versions, machine and `config`, so that the run may not equal an uninterrupted one; or None."""
     facts = folder.facts()
     old = {**(facts.get("versions") or {}), **_machine(facts.get("host") or {})}
@@ -158,9 +157,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def choice_node(
-    family: str, choice: str, choices: dict[str, Any], frozen: dict[str, Any], config_dirs: Sequence[str]
-) -> Any:
+def choice_node(family: str, choice: str, choices: dict[str, Any], frozen: Node, config_dirs: Sequence[str]) -> Any:
     """The config node of another choice of a family, composed with the run's other choices."""
     from blockyard.config.compose import compose
 
@@ -173,7 +170,7 @@ def choice_node(
     return composed.config[family]
 
 
-def _put(config: dict[str, Any], key: str, value: Any) -> None:
+def _put(config: Node, key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
         config = config[part]

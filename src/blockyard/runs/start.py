@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.local_path import local_path
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
@@ -32,7 +32,7 @@ from blockyard.runs.status import Status, now, read_status, write_status
 _RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
 
 
-def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
+def join_run(path: Path, config: Node) -> RunFolder:
     """Wait for the run that rank 0 creates or resumes; writes nothing.
 
     Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
@@ -56,7 +56,7 @@ _IDLE = 60.0  # seconds after which nobody writes to a temporary file any more
 
 
 def create_run(
-    config: dict[str, Any],
+    config: Node,
     *,
     command: Sequence[str] | None = None,
     choices: Mapping[str, str | None] | None = None,
@@ -118,7 +118,7 @@ def discard(run: RunFolder) -> None:
 
 def take_over(
     run: RunFolder,
-    config: dict[str, Any],
+    config: Node,
     command: Sequence[str] | None,
     *,
     choices: Mapping[str, str | None] | None = None,
@@ -166,7 +166,7 @@ def take_over(
 
 def _clear_damaged(
     run: RunFolder,
-    config: dict[str, Any],
+    config: Node,
     command: Sequence[str] | None,
     choices: Mapping[str, str | None] | None,
 ) -> None:
@@ -191,7 +191,7 @@ def _clear_damaged(
 
 def _begin(
     path: Path,
-    config: dict[str, Any],
+    config: Node,
     command: Sequence[str] | None,
     choices: Mapping[str, str | None] | None,
     lock: RunLock,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockyard.config.tree import Node
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -44,7 +46,7 @@ class Variant:
 
     key: str  # "<arm>" or "<arm>#<number of the setting>"
     arm: str
-    config: dict[str, Any]
+    config: Node
     choices: dict[str, str | None]
     setting: dict[str, Any] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ class Task:
     """
 
     key: str
-    config: dict[str, Any]
+    config: Node
     choices: dict[str, str | None] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     retry: bool = False

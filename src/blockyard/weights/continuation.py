@@ -19,6 +19,7 @@ from blockyard.config import lightning, tree
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import default_node
 from blockyard.config.targets import allow_of, locate
+from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.folder import RunFolder
@@ -45,7 +46,7 @@ def is_longer(name: str, overrides: Sequence[str]) -> bool:
 
 def longer(
     name: str, overrides: Sequence[str], config_dirs: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, str | None], str]:
+) -> tuple[Node, dict[str, str | None], str]:
     """The config of a run that goes on from a finished one, its choices, and a line about it for the terminal.
 
     Raises UserError for an override of anything but the budget, the schedule and what a resume may change, for a budget
@@ -158,7 +159,7 @@ def _check_parent(run: RunFolder) -> None:
             )
 
 
-def _total(config: dict[str, Any], run: RunFolder) -> int:
+def _total(config: Node, run: RunFolder) -> int:
     """The steps of a config, by the steps of an epoch of its parent."""
     summary = run.summary()
     steps_per_epoch = round(summary["steps"] / summary["epochs"]) if summary.get("epochs") else 1

@@ -7,12 +7,13 @@ Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.2, fine-tuning; H
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
 from blockyard.config.build import Components
 from blockyard.config.targets import allow_of
+from blockyard.config.tree import Node
 from blockyard.contracts import Count, Issue, Text
 from blockyard.errors import UserError
 from blockyard.schedule._warmup import Length, check_length, to_steps
@@ -151,7 +152,7 @@ class Init:
         check_options(self)
 
     @classmethod
-    def resolved(cls, node: dict[str, Any], outputs: str) -> dict[str, Any]:
+    def resolved(cls, node: Node, outputs: str) -> Node:
         """The node with the path of its source and the hash of the weights there, as a run's config keeps it.
 
         Raises UserError where the source cannot be read, or is not the one that `sha256` names.

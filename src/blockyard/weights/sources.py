@@ -19,6 +19,7 @@ from blockyard.config.build import Components
 from blockyard.config.catalog import stamp
 from blockyard.config.local_path import local_path
 from blockyard.config.project_file import default_outputs
+from blockyard.config.tree import Node
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
@@ -244,6 +245,6 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
             )
 
 
-def _nodes(config: dict[str, Any]) -> dict[str, Any]:
+def _nodes(config: Node) -> Node:
     """Return the nodes of a config that decide what its tokenizers compute."""
     return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
@@ -42,7 +43,7 @@ class RunLogger(ABC):
         """Save what must be known before the first step, such as ids. Quick, no network."""
 
     @abstractmethod
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Open the record of this run, or continue it; `config` is nested and holds no secret."""
 
     @abstractmethod
@@ -89,7 +90,7 @@ _WIRING = ("_partial_", "_recursive_", "_convert_")
 _OWN = "blockyard."
 
 
-def presented(folder: RunFolder) -> dict[str, Any]:
+def presented(folder: RunFolder) -> Node:
     """The config of a run without secrets, as plain nested data; classes of others keep their `_target_`."""
     config = folder.shown
     chosen = folder.facts().get(CHOICES)

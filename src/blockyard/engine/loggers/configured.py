@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.config.targets import allow_of
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.engine.faults.own_generators import own_generators
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
@@ -14,7 +14,7 @@ from blockyard.runs.redact import redact
 _OWN = "blockyard."
 
 
-def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
+def run_loggers(config: Node) -> list[RunLogger]:
     """Build the loggers of a config, one or several by name; a Lightning `Logger` is wrapped.
 
     Raises UserError where one cannot be built.
@@ -25,7 +25,7 @@ def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
     return [_built(config, f"logger.{name}", each) for name, each in (node or {}).items() if each is not None]
 
 
-def _built(config: dict[str, Any], key: str, node: Any) -> RunLogger:
+def _built(config: Node, key: str, node: Any) -> RunLogger:
     from blockyard.config.instantiate import instantiate
 
     if str((node or {}).get("_target_")).startswith(_OWN):  # none of ours has a secret among its options

@@ -17,6 +17,7 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blockyard.config.tree import Node
 from blockyard.engine.loggers.base import RunLogger, flatten
 from blockyard.runs.folder import RunFolder
 
@@ -33,7 +34,7 @@ class LightningLogger(RunLogger):
         """The class that is adapted, for messages."""
         return type(self.logger).__name__
 
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Log the config as flat hyperparameters."""
         # Lightning's loggers write nothing on other ranks; a RunLog exists in the main process only.
         rank_zero_only.rank = 0  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.runs.folder import RunFolder
 
@@ -13,7 +14,7 @@ from blockyard.runs.folder import RunFolder
 class NoLogger(RunLogger):
     """Does nothing; metrics.csv is always written."""
 
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Do nothing."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

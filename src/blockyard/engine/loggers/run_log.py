@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.engine.faults.own_generators import own_generators
 from blockyard.engine.loggers.base import RunLogger, presented
 from blockyard.engine.loggers.configured import run_loggers
@@ -41,7 +42,7 @@ class Feed:
         self._thread: LoggerThread | None = None
         self._dropped = 0
 
-    def start(self, config: dict[str, Any]) -> None:
+    def start(self, config: Node) -> None:
         """Save the logger's ids, then start its thread."""
         logger, folder = self.logger, self.folder
         if not self._guard("prepare", lambda: logger.prepare(folder)):
@@ -88,7 +89,7 @@ class Feed:
     def _name(self) -> str:
         return f"logger {self.logger.label}"
 
-    def _serve(self, config: dict[str, Any]) -> None:
+    def _serve(self, config: Node) -> None:
         logger = self.logger
         # Importing a logger's package takes seconds of a core, which the first step needs more.
         self._awake.wait(_START_SECONDS)

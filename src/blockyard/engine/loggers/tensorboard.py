@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.contracts import Count, Text
 from blockyard.engine.loggers.base import RunLogger, flatten
 from blockyard.runs.folder import RunFolder
@@ -41,7 +42,7 @@ class TensorBoard(RunLogger):
         last = folder.metrics.last_step if folder.resumes else None
         self._purge = None if last is None else last + 1
 
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Open the event file, with the config as a text table; values of a resumed run replace old ones."""
         from torch.utils.tensorboard import SummaryWriter
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.contracts import Text
 from blockyard.engine.loggers.base import RunLogger, flatten, presented
 from blockyard.runs.folder import RunFolder
@@ -40,7 +41,7 @@ class Trackio(RunLogger):
         self.name = name
         self._run: Any = None
 
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Open the record under the run's name; a resumed run continues it."""
         self._run = self._open(folder, config, resume="allow" if folder.resumes else "never")
 

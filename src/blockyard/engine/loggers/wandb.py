@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.config.instantiate import instantiate
+from blockyard.config.tree import Node
 from blockyard.contracts import Text, any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, logged_in, resolve, tear_down, unreachable
 from blockyard.engine.loggers.base import RunLogger
@@ -230,7 +231,7 @@ class Wandb(RunLogger):
         self._id = required or recorded.get("id") or secrets.token_hex(4)
         folder.add_facts({"wandb": {"id": self._id, "project": self.project, "entity": self.entity}})
 
-    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+    def start(self, folder: RunFolder, config: Node) -> None:
         """Open the record; offline, with one message, where the server does not answer."""
         mode = self.mode
         if mode == "disabled":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config import tree
+from blockyard.config.tree import Node
 from blockyard.report.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
@@ -24,7 +25,7 @@ class ArmRuns:
     """
 
     name: str
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Node = field(default_factory=dict)
     choices: dict[str, str | None] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     levels: dict[str, str] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from blockyard.atomic_files import read_yaml
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.report.load.arms import (
     ArmRuns,
@@ -109,7 +109,7 @@ def _by_identity(records: list[LoadedRun], warnings: list[str]) -> tuple[dict[st
     return configs, runs
 
 
-def _config(runs: list[LoadedRun], warnings: list[str]) -> dict[str, Any] | None:
+def _config(runs: list[LoadedRun], warnings: list[str]) -> Node | None:
     """Return the config that runs of one identity share, from the first that can be read."""
     problem = None
     for run in runs:

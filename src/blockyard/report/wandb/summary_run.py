@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers.wandb import RunSettings, bounded, close_run, conclude, define, open_run
 from blockyard.report.document import ArmRow, ComparisonDocument, GapRow
@@ -71,7 +71,7 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
     return f"W&B: {place.name} in group {group} of project {place.project}"
 
 
-def _logger(plan: SweepPlan) -> dict[str, Any] | None:
+def _logger(plan: SweepPlan) -> Node | None:
     """Return the config of the arms' W&B logger; None where they use another logger."""
     for variant in plan.variants.values():
         named = variant.config.get("logger")

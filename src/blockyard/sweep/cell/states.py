@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from blockyard.atomic_files import is_regular, read_json
+from blockyard.config.tree import Node
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
@@ -65,7 +66,7 @@ def final_metrics(path: Path) -> dict[str, float]:
         return {}
 
 
-def read_progress(path: Path, config: dict[str, Any], metric: str) -> CellProgress:
+def read_progress(path: Path, config: Node, metric: str) -> CellProgress:
     """The progress of a running run, from the last rows of its metrics.csv.
 
     metric: the validation metric, val/NAME
@@ -101,7 +102,7 @@ def duration(status: Status) -> float | None:
         return None
 
 
-def _total_steps(trainer: dict[str, Any], step: float | None, epoch: float | None) -> float | None:
+def _total_steps(trainer: Node, step: float | None, epoch: float | None) -> float | None:
     limits = [trainer["max_steps"]] if trainer.get("max_steps") else []
     if trainer.get("max_epochs") and step and epoch:
         limits.append(trainer["max_epochs"] * step / epoch)
@@ -124,7 +125,7 @@ class PlannedRun:
 
     cells: list[Cell]
     path: Path
-    config: dict[str, Any]
+    config: Node
     now: CellState
     submitted: bool = False
     ended: bool = False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.size_matching import ModelSizes
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import RUN, SUMMARY
 from blockyard.runs.lock import exclusive
@@ -135,7 +136,7 @@ class RunSizes:
             self._flops[variant] = None if forward is None or samples is None else 3.0 * forward * samples
         return self._flops[variant]
 
-    def samples(self, config: dict[str, Any]) -> float | None:
+    def samples(self, config: Node) -> float | None:
         """Samples that training processes; None where the length of an epoch is unknown."""
         trainer, batch = config["trainer"], config["data"].get("batch_size")
         if not isinstance(batch, int):
@@ -149,7 +150,7 @@ class RunSizes:
             limits += [float(min(per_epoch) * epochs)] if per_epoch else []
         return min(limits) * batch if limits else None
 
-    def _train_size(self, config: dict[str, Any]) -> int | None:
+    def _train_size(self, config: Node) -> int | None:
         key = _data_key(config)
         if key not in self._train_sizes:
             read = None if self.data is None else self.data.read(config).train_samples
@@ -157,7 +158,7 @@ class RunSizes:
         return self._train_sizes[key]
 
 
-def _data_key(config: dict[str, Any]) -> str:
+def _data_key(config: Node) -> str:
     """Equal for configs that read the same data."""
     return json.dumps([config.get(key) for key in ("data", "tokenizer", "source_tokenizer")], sort_keys=True)
 

@@ -15,8 +15,8 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.contracts import Splits
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.faults.interrupts import CODES, Paused
@@ -71,7 +71,7 @@ class MeasuredRun:
     total: int
     steps_per_epoch: int
 
-    def seconds(self, config: dict[str, Any], splits: Splits, *, size: float = 1.0) -> float:
+    def seconds(self, config: Node, splits: Splits, *, size: float = 1.0) -> float:
         """The time of a whole run. size: FLOPs of its model, as a multiple of the measured one's."""
         trainer, batch = config["trainer"], int(config["data"].get("eval_batch_size") or 1)
         every = trainer.get("eval_every") or self.steps_per_epoch
@@ -84,7 +84,7 @@ class MeasuredRun:
         return self.start + size * (self.total * self.step + batches * self.evaluation) + evaluations * self.saving
 
 
-def measure(config: dict[str, Any], choices: dict[str, str | None], threads: int | None) -> MeasuredRun | None:
+def measure(config: Node, choices: dict[str, str | None], threads: int | None) -> MeasuredRun | None:
     """Train an arm for about `SECONDS` and return what its parts take.
 
     None where it needs several processes, or is refused.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+
+from blockyard.config.tree import Node
 
 
 def visible_gpus() -> list[str]:
@@ -17,7 +18,7 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def requested_devices(config: dict[str, Any]) -> tuple[int, bool]:
+def requested_devices(config: Node) -> tuple[int, bool]:
     """How many devices a cell uses, and whether they may be GPUs."""
     trainer = config.get("trainer") or {}
     return int(trainer.get("devices", 1)), trainer.get("accelerator", "auto") != "cpu"
@@ -37,7 +38,7 @@ class DeviceSlots:
     used: int = 0
     load: dict[str, int] = field(default_factory=dict)
 
-    def problem(self, config: dict[str, Any]) -> str | None:
+    def problem(self, config: Node) -> str | None:
         """Why a cell can never run here, or None."""
         devices, gpu = requested_devices(config)
         trainer = config.get("trainer") or {}
@@ -49,7 +50,7 @@ class DeviceSlots:
             return f"trainer.devices={devices}: there are {len(self.gpus)} GPUs; use fewer devices"
         return None
 
-    def acquire(self, config: dict[str, Any]) -> tuple[int, list[str]] | None:
+    def acquire(self, config: Node) -> tuple[int, list[str]] | None:
         """Slots and GPUs for a cell, or None while too few are free.
 
         A cell that needs more slots than there are waits until all are free.

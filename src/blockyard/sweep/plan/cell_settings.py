@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from blockyard.config.tree import with_each_logger
+from blockyard.config.tree import Node, with_each_logger
 from blockyard.sweep.spec.override_text import key_of
 
 
-def precision(config: dict[str, Any], overrides: list[str]) -> str | int | None:
+def precision(config: Node, overrides: list[str]) -> str | int | None:
     """The precision that replaces `auto`, so that it is the same in every cell; None to leave the config unchanged.
 
     overrides: of the cell; an explicit trainer.precision=auto there stays
@@ -30,13 +28,13 @@ def precision_notes(values: set[str | int]) -> list[str]:
     ]
 
 
-def with_sweep_labels(config: dict[str, Any], sweep: str, arm: str) -> dict[str, Any]:
+def with_sweep_labels(config: Node, sweep: str, arm: str) -> Node:
     """The config whose logger has the sweep as group, the arm as job type, and both as tags.
 
     These keys are not part of a run's identity. Values that the user has set stay.
     """
 
-    def label(logger: dict[str, Any]) -> dict[str, Any]:
+    def label(logger: Node) -> Node:
         if "group" not in logger:
             return logger
         labelled = logger | {"group": logger["group"] or sweep}
@@ -49,16 +47,16 @@ def with_sweep_labels(config: dict[str, Any], sweep: str, arm: str) -> dict[str,
     return with_each_logger(config, label)
 
 
-def with_run_name(config: dict[str, Any], name: str) -> dict[str, Any]:
+def with_run_name(config: Node, name: str) -> Node:
     """The config whose logger has this run name, where the logger takes one and the user has set none."""
 
-    def call(logger: dict[str, Any]) -> dict[str, Any]:
+    def call(logger: Node) -> Node:
         return logger | {"name": name} if "name" in logger and not logger["name"] else logger
 
     return with_each_logger(config, call)
 
 
-def _uses_gpu(trainer: dict[str, Any]) -> bool:
+def _uses_gpu(trainer: Node) -> bool:
     if trainer.get("accelerator") in ("cpu", "gpu"):
         return bool(trainer["accelerator"] == "gpu")
     import torch

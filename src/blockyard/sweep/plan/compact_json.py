@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.runs.redact import is_secret_key, redact, redact_command, redact_text
 
 FORMAT = 1
@@ -30,7 +31,7 @@ class SharedNodes:
         """The stored value that equals this one."""
         return self.values[self.index(value)]
 
-    def config(self, config: dict[str, Any]) -> dict[str, Any]:
+    def config(self, config: Node) -> dict[str, Any]:
         """A config made of stored nodes. Many configs share them: do not write into them."""
         return {key: self.shared(node) for key, node in config.items()}
 

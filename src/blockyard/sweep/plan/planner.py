@@ -12,7 +12,7 @@ from blockyard.config.local_path import local_path
 from blockyard.config.schema import options
 from blockyard.config.size_matching import ModelSizes
 from blockyard.config.targets import locate
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
@@ -45,14 +45,14 @@ class SizeMatch:
     matched: dict[str, Any]
     sizes: ModelSizes
 
-    def problems(self, arm: str, config: dict[str, Any]) -> list[str]:
+    def problems(self, arm: str, config: Node) -> list[str]:
         """Why a config would undo the match of its arm."""
         if not self.by or self.sizes.measure(config, self.by) == self.matched["arms"][arm]["value"]:
             return []
         return [f"it changes the {QUANTITIES[self.by]} of {arm}, so the arms would no longer match; remove it"]
 
 
-def infer_integers(question: Question, config: dict[str, Any]) -> None:
+def infer_integers(question: Question, config: Node) -> None:
     """Mark the ranges of the search space that are of whole numbers, because their option takes no others.
 
     config: complete, of the sweep's base
@@ -89,7 +89,7 @@ def _ranges(question: Question) -> dict[str, dict[str, Any]]:
     return {key: dimension for key, dimension in space.items() if isinstance(dimension, dict)}
 
 
-def _owner(config: dict[str, Any], key: str) -> tuple[dict[str, Any] | None, str]:
+def _owner(config: Node, key: str) -> tuple[Node | None, str]:
     """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name."""
     *path, last = key.split(".")
     node: Any = config

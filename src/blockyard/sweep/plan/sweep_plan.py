@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_text
+from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm, Cell, Refused, Variant, cell_name
 from blockyard.sweep.plan import compact_json
@@ -54,7 +55,7 @@ class SweepPlan:
         """The sweep's own folder."""
         return Path(self.outputs) / FOLDER / self.name
 
-    def config(self, cell: Cell) -> dict[str, Any]:
+    def config(self, cell: Cell) -> Node:
         """A copy of the complete config of a cell; a logger names the run after arm and seed."""
         config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
         variant = self.variants[cell.variant]

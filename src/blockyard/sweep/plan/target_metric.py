@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.config.instantiate import instantiate
 from blockyard.config.targets import locate
-from blockyard.config.tree import is_node
+from blockyard.config.tree import Node, is_node
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
 from blockyard.objective._torchmetrics import import_torchmetrics
 
 
-def validation_metric(metric: str | None, config: dict[str, Any], allow: list[str]) -> tuple[str, str]:
+def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tuple[str, str]:
     """The validation metric of a sweep, val/NAME, and "max" or "min".
 
     metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of
@@ -49,7 +47,7 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     return f"val/{name}", "max" if higher else "min"
 
 
-def _averages(config: dict[str, Any]) -> list[str]:
+def _averages(config: Node) -> list[str]:
     """The names of the callbacks that average the weights."""
     nodes = {name: node for name, node in (config.get("callbacks") or {}).items() if is_node(node)}
     return [name for name, node in nodes.items() if getattr(locate(node["_target_"]), "averages", False)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockyard.config.compose import Composed
+from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.sweep.cells import Variant
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -43,7 +44,7 @@ class ArmTemplate:
         problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
         return config, choices, problems
 
-    def _set_choice(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
+    def _set_choice(self, config: Node, choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
         key = (family, str(choice))
         if key not in self._composed:
             self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])
@@ -63,7 +64,7 @@ def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTempla
     return ArmTemplate(variant, [*(plan.question.get("base") or ()), *overrides], plan.outputs, composer)
 
 
-def _set_option(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
+def _set_option(config: Node, key: str, value: Any) -> list[Issue]:
     *path, last = key.split(".")
     node: Any = config
     for part in path:

@@ -22,6 +22,7 @@ from blockyard.config.build import Components, context
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
 from blockyard.config.local_path import local_path
+from blockyard.config.tree import Node
 from blockyard.contracts import Context
 from blockyard.errors import UserError
 from blockyard.ops.meta import without_compiler
@@ -54,7 +55,7 @@ def composed(preset: str, foreign: Foreign, overrides: Sequence[str]) -> Compose
     return composition
 
 
-def architecture(preset: str, foreign: Foreign) -> dict[str, Any]:
+def architecture(preset: str, foreign: Foreign) -> Node:
     """The config of the model alone, whose data and tokenizer stand for nothing. Raises UserError."""
     composition = compose([f"preset={preset}", "logger=none", *foreign.overrides])
     if composition.issues:

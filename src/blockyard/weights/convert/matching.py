@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
 from blockyard.weights.convert.importing import architecture
@@ -38,7 +39,7 @@ class Match:
     """A converter, the library's config of a model, and what it says in our terms."""
 
     converter: Converter
-    config: dict[str, Any]
+    config: Node
     foreign: Foreign
 
 
@@ -124,7 +125,7 @@ def _name(target: str) -> str:
     return target.split(".")[-2] if "." in target else target
 
 
-def _filled(node: Mapping[str, Any], run: Trained, family: str) -> dict[str, Any]:
+def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     """Options in which a value that stands for the usual one is that."""
     dim, heads = run.ctx.dim, run.ctx.heads
     usual: dict[str, Any] = {
