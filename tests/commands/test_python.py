@@ -120,6 +120,8 @@ def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:
     assert (tmp_path / "sweeps" / "mine" / "mine.yaml").is_file()
     assert "mine" in repr(compared)
     assert "layer, rms" in repr(compared)
+    cells = blockyard.runs("sweep=mine", outputs=tmp_path)  # as `blockyard runs sweep=mine` does
+    assert {cell.value("arm") for cell in cells} == {("layer",), ("rms",)}
 
 
 def test_results_print_as_one_line(run_folder: RunFolder) -> None:

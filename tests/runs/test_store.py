@@ -76,7 +76,7 @@ def test_what_may_mean_several_runs_is_refused_with_their_names(tmp_path: Path) 
         find("  ", tmp_path)
     with pytest.raises(UserError, match="no runs under"):
         find("last", tmp_path / "absent")
-    for odd in ("x" * 5000, "a\0b", "é*[", "/"):
+    for odd in ("x" * 5000, "a\0b", "é*[", "/", "b", "be"):  # "b" begins beta and no other name, and any id by chance
         with pytest.raises(UserError):
             find(odd, tmp_path)
 

@@ -171,24 +171,27 @@ class Runs(Sequence["RunRecord"]):
             import pandas
         except ImportError:
             raise UserError("to_frame() needs the package pandas: pip install pandas") from None
-        facts = ("run", "name", "state", "started", "seconds", "steps", "parameters", "tags", "note")
+        from blockyard.runs.record import FACTS
+
         rows = [
-            {**{fact: record.value(fact) for fact in facts}, **record.choices, **record.metrics}
+            {**{fact: record.value(fact) for fact in FACTS}, **record.choices, **record.metrics}
             for record in self.records
         ]
         return pandas.DataFrame(rows)
 
 
 def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
-    """The runs under `outputs` that meet every condition: `runs("position=rope", "test/accuracy>0.9")`.
+    """The runs under `outputs` that meet every condition: `runs("sweep=quickstart", "test/accuracy>0.9")`.
 
     Raises UserError for a key that no run has.
     """
     with importable(()):
         from blockyard.runs.index import records
         from blockyard.runs.query import parse, select
+        from blockyard.sweep.plan.cell_names import cell_names
 
-        return Runs(tuple(select(records(outputs), [parse(condition) for condition in conditions])))
+        every = cell_names(records(outputs), outputs)
+        return Runs(tuple(select(every, [parse(condition) for condition in conditions])))
 
 
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:

@@ -18,6 +18,7 @@ from blockyard.runs.status import Status
 log = logging.getLogger("blockyard")
 
 _LISTED = 10  # runs that a message names
+_SHORTEST = 3  # characters of a part of a name: one letter begins some id by chance
 
 
 class NoSuchRunError(UserError):
@@ -122,8 +123,9 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
 
 def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:
     yield lambda name: name in (text, head)
-    yield lambda name: name.startswith(head)
-    yield lambda name: len(head) >= 3 and head in name
+    if len(head) >= _SHORTEST:
+        yield lambda name: name.startswith(head)
+        yield lambda name: head in name
 
 
 def _readable(entry: Entry) -> bool:
