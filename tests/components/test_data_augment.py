@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from blockyard.contracts import Splits
+from blockyard.data.arrays import Arrays
+from blockyard.data.digits import Digits
 from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.images import Moments, Preprocess
+from blockyard.data.table import Table
+from blockyard.errors import UserError
+from blockyard.tokenizer.patch import Patch
 
 KEY = 987654321
 
@@ -127,3 +136,56 @@ def test_large_images_are_treated_as_small_ones(size: int) -> None:
     flipped = torch.stack([image.flip(-1) if flip else image for image, flip in zip(images, mirrored, strict=True)])
     assert torch.equal(inputs, (flipped.float() - moments.mean) / moments.std)
     assert torch.equal(images, before)  # they may be those of the data set
+
+
+def _digits(**options: object) -> Splits:
+    return Digits(**options).load(Patch(size=2))  # type: ignore[arg-type]
+
+
+def _array(folder: Path, shape: tuple[int, ...] = (40, 3, 12, 12), **options: object) -> Arrays:
+    generator = torch.Generator().manual_seed(2)
+    values = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    np.savez(folder / "a.npz", x=values.numpy(), y=np.arange(shape[0]) % 2)
+    return Arrays(path=str(folder / "a.npz"), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"rand_augment": 2}, {"rand_augment": 3, "rand_magnitude": 20}, {"erasing": 0.8}])
+@pytest.mark.parametrize("kind", ["digits", "array"])
+def test_data_sets_in_memory_have_rand_augment_and_erasing(
+    kind: str, options: dict[str, float], tmp_path: Path
+) -> None:
+    """A training image is a function of key and sample; nothing else is changed, and torch's generator neither."""
+    train, *others = _digits(**options) if kind == "digits" else _array(tmp_path, **options).load(Patch(size=2))
+    order = torch.arange(12)
+    torch.manual_seed(5)
+    changed = train.batch(order, KEY).inputs
+    torch.testing.assert_close(torch.rand(3), torch.manual_seed(5) and torch.rand(3), rtol=0, atol=0)
+    alone = torch.cat([train.batch(one[None], KEY).inputs for one in order.flip(0)]).flip(0)
+    torch.testing.assert_close(alone, changed, rtol=0, atol=0)
+    plain = train.batch(order, None).inputs
+    assert changed.shape == plain.shape
+    assert (changed != plain).flatten(1).any(1).float().mean() > 0.5
+    assert not torch.equal(train.batch(order, KEY + 1).inputs, changed)
+    for split in others:
+        torch.testing.assert_close(split.batch(order[:4], KEY).inputs, split.batch(order[:4], None).inputs)
+
+
+def test_rand_augment_keeps_the_gray_levels_of_a_data_set() -> None:
+    """Magnitudes are for 256 levels: 17 levels are spread over them first, else nothing would be as bright as meant."""
+    image = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4).repeat(40, 1, 1, 1)
+    changed = Augment(operations=1, levels=17).change_bytes(image, torch.arange(40), KEY)
+    wide = Augment(operations=1).change_bytes((image * 15.9375).round().to(torch.uint8), torch.arange(40), KEY)
+    assert changed.max() <= 16
+    torch.testing.assert_close(changed, (wide / 15.9375).round().to(torch.uint8), rtol=0, atol=0)
+
+
+def test_augmentation_that_would_change_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.rand_magnitude=5 is for data\.rand_augment=2"):
+        Digits(rand_magnitude=5)
+    with pytest.raises(UserError, match="images have 4 channels; it needs 1 or 3"):
+        _ = _array(tmp_path, (40, 4, 12, 12), rand_augment=1).spec
+    np.savez(tmp_path / "v.npz", x=np.ones((4, 3), dtype=np.float32), y=[0, 1, 0, 1])
+    with pytest.raises(UserError, match=r"data\.erasing=0\.5 changes images, but a row is of the kind vector"):
+        _ = Arrays(path=str(tmp_path / "v.npz"), erasing=0.5).spec
+    with pytest.raises(UserError, match=r"data\.rand_augment=2 changes images, but a row is no image alone"):
+        _ = Table(path="absent.csv", rand_augment=2).kind

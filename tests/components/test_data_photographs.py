@@ -11,8 +11,9 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from blockyard.data.image_folder import ImageFolder
+from blockyard.data.splits.augment import Augment, seeded
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.photographs import PhotoAugment, ResizedCrop, seeded
+from blockyard.data.splits.photographs import ResizedCrop
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
@@ -45,7 +46,7 @@ def test_crops_are_those_of_torchvision() -> None:
 def test_rand_augment_and_erasing_are_those_of_torchvision() -> None:
     order = torch.tensor([5, 2, 9, 7, 11, 3])
     images = pictures(len(order))
-    augment = PhotoAugment(operations=2, magnitude=12, erasing=0.7)
+    augment = Augment(operations=2, magnitude=12, erasing=0.7)
     changed = augment.change_bytes(images, order, KEY)
     erased = augment.change_floats(images.float(), order, KEY)
     transform = v2.Compose([v2.ToPILImage(), v2.RandAugment(2, 12), v2.PILToTensor()])
@@ -65,7 +66,7 @@ def test_torchs_generator_is_as_before() -> None:
     torch.manual_seed(3)
     with seeded(9):
         torch.rand(7)
-    PhotoAugment(operations=1).change_bytes(pictures(2), torch.arange(2), KEY)
+    Augment(operations=1).change_bytes(pictures(2), torch.arange(2), KEY)
     torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
 
 
@@ -91,7 +92,7 @@ def test_a_planted_bug_is_caught(photos: Path, monkeypatch: pytest.MonkeyPatch) 
     train = ImageFolder(root=str(photos), size=8, **ALL).load(Patch()).train  # type: ignore[arg-type]
     order = torch.arange(5)
     batch = train.batch(order, KEY).inputs
-    monkeypatch.setattr("blockyard.data.splits.photographs.seeded", lambda seed: torch.no_grad())
+    monkeypatch.setattr("blockyard.data.splits.augment.seeded", lambda seed: torch.no_grad())
     assert not torch.equal(train.batch(order, KEY).inputs, batch)
 
 

@@ -27,10 +27,8 @@ from torch import Tensor
 
 from blockyard.contracts import (
     BatchSize,
-    CountOrZero,
     DataSpec,
     ImageTokenizer,
-    Rate,
     Seed,
     Splits,
     Text,
@@ -50,7 +48,7 @@ from blockyard.data.files.arrays import (
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
-from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import log, split_rows, together
 from blockyard.data.splits.split import Fraction, check_fractions, with_values
@@ -82,7 +80,7 @@ def split_array(
 
 
 @dataclass(kw_only=True, eq=False)
-class Arrays(LoadedData):
+class Arrays(AugmentOptions, LoadedData):
     """Rows of arrays.
 
     Options:
@@ -94,9 +92,6 @@ class Arrays(LoadedData):
         validation_fraction: share of all rows that is the validation split, if the file names none
         test_fraction: share of all rows that is the test split, if the file names none
         split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
-        shift: random translation of training images in pixels, padded with zeros
-        crop: random square crop of training images of relative side 1 - crop or more, resized to the full image
-        flip: mirror half of the training images left to right
         batch_size: rows in a training step, over all processes
         eval_batch_size: rows in a validation or test step, over all processes
     """
@@ -109,13 +104,11 @@ class Arrays(LoadedData):
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.1
     split_seed: Seed = 0
-    shift: CountOrZero = 0
-    crop: Rate = 0.0
-    flip: bool = False
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fractions(self.validation_fraction, self.test_fraction)
 
     def missing(self) -> str | None:
@@ -131,7 +124,10 @@ class Arrays(LoadedData):
             return DataSpec("image", (1, 32, 32), target="class", levels=256)
         values, target = self.values, self.targets
         shape = values.shape[1:]
+        if self.reads != "image":
+            self.refuse_without_images(f"of the kind {self.reads}", "leave it out, or set data.kind=image for uint8")
         if self.reads == "image":
+            self.augmentation(self.image_shape[0])  # refused before anything is loaded
             data_spec = DataSpec("image", self.image_shape, levels=256)
         elif self.reads == "symbols":
             data_spec = DataSpec("symbols", shape, vocabulary=self.vocabulary or int(values.max()) + 1)
@@ -220,7 +216,7 @@ class Arrays(LoadedData):
 
     def _splits(self, rows: list[ArrayRows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
         if self.reads == "image":
-            return image_array_splits(rows, targets, Augment(self.shift, self.crop, self.flip), tokenizer, self.spec)
+            return image_array_splits(rows, targets, self.augmentation(self.image_shape[0]), tokenizer, self.spec)
         scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
         own: list[Tensor | None] = list(targets)
         if self.targets is None:

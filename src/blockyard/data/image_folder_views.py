@@ -25,11 +25,7 @@ class ImageFolderViews(Views, ImageFolder):
     """
 
     image_size: Side = 32
-    # Images are not augmented before views are cropped, so these are not options here.
-    resized_crop: None = field(default=None, init=False, repr=False)
-    rand_augment: int = field(default=0, init=False, repr=False)
-    rand_magnitude: None = field(default=None, init=False, repr=False)
-    erasing: float = field(default=0.0, init=False, repr=False)
+    resized_crop: None = field(default=None, init=False, repr=False)  # as the other augmentations, no option here
 
     @property
     def shape(self) -> tuple[int, int, int]:

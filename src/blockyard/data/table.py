@@ -38,7 +38,6 @@ from blockyard.contracts import (
     DataSpec,
     ImageTokenizer,
     Length,
-    Rate,
     Seed,
     Side,
     Splits,
@@ -58,7 +57,7 @@ from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
 from blockyard.data.rows.numbers import NumberRows
 from blockyard.data.rows.questions import QuestionRows
 from blockyard.data.rows.texts import TextRows, shown_texts
-from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_values
@@ -72,7 +71,7 @@ TEXT, LABEL = "text", "label"  # like SPLIT, columns that are not read where the
 
 
 @dataclass(kw_only=True, eq=False)
-class Table(LoadedData):
+class Table(AugmentOptions, LoadedData):
     """Rows of tables, read and encoded once.
 
     Options:
@@ -93,9 +92,6 @@ class Table(LoadedData):
         root: folder that the paths of images are relative to; null is that of the table
         size: side of an image in pixels after resizing
         channels: 3 for color images, 1 for grayscale
-        shift: random translation of training images in pixels, padded with zeros
-        crop: random square crop of training images of relative side 1 - crop or more, resized to the full image
-        flip: mirror half of the training images left to right
         memory_limit: megabytes of pixels up to which all images are decoded into memory
         workers: threads that decode images
         batch_size: rows in a training step, over all processes
@@ -121,9 +117,6 @@ class Table(LoadedData):
     root: Text | None = None
     size: Side = 32
     channels: Literal[1, 3] = 3
-    shift: CountOrZero = 0
-    crop: Rate = 0.0
-    flip: bool = False
     memory_limit: CountOrZero = 2048
     workers: Workers = 2
     batch_size: BatchSize = 32
@@ -131,6 +124,7 @@ class Table(LoadedData):
     _test_rows: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fractions(self.validation_fraction, self.test_fraction)
         if self.columns and (self.image or self.pair):
             raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
@@ -142,15 +136,18 @@ class Table(LoadedData):
     @property
     def kind(self) -> RowKind:
         """Return the kind of row, by the columns that are named and present."""
+        text = self.text if self.image is None or self._is_read(self.text, TEXT) else None
+        if self.columns or self.image is None or text is not None:
+            self.refuse_without_images("no image alone", "use data.image=COLUMN data.text=null, or leave it out")
         if self.columns:
             return NumberRows(self.columns)
         if self.image is None:
-            return TextRows(self.text, self.pair, self.context)
+            return TextRows(text, self.pair, self.context)
         image = ImageColumn(self.image, self.root, self.channels, self.size, self.workers)
-        if self.text is None or not self._is_read(self.text, TEXT):
-            return ImageRows(image, Augment(self.shift, self.crop, self.flip), self.memory_limit)
+        if text is None:
+            return ImageRows(image, self.augmentation(self.channels), self.memory_limit)
         labelled = bool(self.target) or self._is_read(self.label, LABEL)
-        return (QuestionRows if labelled else CaptionRows)(self.text, image, self.context)
+        return (QuestionRows if labelled else CaptionRows)(text, image, self.context)
 
     def _is_read(self, column: str | None, default: str) -> bool:
         """Return whether a column is read: one of the default name is where the file has it."""

@@ -7,8 +7,8 @@ loaded.py          the base class of data sets
 hash.py            random numbers that depend on a key and the sample alone
 simple_models.py   models that need no training, as baselines
 images.py          images in memory or on disk
-augment.py         random shifts, flips and crops of images
-photographs.py     photographs of any size, with torchvision's augmentations
+augment.py         random shifts, flips, crops, RandAugment and erasing of images
+photographs.py     photographs of any size, with random resized crops
 image_tokens.py    images as token ids
 views.py           several partial views of an image
 texts.py           texts cut into windows of tokens

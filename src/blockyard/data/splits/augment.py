@@ -1,16 +1,54 @@
-"""Vectorised shift, flip and crop; every random number is a hash of (key, sample, stream)."""
+"""Random augmentation of training images: the options, and what they do.
+
+Shift, flip and crop are vectorised; every random number is a hash of (key, sample, stream). RandAugment and random
+erasing are torchvision's.
+
+Source: Cubuk et al. 2020, RandAugment (arXiv 1909.13719); Zhong et al. 2020, Random Erasing (arXiv 1708.04896)
+Reference: torchvision.transforms.v2.RandAugment, RandomErasing
+
+torchvision draws from torch's generator. It is seeded for each image by a hash of (key, sample), where the key is
+one of (seed, epoch), and put back afterwards: the number of workers, threads and processes and a resume change
+nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
 
+from blockyard.contracts import CountOrZero, Rate
+from blockyard.data.files.images import to_tensor
 from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.order import mix
+from blockyard.errors import UserError
 
 LARGE = 2**15  # values of an image from which on each is treated by itself
+MAGNITUDE = 9  # of RandAugment, where the options name none
+CHANNELS = (1, 3)  # of images that RandAugment can change
+
+_LOCK = Lock()  # threads that decode share torch's generator
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's CPU generator inside, in one thread at a time, and put it back as it was."""
+    generator = torch.default_generator
+    with _LOCK:
+        state = generator.get_state()
+        generator.manual_seed(seed)  # torch.manual_seed would change the GPUs' generators too
+        try:
+            yield
+        finally:
+            generator.set_state(state)
 
 
 @dataclass(frozen=True)
@@ -20,19 +58,61 @@ class Augment:
     shift: translate by up to this many pixels along each axis, padding with zeros
     crop: cut out a random square of relative side 1 - crop or more and resize it to the full image
     flip: mirror half of the images left to right
+    operations, magnitude: of RandAugment, no operations for none
+    erasing: probability of erasing a rectangle, to the mean of the training images
+    levels: gray levels of each channel, from 0
     """
 
     shift: int = 0
     crop: float = 0.0
     flip: bool = False
+    operations: int = 0
+    magnitude: int = MAGNITUDE
+    erasing: float = 0.0
+    levels: int = 256
 
     def change_bytes(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Change images (B, C, H, W) before they are normalized; `order` (B,) holds their sample indices."""
-        return self.shift_and_flip(images, order, key)
+        """Shift and flip images uint8 (B, C, H, W), then apply RandAugment to each.
+
+        order: (B,), their sample indices
+        """
+        images = self.shift_and_flip(images, order, key)
+        return images if key is None or not self.operations else self._each(self._changed, "rand", images, order, key)
 
     def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Change float images (B, C, H, W) after they were normalized."""
-        return self.random_crop(images, order, key)
+        """Crop float images (B, C, H, W) after they were normalized, then erase a rectangle of some."""
+        images = self.random_crop(images, order, key)
+        if key is None or not self.erasing:
+            return images
+        return self._each(self._random_erasing, "erase", images, order, key)
+
+    @cached_property
+    def _rand_augment(self) -> Any:
+        from torchvision.transforms import v2
+
+        return v2.RandAugment(self.operations, self.magnitude)
+
+    @cached_property
+    def _random_erasing(self) -> Any:
+        from torchvision.transforms import v2
+
+        return v2.RandomErasing(self.erasing)
+
+    def _changed(self, image: Tensor) -> Tensor:
+        """Return an image uint8 (C, H, W) after RandAugment, whose magnitudes are for 256 levels."""
+        from torchvision.transforms.v2.functional import to_pil_image
+
+        scale = 255 / (self.levels - 1)
+        image = image if self.levels == 256 else (image * scale).round().to(torch.uint8)
+        changed = to_tensor(self._rand_augment(to_pil_image(image)))  # Pillow is three times as fast as tensors here
+        return changed if self.levels == 256 else (changed / scale).round().to(torch.uint8)
+
+    def _each(self, transform: Any, stream: str, images: Tensor, order: Tensor, key: int) -> Tensor:
+        changed = torch.empty_like(images, memory_format=torch.contiguous_format)
+        for number, sample in enumerate(order.tolist()):
+            with seeded(mix(stream, key, sample)):
+                changed[number] = transform(images[number])
+        return changed
 
     def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Shift and flip images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
@@ -70,3 +150,48 @@ def _flipped(images: Tensor, which: Tensor) -> Tensor:
     for index in which.nonzero()[:, 0].tolist():  # a tenth of the time of `where` for photographs
         result[index] = images[index].flip(-1)
     return result
+
+
+Operations = Annotated[int, Ge(0), Le(16)]
+Magnitude = Annotated[int, Ge(0), Le(30)]
+Probability = Annotated[float, Ge(0), Le(1)]
+
+
+@dataclass(kw_only=True, eq=False)
+class AugmentOptions:
+    """What training does to images, in every data set that has some.
+
+    Options:
+        shift: random translation of training images in pixels, padded with zeros
+        crop: random square crop of training images of relative side 1 - crop or more, resized to the full image
+        flip: mirror half of the training images left to right
+        rand_augment: operations of RandAugment on each training image, 0 for none
+        rand_magnitude: their magnitude, of 30; null is 9
+        erasing: probability that a random rectangle of a training image is erased
+    """
+
+    shift: CountOrZero = 0
+    crop: Rate = 0.0
+    flip: bool = False
+    rand_augment: Operations = 0
+    rand_magnitude: Magnitude | None = None
+    erasing: Probability = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rand_magnitude is not None and not self.rand_augment:
+            raise ValueError(
+                f"data.rand_magnitude={self.rand_magnitude} is for data.rand_augment=2 or another number of operations"
+            )
+
+    def augmentation(self, channels: int, levels: int = 256) -> Augment:
+        """Return the augmentation of images of so many channels and levels. Raises UserError if it cannot be."""
+        if self.rand_augment and channels not in CHANNELS:
+            raise UserError(f"data.rand_augment={self.rand_augment}: images have {channels} channels; it needs 1 or 3")
+        magnitude = MAGNITUDE if self.rand_magnitude is None else self.rand_magnitude
+        return Augment(self.shift, self.crop, self.flip, self.rand_augment, magnitude, self.erasing, levels)
+
+    def refuse_without_images(self, reads: str, remedy: str) -> None:
+        """Raise UserError for RandAugment or erasing where rows are no images. reads: what they are."""
+        for name in ("rand_augment", "erasing"):
+            if value := getattr(self, name):
+                raise UserError(f"data.{name}={value} changes images, but a row is {reads}; {remedy}")

@@ -14,17 +14,15 @@ from torch import Tensor
 from blockyard.contracts import (
     Batch,
     BatchSize,
-    CountOrZero,
     DataSpec,
     ImageTokenizer,
-    Rate,
     Seed,
     Split,
     Splits,
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
-from blockyard.data.splits.augment import LARGE, Augment
+from blockyard.data.splits.augment import LARGE, Augment, AugmentOptions
 from blockyard.data.splits.image_tokens import token_splits
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
@@ -118,7 +116,7 @@ class ImageSplit:
 
 
 @dataclass(kw_only=True, eq=False)
-class ImageData(LoadedData):
+class ImageData(AugmentOptions, LoadedData):
     """Labelled images. Subclasses set `shape` and `classes` and implement `read`.
 
     levels: gray levels of each channel, from 0
@@ -126,9 +124,6 @@ class ImageData(LoadedData):
     Options:
         validation_fraction: share of the training images held out for validation, stratified by class
         split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
-        shift: random translation of training images in pixels, padded with zeros
-        crop: random square crop of relative side 1 - crop or more, resized to the full image
-        flip: mirror half of the training images left to right
     """
 
     levels: ClassVar[int] = 256
@@ -137,9 +132,6 @@ class ImageData(LoadedData):
     eval_batch_size: BatchSize = 512
     validation_fraction: Fraction = 0.1
     split_seed: Seed = 0
-    shift: CountOrZero = 0
-    crop: Rate = 0.0
-    flip: bool = False
 
     @property
     @abstractmethod
@@ -154,7 +146,7 @@ class ImageData(LoadedData):
     @property
     def augment(self) -> Augment:
         """The augmentation of training images."""
-        return Augment(self.shift, self.crop, self.flip)
+        return self.augmentation(self.shape[0], self.levels)
 
     @property
     def spec(self) -> DataSpec:

@@ -18,9 +18,9 @@ from torch.utils.data import IterableDataset
 from blockyard.contracts import Batch, BatchSize, Count, DataSpec, Seed, Split, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import to_tensor
+from blockyard.data.splits.augment import seeded
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.photographs import seeded
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError, first_line
 

@@ -156,9 +156,12 @@ class Views(Base):
     flip: bool = True
     look: Literal["crop", "augment"] = "crop"
     strength: Strength | None = None
-    # Images are not augmented before views are cropped, so these two are not options here.
+    # Images are not augmented before views are cropped, so these are not options here.
     shift: int = field(default=0, init=False, repr=False)
     crop: float = field(default=0.0, init=False, repr=False)
+    rand_augment: int = field(default=0, init=False, repr=False)
+    rand_magnitude: None = field(default=None, init=False, repr=False)
+    erasing: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.look == "crop" and self.strength is not None:
