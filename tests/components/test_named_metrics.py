@@ -88,6 +88,7 @@ def test_more_classes_than_there_are_are_refused_before_training() -> None:
     ("metrics", "message"),
     [
         (["F1Scor"], "torchmetrics has no metric 'F1Scor' of classes; did you mean F1Score?"),
+        ({"own": {"metric": "mine.Specificity"}}, r"a class of your own is {_target_: mine.Specificity}"),
         (
             ["Accuracy"],
             "Accuracy would be called 'accuracy', which objectives have themselves; name it: {macro_acc",

@@ -240,6 +240,7 @@ def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_from_another_is_named_by_its_budget() -> None:
     """The config of `resume=RUN trainer.max_epochs=2` names its parent in `init`, which says nothing new."""
     init = {"_target_": "blockyard.weights.init.Init", "parent": "/x/a-0/s0", "parent_sha256": "abc"}
+    init["lora"] = {"rank": 0, "alpha": 16.0, "layers": ["blocks"]}  # as a frozen config has it
     configs = {"first": {"trainer": {"max_epochs": 1}}, "second": {"trainer": {"max_epochs": 2}, "init": init}}
     names = arm_names({name: RunConfig(each, {}) for name, each in configs.items()})
     assert names == {"first": "trainer.max_epochs=1", "second": "trainer.max_epochs=2"}

@@ -63,6 +63,14 @@ def test_ticks_of_steps_are_whole(opened: Any) -> None:
     assert all(label.isdigit() for label in labels)
 
 
+def test_a_curve_of_one_point_is_a_mark(opened: Any) -> None:
+    """Runs of one epoch have one validation value, and a line through one point shows nothing."""
+    page = opened(comparison(arms=3, seeds=2, points=1))
+    boxes = [mark.bounding_box() for mark in page.locator("#curves path.point").all()]
+    assert len(boxes) == 3
+    assert all(box["width"] > 4 and box["height"] > 4 for box in boxes)
+
+
 def test_tuning_of_several_keys(opened: Any) -> None:
     """Labels of ticks overlapped, the y axis had no name, and a line joined trials that differ in other settings."""
     result = comparison(arms=2, tuned=True)

@@ -162,6 +162,8 @@ def _spelled(name: str) -> str:
     names = [each.removeprefix(PREFIX) for each in dir(torchmetrics.classification) if each.startswith(PREFIX)]
     plain = name.removeprefix(PREFIX).replace("_", "").lower()
     match = next((each for each in names if each.lower() == plain), None)
+    if match is None and "." in name:
+        raise ValueError(f"{KEY}: torchmetrics has no metric {name!r}; a class of your own is {{_target_: {name}}}")
     if match is None:
         hint = did_you_mean(name, names)
         raise ValueError(f"{KEY}: torchmetrics has no metric {name!r} of classes{hint}; it has {', '.join(names)}")

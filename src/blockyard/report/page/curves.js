@@ -103,8 +103,13 @@ function bandOf(one, at) {
   return [s("path", { class: hidden ? "band pointed" : "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
 }
 
-/** The mean line: opaque where all seeds have a value, faint where some have none. */
+/** The mean line: opaque where all seeds have a value, faint where some have none. A mark where it is one point. */
 function lineOf(one, at) {
+  if (one.x.length === 1) {
+    const mark = marker(one.name, ...at(one.x[0], one.mean[0]), 4);
+    mark.classList.add("point");
+    return [mark];
+  }
   const { stroke, dash, width } = look(one.name);
   const last = whole(one);
   const draw = (from, to, faint) => s("path", { class: faint ? "line faint" : "line", ...tag(one.name),
