@@ -20,7 +20,7 @@ FAMILIES = (
 # From the ground up. A module imports its own folder and the folders of lower floors; folders of one floor may import
 # each other as long as they form no cycle.
 FLOORS = (
-    "errors weight_init atomic_files terminal",
+    "errors weight_init atomic_files terminal address_space",
     "contracts",
     "ops",
     FAMILIES,

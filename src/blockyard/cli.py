@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 
+from blockyard import address_space
 from blockyard.commands import COMMANDS, HIDDEN, MODULES
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.package_finder import importable
 from blockyard.config.project_file import import_folders, with_project
-from blockyard.errors import UserError, did_you_mean, refuse
+from blockyard.errors import UserError, did_you_mean, first_line, refuse
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
 
@@ -60,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(module.__doc__.strip() + "\n")
         return 0
 
+    if problem := address_space.problem_of(command):
+        return refuse([problem]) - 1
+
     try:
         arguments = with_project(command, arguments)
         with importable(packages_typed(arguments), import_folders(command)):
@@ -81,28 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # `blockyard list | head`: a listing ends quietly when its reader has closed the pipe; a run fails
         _discard_output()
         return 0 if command in READ_ONLY else 1
-    except (ImportError, SystemError) as error:
-        if (reason := _too_little_memory(error)) is None:
+    except (ImportError, SystemError, RuntimeError) as error:
+        if not address_space.is_used_up(error):
             raise
-        return refuse([reason]) - 1
+        return refuse([f"out of memory in `blockyard {command}` ({first_line(error)}){address_space.remedy()}"]) - 1
     except MemoryError:
-        return refuse([f"out of memory in `blockyard {command}`"]) - 1
+        return refuse([f"out of memory in `blockyard {command}`{address_space.remedy()}"]) - 1
     except OSError as error:  # a full disk, a limit of the system: whatever no command could say better
         _discard_output()
         where = f": {error.filename}" if error.filename else ""
-        return refuse([f"{error.strerror or error}{where}"]) - 1
-
-
-def _too_little_memory(error: ImportError | SystemError) -> str | None:
-    """Say what a library that could not be loaded needs; None where a limit of memory is not the reason."""
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    unmapped = any(text in str(error).lower() for text in ("failed to map segment", "cannot allocate memory"))
-    if not unmapped and (limit == resource.RLIM_INFINITY or not isinstance(error, SystemError)):
-        return None
-    bound = "" if limit == resource.RLIM_INFINITY else f": `ulimit -v` allows {limit / 1e9:.1f} GB; set a larger one"
-    return f"out of memory while a library was loaded ({str(error).splitlines()[0][:200]}){bound}"
+        bound = address_space.remedy() if address_space.is_used_up(error) else ""
+        return refuse([f"{error.strerror or error}{where}{bound}"]) - 1
 
 
 def _discard_output() -> None:

@@ -84,6 +84,9 @@ def limits() -> Iterator[Case]:
         for mebibytes in (1, 30):
             yield Case(f"{name}-{mebibytes}", TRAIN, OUT_OF_MEMORY, _more_memory(kind, mebibytes))
     yield Case("address-space-20", QUESTION, OUT_OF_MEMORY, _more_memory(resource.RLIMIT_AS, 20))
+    for size in (1_500_000_000, 3_072_000_000, 3_300_000_000):  # libraries in C end the process at some of them
+        for arguments in (CHECK, TRAIN):
+            yield Case(f"address-space-of-{size}", arguments, EITHER, _limit(resource.RLIMIT_AS, size), started=True)
 
 
 def _read_only() -> None:

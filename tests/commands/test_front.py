@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from blockyard import address_space
 from blockyard.cli import COMMANDS, main
 from blockyard.commands.completion import complete
 from blockyard.config import catalog
+from blockyard.runs.status import reason_of
 
 HEAVY = ("torch", "pytorch_lightning", "wandb", "timm", "torchvision", "torchmetrics", "hydra", "sklearn")
 
@@ -148,6 +150,39 @@ def test_a_library_that_does_not_fit_into_memory_is_one_message(error, monkeypat
     assert "out of memory" in message
     assert "2.5 GB" in message
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("end", ["import os; os.abort()", "raise MemoryError", "import os; os._exit(1)"])
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_libraries_that_would_end_the_process_are_loaded_by_another_one_first(command, end, monkeypatch, capfd):
+    """Where a limit of the address space makes a library in C abort, the command names the limit and ends with 1."""
+    monkeypatch.setattr("resource.getrlimit", lambda which: (3_072_000_000, -1))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(address_space._LIBRARIES, command, end)
+    assert main([command, "experiment=vit_digits"]) == 1
+    message = capfd.readouterr().err
+    assert "out of memory" in message
+    assert "3.1 GB" in message
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("imports", ["pass", "import no_such_library", "raise KeyError"])
+def test_libraries_that_fit_or_fail_for_another_reason_are_left_to_the_command(imports, monkeypatch):
+    """An error that is not about memory is reported by the command itself."""
+    monkeypatch.setattr("resource.getrlimit", lambda which: (3_072_000_000, -1))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(address_space._LIBRARIES, "check", imports)
+    assert address_space.problem_of("check") is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 262144")])
+def test_a_run_that_is_out_of_memory_names_the_limit(error, monkeypatch):
+    """The reason of a failed run was `MemoryError: no message`."""
+    monkeypatch.setattr("resource.getrlimit", lambda which: (3_300_000_000, -1))
+    assert "`ulimit -v` allows 3.3 GB" in reason_of(error)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (-1, -1))
+    assert "ulimit" not in reason_of(error)
+    assert "no message" not in reason_of(error)
 
 
 def test_other_import_errors_are_not_called_a_lack_of_memory(monkeypatch):

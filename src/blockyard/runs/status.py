@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from blockyard.address_space import is_used_up, remedy
 from blockyard.atomic_files import read_json, write_json
 from blockyard.errors import printable
 from blockyard.runs.lock import held, holder
@@ -112,12 +113,16 @@ def reason_of(error: BaseException) -> str:
     Of an error in a worker process of a loader it is the last line, which says what happened there. The text of an
     error may be anything: an error whose `__str__` raises is named by its type.
     """
+    used_up = False
     try:
         text = str(error)
+        used_up = is_used_up(error)
     except BaseException as problem:  # whatever a component raises where its error is described
         text = f"its text cannot be printed ({type(problem).__name__})"
     lines = text.strip().splitlines()
     line = next((line for line in (lines[::-1] if "Original Traceback" in text else lines) if line.strip()), "")
-    line = printable(redact_text(line.strip()))[:_LENGTH] or "no message"
+    line = printable(redact_text(line.strip()))[:_LENGTH] or ("out of memory" if used_up else "no message")
+    if used_up:
+        line += remedy()
     name = printable(type(error).__name__)
     return line if line.startswith(f"{name}: ") else f"{name}: {line}"
