@@ -36,7 +36,7 @@ from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison
-    from blockyard.report.document import ComparisonDocument
+    from blockyard.report.load.document import ComparisonDocument
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),

@@ -20,7 +20,9 @@ from blockyard.report.arms.curves import curves
 from blockyard.report.arms.fairness import missing_result, provenance
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.arms.written_texts import written_texts
-from blockyard.report.document import (
+from blockyard.report.load.arms import ComparisonInput
+from blockyard.report.load.costs import AXES, default_axis, median_costs
+from blockyard.report.load.document import (
     ArmRow,
     BaselineRow,
     CellRow,
@@ -35,8 +37,6 @@ from blockyard.report.document import (
     SettingRow,
     WrittenTable,
 )
-from blockyard.report.load.arms import ComparisonInput
-from blockyard.report.load.costs import AXES, default_axis, median_costs
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blockyard.report.arms.fairness import NOT_DONE, REASONS
-from blockyard.report.document import ArmRow, EffectsRow, ExpectRow
+from blockyard.report.load.document import ArmRow, EffectsRow, ExpectRow
 from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
 
 _MAX_NAMED = 4

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.fairness import MissingResult
-from blockyard.report.document import ArmRow, CellRow, GapRow, MeanRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios
+from blockyard.report.load.document import ArmRow, CellRow, GapRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.intervals import mean_of

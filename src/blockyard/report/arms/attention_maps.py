@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blockyard.atomic_files import read_bytes, read_json
-from blockyard.report.document import MapRow, PictureRow
+from blockyard.report.load.document import MapRow, PictureRow
 from blockyard.report.load.run_record import LoadedRun
 
 FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch

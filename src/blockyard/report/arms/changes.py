@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from blockyard.report.document import ChangesRow
 from blockyard.report.load.arms import ArmRuns, RunConfig, factors, flatten, semantic_options
+from blockyard.report.load.document import ChangesRow
 
 FEW_ARMS = 6  # whose options stand side by side on a terminal
 MAX_ARMS = 60  # with more arms, no models are built to compare their modules

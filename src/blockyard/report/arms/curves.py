@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from blockyard.report.document import CurveRow
+from blockyard.report.load.document import CurveRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.metrics import FILE, Row, read_metrics
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from blockyard.report.document import ProvenanceRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import ALIKE
+from blockyard.report.load.document import ProvenanceRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.status import now
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockyard.report.document import ArmRow, BaselineRow
 from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.document import ArmRow, BaselineRow
 from blockyard.report.load.run_record import is_finite
 
 KIND = "simple baseline"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from blockyard.atomic_files import read_bytes
-from blockyard.report.document import WrittenTable
+from blockyard.report.load.document import WrittenTable
 from blockyard.report.load.run_record import LoadedRun
 
 FILE = "written-test.jsonl"

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.report.document import ComparisonDocument
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.page import write
 from blockyard.runs.status import now
 

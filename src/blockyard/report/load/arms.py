@@ -9,7 +9,7 @@ from typing import Any
 
 from blockyard.config import tree
 from blockyard.config.tree import Node
-from blockyard.report.document import SettingRow
+from blockyard.report.load.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
 

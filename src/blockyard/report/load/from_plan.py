@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from blockyard.errors import UserError
-from blockyard.report.document import SettingRow
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.report.load.document import SettingRow
 from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.sweep.plan.compact_json import without_secrets

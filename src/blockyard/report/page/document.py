@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from blockyard.atomic_files import write_text
-from blockyard.report.document import CellRow, ComparisonDocument, PageDocument
+from blockyard.report.load.document import CellRow, ComparisonDocument, PageDocument
 from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar
 
-from blockyard.report.document import CurveRow, PageDocument
+from blockyard.report.load.document import CurveRow, PageDocument
 
 T = TypeVar("T")
 MAX_POINTS = 240  # of one metric in one run; a chart is about 1,000 pixels wide

@@ -15,7 +15,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, written_texts
 from blockyard.report.comparison import compare
-from blockyard.report.document import ComparisonDocument, PageDocument
+from blockyard.report.load.document import ComparisonDocument, PageDocument
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from blockyard.report.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.load.arms import format_value
+from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
 
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with

@@ -11,8 +11,8 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.report.arms.simple_baselines import KIND
-from blockyard.report.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.load.costs import KEYS
+from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockyard.report.document import ComparisonDocument
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 
 _LEFT = ("arm", "verdict", "Pareto", "simple baseline", "note")

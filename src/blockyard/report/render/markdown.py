@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.report.arms.changes import FEW_ARMS
-from blockyard.report.document import ComparisonDocument
 from blockyard.report.load.arms import format_value
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 
 MAX_SETTINGS = 30

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from blockyard.report.arms.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
-from blockyard.report.document import ComparisonDocument
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
 from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from blockyard.report.document import ClassTable, SampleRow, SampleTables, ValueTable
+from blockyard.report.load.document import ClassTable, SampleRow, SampleTables, ValueTable
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.samples.views import views
 from blockyard.runs.predictions_file import TEST, read_predictions

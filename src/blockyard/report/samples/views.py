@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.errors import UserError
-from blockyard.report.document import GraphView, SampleView
+from blockyard.report.load.document import GraphView, SampleView
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import components_of
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blockyard.report.document import EffectsRow, InteractionRow, MainEffectRow
+from blockyard.report.load.document import EffectsRow, InteractionRow, MainEffectRow
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.verdict import ArmResult, holm
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.report.document import ExpectRow
+from blockyard.report.load.document import ExpectRow
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse

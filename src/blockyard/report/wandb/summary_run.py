@@ -19,7 +19,7 @@ from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node, is_node
 from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers.wandb import RunSettings, bounded, close_run, conclude, define, open_run
-from blockyard.report.document import ArmRow, ComparisonDocument, GapRow
+from blockyard.report.load.document import ArmRow, ComparisonDocument, GapRow
 from blockyard.runs.lock import exclusive
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan

@@ -16,7 +16,7 @@ from typing import Any
 from blockyard.atomic_files import read_json, read_yaml
 from blockyard.engine.loggers._wandb import logged_in
 from blockyard.errors import UserError
-from blockyard.report.document import ComparisonDocument
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.runs.folder import CONFIG, RUN
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
