@@ -13,7 +13,9 @@ from blockyard.atomic_files import read_yaml, write_json
 from blockyard.cli import main
 from blockyard.report.comparison import compare
 from blockyard.report.home.page import home, render_home
+from blockyard.report.home.telling_apart import telling_apart
 from blockyard.runs.index import records
+from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.page_data import HOSTILE
 from tests.report.report_runs import NORMS, run, sweep
@@ -83,6 +85,14 @@ def test_arms_of_one_option_are_told_apart_and_loggers_are_no_difference(tmp_pat
     assert set(row["arms"]) == {"plain", "qk"}
     assert data["ranges"]["test/accuracy"] == [0, 1]
     assert "test/loss" not in data["ranges"]
+
+
+def test_what_all_configs_have_tells_them_apart_before_what_only_one_has() -> None:
+    """A run that went on from another showed `init.which` of its own, and the other nothing."""
+    init = {"which": "best", "parent": "x"}
+    configs = [{"trainer": {"max_epochs": 1}}, {"init": init, "trainer": {"max_epochs": 2}}]
+    every = [RunRecord(f"stable-{n}/s0", "done", config_json=json.dumps(one)) for n, one in enumerate(configs)]
+    assert telling_apart(every, ["model"]) == ["trainer.max_epochs"]
 
 
 def test_the_page_escapes_everything_and_names_no_path_of_the_machine(plan: SweepPlan, tmp_path: Path) -> None:

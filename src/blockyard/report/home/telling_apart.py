@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from blockyard.report.load.arms import flatten, format_value
 from blockyard.runs.record import RunRecord
@@ -35,19 +35,29 @@ def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int 
     candidates = [
         key for key in counts if not key.endswith("_target_") and len({own.get(key) for own in options.values()}) > 1
     ]
+    # An option that some configs lack, such as those of `init`, names only the others.
+    everywhere = [key for key in candidates if counts[key] == len(configs)]
     chosen: list[str] = []
     while len(chosen) < most:
-        best, groups = "", len({tuple(values) for values in shown_values.values()})
-        for key in candidates:
-            split = len({(*values, options[name].get(key)) for name, values in shown_values.items()})
-            if split > groups:
-                best, groups = key, split
-        if not best:
+        key = _best(everywhere, options, shown_values) or _best(candidates, options, shown_values)
+        if not key:
             break
-        chosen.append(best)
+        chosen.append(key)
         for name, values in shown_values.items():
-            values.append(options[name].get(best))
+            values.append(options[name].get(key))
     return chosen
+
+
+def _best(
+    keys: Sequence[str], options: Mapping[str, Mapping[str, Hashable]], shown_values: Mapping[str, list[Hashable]]
+) -> str:
+    """Return the key whose values tell most configs apart beside the values that are shown; "" where none does."""
+    best, groups = "", len({tuple(values) for values in shown_values.values()})
+    for key in keys:
+        split = len({(*values, options[name].get(key)) for name, values in shown_values.items()})
+        if split > groups:
+            best, groups = key, split
+    return best
 
 
 def _hashable(value: object) -> Hashable:
