@@ -31,7 +31,7 @@ TYPOS = [
     ("check max_steps=4", "try trainer.max_steps"),
     ("check hydra/sweeper=optuna", "blockyard sweep --help"),
     ("check model=vit", "did you mean preset=vit?"),
-    ("check channel_mixer=moe", "blockyard has no moe (see"),
+    ("check channel_mixer=moe", "did you mean experts?"),
     ("check block=swin", "related, not the same: token_mixer=windowed_attention"),
     ("check wandb=true", "try logger=wandb"),
     ("check ema=true", "try callbacks=ema"),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.config import schema
-from blockyard.contracts import Context, HasAuxiliary, Inputs, Positive, Rate, auxiliary_loss
+from blockyard.contracts import AfterStep, Context, HasAuxiliary, Inputs, Positive, Rate, auxiliary_loss
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
@@ -31,6 +31,8 @@ FAMILIES = ("position", "norm", "channel_mixer", "token_mixer", "block", "head")
 UNTOLD = {
     ("parallel", "fused"): "two ways to work out the same; test_properties_parts.py holds them equal",
     ("cycle", "members"): "filled in from the choices that the pattern names; test_cycle.py gives its own",
+    ("experts", "expert"): "the name of a choice; test_experts.py gives mlp and glu",
+    ("experts", "members"): "filled in from the choice that expert names; test_experts.py gives its own",
 }
 OPTIONS = [
     (family, name, option)
@@ -120,6 +122,9 @@ class Outcome:
             output = torch.stack([self.output(LENGTH) for _ in range(1 + self.hides)])
         auxiliary = auxiliary_loss([module for module in self.model.modules() if isinstance(module, HasAuxiliary)])
         (output.square().sum() + (0.0 if auxiliary is None else auxiliary)).backward()
+        for module in self.model.modules():
+            if isinstance(module, AfterStep):
+                module.after_step()
         self.model.eval()
         grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         return {"": output.detach(), **grads}

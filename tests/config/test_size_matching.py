@@ -10,6 +10,7 @@ from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.config.size_matching import ModelSizes, describe_match
+from blockyard.engine import cost_card
 from tests.helpers import choices, node
 from tests.sweep.spec_plans import refusals
 from tests.tiny import DECODER
@@ -40,6 +41,22 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, overrides: list[st
     assert abs(record["value"] - target) == best
     if what == "params":
         assert sum(p.numel() for p in Components(composed.config).model(0).parameters()) == record["value"]
+
+
+@pytest.mark.parametrize("by", ["dim", "expansion"])
+def test_the_parameters_that_a_token_uses_are_a_budget(by: str) -> None:
+    """Of a mixture of experts they are fewer than all, and the expansion is that of each expert."""
+    words = ["channel_mixer=experts", *ONE_DEEP, *([] if by == "dim" else ["model.dim=32"])]
+    composed = compose([*words, "match.active=30000", f"match.by={by}"])
+    assert composed.issues == []
+    record, counts = composed.matched, ModelSizes()
+    assert record["over"] == {"dim": "model.dim", "expansion": "channel_mixer.members.glu.expansion"}[by]
+    assert record["value"] == counts.measure(composed.config, "active") < counts.measure(composed.config, "params")
+    model = Components(composed.config).model(0)
+    assert cost_card.parameters(model)["active"] == record["value"] == pytest.approx(30_000, rel=0.1)
+    dense = ["channel_mixer=glu", *ONE_DEEP, "model.dim=32"]
+    assert len({counts.measure(compose(dense).config, what) for what in ("active", "params")}) == 1
+    assert "active" not in cost_card.parameters(Components(compose(dense).config).model(0))
 
 
 @pytest.mark.parametrize("mixer", WITH_EXPANSION)

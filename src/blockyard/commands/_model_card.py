@@ -23,6 +23,7 @@ from blockyard.contracts import (
     Position,
     TextTokenizer,
     TokenMixer,
+    active_parameters,
     iter_blocks,
 )
 from blockyard.ops.kernel import expected
@@ -67,12 +68,13 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
             continue
         counts = (_format(count.get(family)) for count in (parameters, flops))
         rows.add_row(family, _choice(config, choices, family), *counts)
-    total = sum(parameter.numel() for parameter in model.parameters())
+    total, active = sum(parameter.numel() for parameter in model.parameters()), active_parameters(model)
     rows.add_row("sum", "", _format(total), _format(sum(flops.values()) if flops else None), style="bold")
     screen.print(rows)
     screen.print()
     facts = (
         _facts(components, ctx, model)
+        | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
         | _initial(components, model)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
     )

@@ -1,8 +1,8 @@
-"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params=N | match.flops=N] [--config-dir DIR] [allow=[mypackage]]
+"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params|flops|active=N] [--config-dir DIR] [allow=[mypackage]]
 
 Describe a choice: what it is, its paper and equation, its cost, its options with types and defaults, what it
 declares, what it can and cannot be combined with and why, and a command to copy. With a budget, also the size
-(match.by=dim, depth or expansion) that brings it nearest to so many parameters, or FLOPs.
+(match.by=dim, depth or expansion) that brings it nearest to so many parameters, FLOPs, or parameters that a token uses.
 
 Or describe an option: which components have it, with its type and default in each.
 

@@ -38,6 +38,7 @@ CHOICES = {
     "token_mixer=graph_conv": "gcn gin gat gnn",
     "channel_mixer=mlp": "ffn feed_forward feedforward",
     "channel_mixer=glu": "swiglu geglu reglu gated_mlp",
+    "channel_mixer=experts": "moe mixture_of_experts switch switch_transformer mixtral sparse_moe",
     "norm=layer": "layernorm layer_norm ln",
     "norm=rms": "rmsnorm rms_norm",
     "norm=batch": "batchnorm batch_norm bn",
@@ -130,7 +131,6 @@ ABSENT = {
     "mamba mamba2 mamba_2 ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
     "lru rwkv gated_delta_net deltanet": ("token_mixer=linear_recurrence", "token_mixer=linear_attention"),
     "hyena": ("token_mixer=long_conv",),
-    "moe mixture_of_experts switch switch_transformer": (),
     "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -110,14 +111,16 @@ def _with_inner(place: Placed, allow: list[str]) -> Iterator[Placed]:
 # Options that a class fills by name: `token_mixer.pattern=[conv,attention]` brings the YAMLs of conv and attention.
 #
 # A class declares them in `nested_choices`: {"members": ("token_mixer", "pattern")} fills its option `members` with
-# one node for each name in its option `pattern`: the token_mixer of that name, under any options that the config sets
-# for it. A name that is neither a choice nor a node of `members` is left in place, and reported by `unknown_names`.
+# one node for each name in its option `pattern`, a list or one name: the token_mixer of that name, under any options
+# that the config sets for it. A third item holds values that differ from the defaults of the choices that have such
+# options. A name that is neither a choice nor a node of `members` is left in place, and reported by `unknown_names`.
 
 
 class NestedChoices(NamedTuple):
     """A node with an option that is filled by name.
 
     key: of the node; option: the one that is filled; family: of the choices; names: the option that lists them
+    values: of options of the choices, in place of their defaults
     """
 
     key: str
@@ -125,11 +128,13 @@ class NestedChoices(NamedTuple):
     option: str
     family: str
     names: str
+    values: Mapping[str, Any] = MappingProxyType({})
 
     def requested(self) -> list[str] | None:
         """The names that are listed; None where a value has the wrong type, which `check` reports."""
         default = options(locate(str(self.node["_target_"])))[self.names].default
         names = self.node.get(self.names, default)
+        names = [names] if isinstance(names, str) else names
         by_name = self.node.get(self.option, {})
         listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
         return list(names) if listed and isinstance(by_name, dict) else None
@@ -167,7 +172,8 @@ def fill(config: Node, folders: tuple[Path, ...] = ()) -> None:
         for name in names:
             node = by_name.get(name, {})
             if name in choices and isinstance(node, dict) and not tree.is_node(node):
-                by_name[name] = {**(catalog.content(choices[name].path) or {}), **node}
+                values = {key: value for key, value in nested.values.items() if key in choices[name].options}
+                by_name[name] = {**values, **(catalog.content(choices[name].path) or {}), **node}
 
 
 # Defaults: a YAML names a class and what differs from its signature, and a config has every option.

@@ -1,6 +1,7 @@
 """Solves a model's size for a budget: the width, depth or expansion that comes nearest to it.
 
     blockyard train match.params=1.2e6                 # solves model.dim
+    blockyard train match.active=1e6 channel_mixer=experts       # parameters that one token uses
     blockyard check match.flops=5e7 match.by=depth     # model.depth; by=expansion: that of the channel mixer,
                                                        # or of the token mixer where the other has none
 
@@ -23,15 +24,16 @@ from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
 from blockyard.config.catalog import MATCH
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.targets import locate
-from blockyard.config.tree import Node
-from blockyard.contracts import Context, Issue
+from blockyard.config.tree import Node, is_node
+from blockyard.contracts import Context, Issue, active_parameters
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted
 from blockyard.model._example_batch import example, full
 from blockyard.ops.flops import counter
 from blockyard.ops.meta import without_compiler
 
-# The size of a config's model, counted on the meta device: parameters, and FLOPs of a forward pass.
+# The size of a config's model, counted on the meta device: parameters, those that one token uses, and FLOPs of a
+# forward pass.
 #
 # FLOPs are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
 
@@ -72,13 +74,16 @@ class ModelSizes:
     def measure(self, config: Node, what: str) -> int | None:
         """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
 
+        `active`: the parameters that one token uses, trained or not.
+
         A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
         built or needs real tensors to run; `failure` then says what went wrong.
         """
         key = model_key(config), what
         if key not in self._sizes:
             try:
-                self._sizes[key] = {"params": _parameters, "flops": _flops}[what](Components(config))
+                count = {"params": _parameters, "flops": _flops, "active": _active}[what]
+                self._sizes[key] = count(Components(config))
             except Exception as error:  # a width that does not divide; a user's own component may fail in any way
                 self._sizes[key], self.failed[key] = None, describe_error(error)
         return self._sizes[key]
@@ -102,13 +107,17 @@ def _parameters(components: Components) -> int:
     return count_parameters(components.meta_model())
 
 
+def _active(components: Components) -> int:
+    return active_parameters(components.meta_model())
+
+
 def _flops(components: Components) -> int:
     return flops_by_module(components.meta_model(), components.context())[""]
 
 
 # The keys of `match`, which solves a size for a budget, and the options that it may solve for.
 
-BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
+BUDGETS = {"params": "parameters", "flops": "FLOPs per sample", "active": "active parameters"}
 # The options of each size; the first that the config has is solved for.
 SIZES = {
     "dim": ("model.dim",),
@@ -191,28 +200,46 @@ class Axis:
 
     def put(self, config: Node, n: int) -> Node:
         """The config with that size."""
-        family, _, name = self.key.partition(".")
-        return config | {family: config[family] | {name: self.value(n)}}
+        return _with_value(config, self.key.split("."), self.value(n))
 
 
 def axis(config: Node, by: str = "dim") -> Axis | None:
     """The size to solve for, or None where the config has none.
 
     Widths are multiples of the number of heads; expansions go in hidden channels, as many as the mixer needs at a time.
+    The expansion of a mixture of experts is that of each expert.
     """
     dim = config["model"].get("dim")
     for key in SIZES[by] if _is_size(dim) else ():
         family, _, name = key.partition(".")
-        current = config[family].get(name)
+        node, inside = config[family], family
+        if by == "expansion" and name not in node:
+            node, inside = _member(node, inside)
+        current, key = node.get(name), f"{inside}.{name}"
         if not _is_size(current):
             continue
         if by == "expansion":
-            unit = getattr(locate(config[family]["_target_"]), "hidden_multiple", 1) / dim
+            unit = getattr(locate(node["_target_"]), "hidden_multiple", 1) / dim
         else:
             heads = config["model"].get("heads")
             unit = int(heads) if by == "dim" and _is_size(heads) else 1
         return Axis(by, key, unit, max(1, round(current / unit)))
     return None
+
+
+def _member(node: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The node that a node takes by one name, such as that of an expert, and its key; itself where it takes none."""
+    for option, (_, names, *_) in getattr(locate(node["_target_"]), "nested_choices", {}).items():
+        name = node.get(names)
+        if isinstance(name, str) and is_node(node.get(option, {}).get(name)):
+            return node[option][name], f"{key}.{option}.{name}"
+    return node, key
+
+
+def _with_value(config: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+    """The config with another value at a path of keys."""
+    first, *rest = keys
+    return config | {first: _with_value(config[first], rest, value) if rest else value}
 
 
 def _is_size(value: Any) -> bool:
@@ -291,9 +318,9 @@ def _problems(
     if not _is_known(by):
         issues.append(Issue(f"{MATCH}.by", f"unknown size {quoted(by)}", list(SIZES)))
     elif match.get("by") not in (None, "dim") and not budgets:
-        issues.append(Issue(f"{MATCH}.by", "has an effect only together with match.params or match.flops"))
+        issues.append(Issue(f"{MATCH}.by", "has an effect only with match.params, match.flops or match.active"))
     if len(budgets) > 1:
-        issues.append(Issue(MATCH, "one size cannot meet two budgets; set params or flops"))
+        issues.append(Issue(MATCH, "one size cannot meet two budgets; set params, flops or active"))
     for what, value in budgets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 1:

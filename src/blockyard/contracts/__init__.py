@@ -29,6 +29,7 @@ from blockyard.contracts.baselines import Baseline, Baselines, SimpleModel
 from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Position, Seq
 from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
+    AfterStep,
     Block,
     ChannelMixer,
     Embedder,
@@ -41,6 +42,7 @@ from blockyard.contracts.modules import (
     Projected,
     TokenMixer,
     Traits,
+    active_parameters,
     auxiliary_loss,
     iter_blocks,
 )
@@ -88,6 +90,7 @@ from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextT
 
 __all__ = [
     "UNREACHABLE",
+    "AfterStep",
     "Architecture",
     "AsksForPart",
     "Baseline",
@@ -160,6 +163,7 @@ __all__ = [
     "Vocabulary",
     "Width",
     "Workers",
+    "active_parameters",
     "any_split",
     "auxiliary_loss",
     "iter_blocks",

@@ -128,6 +128,18 @@ class ChannelMixer(nn.Module):
         if forward is not None and not _takes_seq(forward):
             cls.forward = _without_seq(forward)  # type: ignore[method-assign]
 
+    @classmethod
+    def mixes_tokens(cls, options: dict[str, Any]) -> bool:
+        """Whether a token's output depends on other tokens of its sequence under these options.
+
+        Causal models and packed sequences refuse such a mixer.
+        """
+        return False
+
+    def active_parameters(self) -> int:
+        """Returns how many of its parameters one token uses: all, unless it sends tokens to parts of itself."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         raise AssertionError("abstract")
@@ -258,6 +270,17 @@ def iter_blocks(model: nn.Module) -> Iterator[Block]:
     return (module for module in model.modules() if isinstance(module, Block))
 
 
+def active_parameters(model: nn.Module) -> int:
+    """Returns how many parameters of a model one token uses; shared ones count once."""
+    idle = 0
+    inside: tuple[str, ...] = ()
+    for path, module in model.named_modules():
+        if isinstance(module, ChannelMixer) and not path.startswith(inside):
+            inside += (f"{path}.",)
+            idle += sum(parameter.numel() for parameter in module.parameters()) - module.active_parameters()
+    return sum(parameter.numel() for parameter in model.parameters()) - idle
+
+
 @runtime_checkable
 class HasAuxiliary(Protocol):
     """A module with a loss of its own beside the objective's, such as the commitment of a codebook.
@@ -267,6 +290,22 @@ class HasAuxiliary(Protocol):
     """
 
     auxiliary: Tensor | None
+
+
+@runtime_checkable
+class AfterStep(Protocol):
+    """A module that training changes without a gradient, such as the shift that balances experts.
+
+    What it sets must be equal in all processes, and be in buffers, so that a run resumes exactly.
+    """
+
+    def after_step(self) -> None:
+        """Called in every process after each step of the optimizer."""
+        ...
+
+    def training_metrics(self) -> dict[str, Tensor]:
+        """Returns scalars of the last step by name; the log has their mean over processes as `train/NAME.LAYER`."""
+        ...
 
 
 def auxiliary_loss(modules: Iterable[nn.Module]) -> Tensor | None:

@@ -17,19 +17,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import Batch, Objective, Split, auxiliary_loss
+from blockyard.contracts import Batch, Objective, Split, active_parameters, auxiliary_loss
 from blockyard.ops.flops import counter
 from blockyard.ops.kernel import record
 from blockyard.ops.rng import undisturbed
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """Trainable parameters, and all of them; shared ones count once."""
+    """Trainable parameters, and all of them; shared ones count once. Also the active ones, where those are fewer.
+
+    Active are the parameters that one token uses: not those of experts that it is not sent to.
+    """
     every = list(model.parameters())
-    return {
-        "trainable": sum(p.numel() for p in every if p.requires_grad),
-        "total": sum(p.numel() for p in every),
-    }
+    total, active = sum(p.numel() for p in every), active_parameters(model)
+    counts = {"trainable": sum(p.numel() for p in every if p.requires_grad), "total": total}
+    return counts | ({"active": active} if active < total else {})
 
 
 def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> dict[str, int]:

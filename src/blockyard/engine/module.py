@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
+from blockyard.contracts import (
+    AfterStep,
+    Batch,
+    HasAuxiliary,
+    Objective,
+    OptimizerBuilder,
+    Schedule,
+    auxiliary_loss,
+    iter_blocks,
+)
 from blockyard.engine.faults.nan_guard import NanGuard
 from blockyard.engine.lightning.patches import CheapHookName, unscale_before_step
 from blockyard.ops.projection import deferred
@@ -33,7 +42,7 @@ from blockyard.weights.parts import NEVER, Thaw
 # Reference: torch.utils.checkpoint.checkpoint(use_reentrant=False)
 #
 # Gradients have the same bits: random numbers are drawn again, and statistics that a forward pass updates, such as
-# those of batch norms, are put back after the second one.
+# those of batch norms, are put back after the second one. Auxiliary losses are those of the first.
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
@@ -47,7 +56,8 @@ def _forward(block: nn.Module, *arguments: Any, **settings: Any) -> Any:
     forward = partial(type(block).forward, block)
     if not (block.training and torch.is_grad_enabled()):
         return forward(*arguments, **settings)
-    kept: dict[str, Any] = {"context_fn": partial(_contexts, block)} if next(block.buffers(), None) is not None else {}
+    has_state = next(block.buffers(), None) is not None or any(isinstance(m, HasAuxiliary) for m in block.modules())
+    kept: dict[str, Any] = {"context_fn": partial(_contexts, block)} if has_state else {}
     return checkpoint(forward, *arguments, use_reentrant=False, **kept, **settings)
 
 
@@ -61,6 +71,7 @@ def _buffers_kept(block: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        auxiliary_loss(block.modules())  # those of the second pass are in no loss
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
@@ -168,6 +179,7 @@ class Learner(CheapHookName):
         self.losses = LossMean()
         self.auxiliaries = LossMean()
         self.auxiliary = tuple(module for module in model.modules() if isinstance(module, HasAuxiliary))
+        self.after_step = {path: module for path, module in model.named_modules() if isinstance(module, AfterStep)}
         self.guard = NanGuard(tolerant=settings.half)
         # Gradients are computed before fp16's scale; FSDP has the whole weight of the head only inside its forward.
         self.defers = objective.takes_projection and not (settings.half or settings.sharded)
@@ -239,6 +251,8 @@ class Learner(CheapHookName):
         """Run the closure (forward, backward, `on_before_optimizer_step`), step, and set the next step's rate."""
         self.step.lr = float(optimizer.param_groups[0]["lr"])
         optimizer.step(closure=optimizer_closure)
+        for module in self.after_step.values():
+            module.after_step()
         self.start_step(self.step.number + 1, optimizer)
 
     def start_step(self, number: int, optimizer: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from blockyard.config.rules.declarations import Facts, Rule, of_row, of_source
 from blockyard.contracts import plural
 
+_TOKENS = "use channel_mixer.route=token"  # of the one choice that can mix tokens
+
 
 def causality_of_objective(f: Facts) -> str | None:
     """The objective gets a causal model, or a bidirectional one, as it needs."""
@@ -142,6 +144,20 @@ def norm_across_time(f: Facts) -> str | None:
     return f"{f['norm']} takes its statistics over all tokens of a batch, future ones too; {f['model']} is causal"
 
 
+def causality_of_channels(f: Facts) -> str | None:
+    """A channel mixer may mix tokens, later ones too."""
+    if not f.causal or not f["channel_mixer"].target.mixes_tokens(f["channel_mixer"].options):
+        return None
+    return f"{f['channel_mixer']} lets later tokens decide about earlier ones; {f['model']} is causal: {_TOKENS}"
+
+
+def packing_of_channels(f: Facts) -> str | None:
+    """A channel mixer that mixes tokens would mix those of packed documents."""
+    if not f.data.packed or not f["channel_mixer"].target.mixes_tokens(f["channel_mixer"].options):
+        return None
+    return f"{f['data']} packs several documents into a sequence; {f['channel_mixer']} would mix them: {_TOKENS}"
+
+
 def prefix_of_mixer(f: Facts) -> str | None:
     """Class and register tokens need a mixer that supports them."""
     if f.prefix is None or not (f.prefix.class_token or f.prefix.registers) or f.traits.prefix:
@@ -153,6 +169,7 @@ OF_SEQUENCE = (
     Rule(("data", "token_mixer"), variable_length),
     Rule(("data", "token_mixer"), packing),
     Rule(("data", "norm"), norm_across_rows),
+    Rule(("data", "channel_mixer"), packing_of_channels),
 )
 RULES = (
     Rule(("data", "model"), length_of_joined_source),
@@ -170,6 +187,7 @@ RULES = (
     Rule(("data", "model"), source),
     Rule(("data", "objective"), source_of_objective),
     Rule(("model", "norm"), norm_across_time),
+    Rule(("model", "channel_mixer"), causality_of_channels),
     Rule(("model", "token_mixer"), prefix_of_mixer),
 )
 

@@ -65,6 +65,10 @@ class LoopActions:
         auxiliary = module.auxiliaries.take()
         if auxiliary is not None:
             values["train/auxiliary"] = trainer.strategy.reduce(auxiliary.float(), reduce_op="mean")
+        for path, part in module.after_step.items():
+            layer = path.rpartition(".")[0].replace("blocks.", "")
+            for name, value in part.training_metrics().items():
+                values[f"train/{name}.{layer}"] = trainer.strategy.reduce(value.float(), reduce_op="mean")
         for callback in self.callbacks:
             values |= callback.metrics(state)
         values |= {

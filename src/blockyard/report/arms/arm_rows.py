@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios
+from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios, with_active
 from blockyard.report.load.document import ArmRow, CellRow, GapRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
@@ -37,6 +37,7 @@ def arm_rows(
         options, which are computed for a few runs of no sweep anyway
     """
     costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
+    with_active(costs)
     points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
     front = pareto(points, direction, KEYS[cost][0])
     few = data.question is None and len(data.arms) <= FEW_ARMS

@@ -9,6 +9,7 @@ from typing import Any
 
 KEYS = {  # name -> the better direction, and the unit
     "parameters": ("min", ""),
+    "active_parameters": ("min", "parameters that a token uses"),
     "flops_per_sample": ("min", "FLOPs, forward and backward"),
     "step_seconds": ("min", "s"),
     "samples_per_second": ("max", "1/s"),
@@ -27,6 +28,7 @@ def costs(summary: Mapping[str, Any]) -> dict[str, float]:
     parameters, flops, memory = (summary.get(key) for key in ("parameters", "flops_per_sample", "peak_memory"))
     values = {key: summary.get(key) for key in KEYS}
     values["parameters"] = parameters.get("trainable") if isinstance(parameters, dict) else parameters
+    values["active_parameters"] = parameters.get("active") if isinstance(parameters, dict) else None
     values["flops_per_sample"] = flops.get("training") if isinstance(flops, dict) else flops
     values["peak_memory"] = memory.get("bytes") if isinstance(memory, dict) else memory
     return {
@@ -41,6 +43,14 @@ def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]
     every = list(runs)
     columns = {key: [run[key] for run in every if key in run] for key in KEYS}
     return {key: statistics.median(column) if column else None for key, column in columns.items()}
+
+
+def with_active(arms: Mapping[str, dict[str, float | None]]) -> None:
+    """Where tokens of some arm use a part of its parameters, note that those of the others use all, in place."""
+    if any(cost["active_parameters"] is not None for cost in arms.values()):
+        for cost in arms.values():
+            if cost["active_parameters"] is None:
+                cost["active_parameters"] = cost["parameters"]
 
 
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:

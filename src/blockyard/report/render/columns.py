@@ -13,6 +13,7 @@ UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agre
 SHORT = {"no difference shown": "no difference"}
 COSTS = (  # key, header, base of the prefix
     ("parameters", "parameters", 1000),
+    ("active_parameters", "active", 1000),
     ("flops_per_sample", "FLOPs/sample", 1000),
     ("step_seconds", "step", 1),
     ("samples_per_second", "samples/s", 1000),

@@ -1,4 +1,4 @@
-"""Solves the width of each arm so that all arms have the baseline's parameters, or FLOPs.
+"""Solves the width of each arm so that all arms have the baseline's parameters, FLOPs or active parameters.
 
 The width is `model.dim`. It must be a multiple of the heads and of whatever else the arm's components
 need: a width that the model refuses is skipped. Widths are integers, so sizes agree only approximately;
@@ -26,7 +26,7 @@ def solve_widths(
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Widths by arm, and the record {by, target, arms: {name: {dim, value, off}}}.
 
-    quantity: "params" or "flops"; overrides: by arm. An arm whose model cannot be built is left out: checking
+    quantity: "params", "flops" or "active"; overrides: by arm. An arm whose model cannot be built is left out: checking
     it gives the reason.
     """
     composed = {name: compose(line) for name, line in overrides.items()}

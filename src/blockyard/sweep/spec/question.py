@@ -87,7 +87,7 @@ KEYS = (
     "expect",
     "margin",
 )
-MATCHES = ("params", "flops")
+MATCHES = ("params", "flops", "active")
 SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
 

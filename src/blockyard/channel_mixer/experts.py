@@ -1,0 +1,274 @@
+"""Mixture of experts: a router sends each token to a few of many channel mixers, whose weighted outputs add up.
+
+Source: Shazeer et al. 2017 (arXiv 1701.06538); Fedus et al. 2021, Switch Transformers (arXiv 2101.03961), eq. 4, the
+    balance loss; Zoph et al. 2022, ST-MoE (arXiv 2202.08906), eq. 5, the z-loss; Wang et al. 2024, Auxiliary-Loss-Free
+    Load Balancing (arXiv 2408.15664), algorithm 1; DeepSeek-AI 2024, DeepSeek-V3 (arXiv 2412.19437), section 2.1.2;
+    Zhou et al. 2022, Expert Choice Routing (arXiv 2202.09368), section 3
+Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, and DeepseekV3MoE
+Equation: sum of w_e expert_e(x) over the chosen e, and of the shared experts; w are the scores of the router, divided
+    by their sum over the chosen
+Cost: that of `active` + `shared` experts, and 2 D E FLOPs a token for a router of E experts. A compiled block and
+    torch.export need shapes that do not depend on the data, so there every expert computes every token
+
+    channel_mixer=experts channel_mixer.expert=glu channel_mixer.members.glu.expansion=2
+
+The expert is a choice of channel_mixer by its name, with its options under members. Padding is neither routed nor
+counted; class, register and source tokens are tokens like others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, distributed, nn
+
+from blockyard.contracts import Because, ChannelMixer, Context, NonNegative, Positive, Seq
+from blockyard.ops.autocast import full_precision
+from blockyard.ops.linear import linear
+
+Expert = Callable[[Context], ChannelMixer]
+NumExperts = Annotated[int, Ge(1), Le(1_024), Because("each expert is built of modules of its own")]
+NumShared = Annotated[int, Ge(0), Le(1_024), Because("each expert is built of modules of its own")]
+FROM_THE_CHOICES: Mapping[str, Expert] = MappingProxyType({})
+
+
+class Experts(ChannelMixer):
+    """Every expert has weights of its own, so that weight decay and Muon treat them like those of one mixer.
+
+    auxiliary: the balance loss and the z-loss of the last forward pass in training
+    offset: (E,), what balance=bias adds to the scores for the choice of experts alone
+    loads: (E,) int64, the tokens of this step that chose each expert, before any is dropped
+
+    Options:
+        expert: the name of the channel mixer that every expert is
+        members: that mixer, by name; filled in from the choices of channel_mixer, with an expansion of 1.333
+        count: number of experts that tokens are routed to
+        active: number of them that a token is sent to
+        shared: number of experts that every token passes in addition
+        score: softmax over the experts, or a sigmoid for each
+        normalise: divide the scores of the chosen experts by their sum; null does so for more than one of route=token
+        route: token lets each token choose experts; expert lets each expert choose tokens of a sequence, as many as
+            make `active` experts a token on average, for bidirectional models and with balance=none
+        balance: loss adds Switch's loss, bias shifts the choice without a gradient after each step, none does nothing
+        weight: of the balance loss
+        bias_rate: how far balance=bias shifts an expert in a step
+        z_loss: weight of the mean squared logsumexp of the router's logits
+        capacity: tokens of a sequence that an expert takes in training, as a multiple of an equal share; later ones
+            are dropped. null and evaluation drop none
+    """
+
+    nested_choices: ClassVar[dict[str, Any]] = {"members": ("channel_mixer", "expert", {"expansion": 1.333})}
+    offset: Tensor
+    loads: Tensor
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        expert: str = "glu",
+        members: dict[str, Callable[[Context], ChannelMixer]] = FROM_THE_CHOICES,  # type: ignore[assignment]
+        count: NumExperts = 8,
+        active: NumExperts = 2,
+        shared: NumShared = 0,
+        score: Literal["softmax", "sigmoid"] = "softmax",
+        normalise: bool | None = None,
+        route: Literal["token", "expert"] = "token",
+        balance: Literal["loss", "bias", "none"] = "loss",
+        weight: NonNegative = 0.01,
+        bias_rate: Positive = 0.001,
+        z_loss: NonNegative = 0.0,
+        capacity: Positive | None = None,
+    ) -> None:
+        super().__init__()
+        _check_members(expert, members)
+        _check_route(ctx, count, active, route, balance, capacity)
+        member = members[expert]
+        self.expert = nn.ModuleList(member(ctx) for _ in range(count))
+        self.shared = nn.ModuleList(member(ctx) for _ in range(shared))
+        if self.expert[0].empty or isinstance(self.expert[0], Experts):
+            raise ValueError(f"channel_mixer.expert={expert} is no expert; use mlp, glu or another mixer with weights")
+        self.router = linear(ctx, ctx.dim, count)
+        self.count, self.active, self.route, self.score = count, active, route, score
+        self.normalise = (route == "token" and active > 1) if normalise is None else normalise
+        self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss
+        self.capacity = capacity
+        self.padded = ctx.tokens.variable or ctx.data.variable
+        self.auxiliary: Tensor | None = None
+        self.fractions: Tensor | None = None  # of the tokens of the last step, by expert
+        self.register_buffer("loads", torch.zeros(count, dtype=torch.int64), persistent=False)
+        if balance == "bias":
+            self.register_buffer("offset", torch.zeros(count))
+
+    @classmethod
+    def mixes_tokens(cls, options: dict[str, Any]) -> bool:
+        """Where experts choose tokens: whether a token is chosen depends on all others of its sequence."""
+        return options.get("route") == "expert"
+
+    def active_parameters(self) -> int:
+        """Those of the router, of `active` experts and of the shared ones."""
+        idle = (self.count - self.active) * sum(p.numel() for p in self.expert[0].parameters())
+        return super().active_parameters() - idle
+
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        real = self._real(seq)  # (B, N)
+        logits, scores = self.scores(x)  # (B, N, E)
+        chosen = self.choose(scores, real)  # (B, N, E)
+        if self.training:
+            self._note(logits, scores, chosen, real)
+        weights = scores * chosen  # (B, N, E)
+        if self.normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        if self.training and self.capacity is not None:
+            chosen = chosen & (chosen.cumsum(1) <= self._limit(real, x.shape[1]))
+        y = self._mix(x, chosen, weights)  # (B, N, D)
+        for mixer in self.shared:
+            y = y + mixer(x, seq)
+        return y
+
+    def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the router's logits and scores, (B, N, E), in float32 or more: rounded ones would tie."""
+        kind = next(self.router.parameters()).dtype
+        with full_precision(x):
+            logits = self.router(x.to(kind))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits, logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+
+    def choose(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        """Scores (B, N, E) and real tokens (B, N) -> which experts each token is sent to, (B, N, E) bool."""
+        if self.route == "expert":
+            return self._choose_tokens(scores, real)
+        ranked = scores + self.offset if self.balance == "bias" else scores
+        index = ranked.topk(self.active, dim=-1).indices  # (B, N, active)
+        chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, index, True)  # (B, N, E)
+        return chosen if real is None else chosen & real[..., None]
+
+    def after_step(self) -> None:
+        """Shift the choice towards experts with fewer tokens than the mean, and start to count anew.
+
+        The loads are those of all micro-batches and processes, so that every process computes the same shift.
+        """
+        if self.balance == "bias":
+            if distributed.is_initialized() and distributed.get_world_size() > 1:
+                distributed.all_reduce(self.loads)
+            loads = self.loads.double()
+            self.offset += self.bias_rate * (loads.mean() - loads).sign().to(self.offset.dtype)
+        self.fractions = self.loads / self.loads.sum().clamp(min=1)
+        self.loads.zero_()
+
+    def training_metrics(self) -> dict[str, Tensor]:
+        """Returns, of the last step, the largest load over an equal one, and the entropy of loads over its maximum."""
+        if self.fractions is None:
+            return {}
+        entropy = torch.special.entr(self.fractions).sum() / max(math.log(self.count), 1e-9)
+        return {"load_max": self.fractions.max() * self.count, "load_entropy": entropy}
+
+    def _real(self, seq: Seq | None) -> Tensor | None:
+        if seq is None and self.padded:
+            raise ValueError(
+                "channel_mixer Experts was called without the facts of the sequence, and this data has padding, which "
+                "must not be routed; let the block call channel_mixer(x, seq)"
+            )
+        return None if seq is None else seq.valid
+
+    def _choose_tokens(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        """Each expert's tokens with the highest scores in each sequence: (B, N, E) bool."""
+        tokens = scores.shape[1] if real is None else real.sum(1)[:, None, None]  # (B, 1, 1)
+        size = (self.active * tokens + self.count - 1) // self.count
+        ranked = scores if real is None else scores.masked_fill(~real[..., None], -1.0)
+        order = ranked.argsort(dim=1, descending=True, stable=True)
+        chosen = order.argsort(dim=1) < size  # the rank of each token, (B, N, E)
+        return chosen if real is None else chosen & real[..., None]
+
+    def _limit(self, real: Tensor | None, length: int) -> Tensor | int:
+        """The most tokens of a sequence that an expert takes, (B, 1, 1)."""
+        assert self.capacity is not None
+        share = self.capacity * self.active / self.count
+        if real is None:
+            return math.ceil(share * length)
+        return (share * real.sum(1)).ceil()[:, None, None]
+
+    def _note(self, logits: Tensor, scores: Tensor, chosen: Tensor, real: Tensor | None) -> None:
+        """Count the loads, and keep the auxiliary losses of this pass. A batch of padding alone has none."""
+        loads = chosen.sum((0, 1))  # (E,)
+        if torch.is_grad_enabled():
+            self.loads.add_(loads)
+        if self.balance != "loss" and not self.z_loss:
+            return
+        mask = torch.ones_like(logits[..., 0]) if real is None else real.to(logits.dtype)  # (B, N)
+        tokens = mask.sum().clamp(min=1)
+        total = logits.new_zeros(())
+        if self.balance == "loss":
+            shares = scores / scores.sum(-1, keepdim=True)  # those of softmax are
+            mean = (shares * mask[..., None]).sum((0, 1)) / tokens  # (E,)
+            total = total + self.weight * self.count * (loads / tokens * mean).sum()
+        if self.z_loss:
+            total = total + self.z_loss * (logits.logsumexp(-1).square() * mask).sum() / tokens
+        self.auxiliary = total
+
+    def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of the chosen experts: (B, N, D)."""
+        if torch.compiler.is_compiling():
+            return self.mix_all(x, weights * chosen)
+        y, flat, weights = torch.zeros_like(x).flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)  # (B N, ...)
+        for number, (expert, index) in enumerate(zip(self.expert, self._indices(x, chosen), strict=True)):
+            # Called without tokens too, so that in every process all weights have a gradient.
+            output = expert(flat[index][None])[0]  # (n, D)
+            y.index_add_(0, index, (output * weights[index, number, None]).to(y.dtype))
+        return y.view_as(x)
+
+    def mix_all(self, x: Tensor, weights: Tensor) -> Tensor:
+        """The same by weights (B, N, E) that are 0 where an expert is not chosen: every expert computes every token."""
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.expert):
+            y = y + (expert(x) * weights[..., number, None]).to(y.dtype)
+        return y
+
+    def _indices(self, x: Tensor, chosen: Tensor) -> list[Tensor]:
+        """The tokens of each expert, (n,) in 0 ... B N - 1. On the meta device as many as equal loads have."""
+        if not x.is_meta:
+            return [column.nonzero().squeeze(-1) for column in chosen.flatten(0, 1).T]
+        batch, length = x.shape[:2]
+        if self.route == "expert":
+            sizes = [batch * -(-self.active * length // self.count)] * self.count
+        else:
+            total = batch * length * self.active
+            sizes = [total * (n + 1) // self.count - total * n // self.count for n in range(self.count)]
+        return [torch.zeros(size, dtype=torch.int64, device=x.device) for size in sizes]
+
+
+def _check_members(expert: str, members: Mapping[str, Any]) -> None:
+    if expert not in members:
+        raise ValueError(
+            f"channel_mixer.expert={expert} is neither a channel mixer nor one of channel_mixer.members; see "
+            "`blockyard list channel_mixer`"
+        )
+    unused = [name for name in members if name != expert]
+    if unused:
+        raise ValueError(
+            f"channel_mixer.members.{unused[0]} is not channel_mixer.expert={expert}; remove it from the members, or "
+            f"use channel_mixer.expert={unused[0]}"
+        )
+
+
+def _check_route(ctx: Context, count: int, active: int, route: str, balance: str, capacity: float | None) -> None:
+    """Raises ValueError for options that contradict each other, or that this model or data cannot have."""
+    issues = []
+    if active > count:
+        issues.append(f"active={active} is more than count={count}; use channel_mixer.active={count} or less")
+    if route == "expert":
+        if ctx.causal:
+            issues.append("route=expert lets later tokens decide about earlier ones: use route=token or model=encoder")
+        if balance != "none":
+            issues.append("route=expert gives every expert as many tokens: use balance=none")
+        if capacity is not None:
+            issues.append("route=expert has a fixed number of tokens for each expert: use capacity=null")
+    if ctx.data.packed and (route == "expert" or capacity is not None):
+        issues.append("packed documents would compete for experts: use route=token and capacity=null")
+    if issues:
+        raise ValueError("; ".join(f"channel_mixer Experts: {issue}" for issue in issues))

@@ -1,0 +1,337 @@
+"""The mixture of experts against transformers' Mixtral and DeepSeek-V3, and what routing must leave alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import DeepseekV3Config, MixtralConfig
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
+
+from blockyard.channel_mixer.experts import Experts
+from blockyard.channel_mixer.glu import GLU
+from blockyard.contracts import ChannelMixer, Seq
+from blockyard.weight_init import initialise
+from tests.helpers import context, factory, stir
+
+D, HIDDEN, COUNT = 16, 24, 8
+X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.tensor([6, 4])
+SIZES = {"hidden_size": D, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 11}
+
+
+def built(kind: type[Experts] = Experts, expert: str = "glu", **options: Any) -> Experts:
+    """A mixer in float64, in training."""
+    defaults = factory("channel_mixer", "experts").keywords
+    member = factory("channel_mixer", expert, {"expansion": 1.333})
+    mixer = kind(context(variable=True), **{**defaults, "expert": expert, "members": {expert: member}, **options})
+    return stir(initialise(mixer, 0)).double()
+
+
+def padded(lengths: Tensor | None = LENGTHS, length: int = 6) -> Seq:
+    """The facts of a batch with padding; None has none."""
+    index = torch.arange(length)
+    return Seq(index, index[None, :, None].double(), None if lengths is None else index < lengths[:, None])
+
+
+WHOLE = padded(None)
+
+
+def copy_expert(own: nn.Module, their_gate_up: Tensor, their_down: Tensor) -> None:
+    with torch.no_grad():
+        their_gate_up.copy_(own.proj_in.weight)  # type: ignore[union-attr]
+        their_down.copy_(own.proj_out.weight)  # type: ignore[union-attr]
+
+
+def mixtral(own: Experts) -> nn.Module:
+    """Mixtral's block with the weights of ours."""
+    config = MixtralConfig(**SIZES, intermediate_size=HIDDEN, num_local_experts=COUNT, num_experts_per_tok=own.active)
+    config._experts_implementation = "eager"
+    block = MixtralSparseMoeBlock(config).double()
+    for number, expert in enumerate(own.expert):
+        copy_expert(expert, block.experts.gate_up_proj[number], block.experts.down_proj[number])
+    with torch.no_grad():
+        block.gate.weight.copy_(own.router.weight)
+    return block
+
+
+def deepseek(own: Experts) -> nn.Module:
+    """DeepSeek-V3's block with the weights of ours; its shared experts are one wide expert."""
+    config = DeepseekV3Config(
+        **SIZES,
+        moe_intermediate_size=HIDDEN,
+        n_routed_experts=COUNT,
+        num_experts_per_tok=own.active,
+        n_shared_experts=len(own.shared),
+        n_group=1,
+        topk_group=1,
+        routed_scaling_factor=1.0,
+    )
+    config._experts_implementation = "eager"
+    block = DeepseekV3MoE(config).double()
+    for number, expert in enumerate(own.expert):
+        copy_expert(expert, block.experts.gate_up_proj[number], block.experts.down_proj[number])
+    with torch.no_grad():
+        block.gate.weight.copy_(own.router.weight)
+        block.gate.e_score_correction_bias.copy_(own.offset)
+        gates, values = zip(*(expert.proj_in.weight.chunk(2) for expert in own.shared), strict=True)
+        block.shared_experts.gate_proj.weight.copy_(torch.cat(gates))
+        block.shared_experts.up_proj.weight.copy_(torch.cat(values))
+        block.shared_experts.down_proj.weight.copy_(torch.cat([e.proj_out.weight for e in own.shared], 1))
+    return block
+
+
+def gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """The output at X, and the gradient of a weighted sum of it."""
+    x = X.clone().requires_grad_()
+    y = function(x)
+    (y * torch.arange(y.numel()).view_as(y).cos()).sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+@pytest.mark.parametrize("active", [2, 3])
+def test_mixtral(active: int) -> None:
+    """Mixtral computes its scores in float32."""
+    own = built(active=active)
+    for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(mixtral(own)), strict=True):
+        assert_close(value, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_deepseek() -> None:
+    own = built(score="sigmoid", balance="bias", shared=2, active=3)
+    with torch.no_grad():
+        own.offset.copy_(torch.linspace(-0.4, 0.4, COUNT))
+    for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(deepseek(own)), strict=True):
+        assert_close(value, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_the_balance_loss_is_mixtrals(lengths: Tensor | None) -> None:
+    own, seq = built(weight=0.3), padded(lengths)
+    own(X, seq)
+    logits, _ = own.scores(X)
+    expected = load_balancing_loss_func((logits.flatten(0, 1),), COUNT, own.active, seq.valid)
+    assert own.auxiliary is not None
+    assert_close(own.auxiliary, 0.3 * expected.double(), rtol=1e-5, atol=1e-6)
+
+
+class BalancesPadding(Experts):
+    """Planted: padding counts for the loads and the balance loss."""
+
+    def _note(self, logits: Tensor, scores: Tensor, chosen: Tensor, real: Tensor | None) -> None:
+        super()._note(logits, scores, self.choose(scores, None), None)
+
+
+class RoutesPadding(Experts):
+    """Planted: padding is sent to experts."""
+
+    def choose(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        return super().choose(scores, None)
+
+
+class KeepsScores(Experts):
+    """Planted: the scores of the chosen experts are not divided by their sum."""
+
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
+        self.normalise = False
+        return super().forward(x, seq)
+
+
+def padding_is_left_alone(kind: type[Experts] = Experts, **options: Any) -> None:
+    """Other vectors behind the ends of sequences change no load, loss, gradient, nor output of a real token."""
+    results = []
+    for noise in (0.0, 7.0):
+        own, x = built(kind, **options), X.clone()
+        x[1, 4:] += noise
+        y = own(x, padded())
+        (y[0].sum() + y[1, :4].sum() + (0 if own.auxiliary is None else own.auxiliary)).backward()
+        results.append([y[0], y[1, :4], own.loads, own.auxiliary, *(p.grad for p in own.parameters())])
+        assert own.loads.sum() <= int(LENGTHS.sum()) * own.active + COUNT
+    for one, other in zip(*results, strict=True):
+        if one is not None:
+            assert_close(one, other)
+    alone = built(kind, **options)
+    assert_close(alone(X[1:, :4], padded(None, 4)), results[0][1][None])
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"shared": 1, "z_loss": 0.1},
+    {"balance": "bias", "score": "sigmoid"},
+    {"capacity": 0.5},
+    {"route": "expert", "balance": "none"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_padding_is_neither_routed_nor_balanced(options: dict[str, Any]) -> None:
+    padding_is_left_alone(**options)
+
+
+@pytest.mark.parametrize("kind", [BalancesPadding, RoutesPadding])
+def test_planted_padding_is_caught(kind: type[Experts]) -> None:
+    with pytest.raises(AssertionError):
+        padding_is_left_alone(kind)
+
+
+def test_planted_weights_that_are_not_divided_are_caught() -> None:
+    own = built(KeepsScores)
+    with pytest.raises(AssertionError):
+        assert_close(own(X, WHOLE), mixtral(own)(X), rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_of_padding_has_no_loss() -> None:
+    own = built(z_loss=0.1)
+    y = own(X, padded(torch.tensor([0, 0])))
+    assert own.auxiliary is not None
+    assert own.auxiliary.item() == 0
+    assert torch.isfinite(y).all()
+
+
+def test_the_z_loss_is_the_mean_squared_logsumexp() -> None:
+    own = built(balance="none", z_loss=0.2)
+    own(X, padded())
+    logits, _ = own.scores(X)
+    real = logits[padded().valid]
+    assert own.auxiliary is not None
+    assert_close(own.auxiliary, 0.2 * real.exp().sum(-1).log().square().mean())
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_tokens_gathered_by_expert_equal_all_experts_on_all_tokens(options: dict[str, Any]) -> None:
+    """In values and gradients; an expert that no token chose has zeros as its gradient, for DDP."""
+    results = []
+    for all_experts in (False, True):
+        own = built(count=16, expert="mlp", **options)
+        if all_experts:
+            own._mix = lambda x, chosen, weights, own=own: own.mix_all(x, weights * chosen)  # type: ignore[method-assign]
+        y, grad = gradient(lambda x, own=own: own(x, padded()))
+        results.append([y, grad, *(p.grad for p in own.parameters())])
+        assert all(p.grad is not None for p in own.expert.parameters())
+    for gathered, dense in zip(*results, strict=True):
+        assert_close(gathered, dense)
+
+
+@pytest.mark.parametrize("options", [{}, {"score": "sigmoid", "normalise": True}, {"balance": "bias"}], ids=str)
+def test_one_expert_is_the_dense_mixer(options: dict[str, Any]) -> None:
+    own = built(count=1, active=1, **options)
+    dense = GLU(context(), expansion=1.333).double()
+    dense.load_state_dict(own.expert[0].state_dict())
+    assert_close(own(X, WHOLE), dense(X))
+
+
+def test_switch_keeps_the_score_of_one_active_expert() -> None:
+    """Otherwise every weight would be 1 and the router would learn nothing from the loss."""
+    own = built(active=1, balance="none")
+    _, scores = own.scores(X)
+    best = scores.max(-1)
+    outputs = torch.stack([expert(X) for expert in own.expert], 2)  # (B, N, E, D)
+    expected = outputs.gather(2, best.indices[..., None, None].expand(-1, -1, 1, D))[:, :, 0] * best.values[..., None]
+    assert_close(own(X, WHOLE), expected)
+
+
+def test_capacity_drops_the_last_tokens_in_training() -> None:
+    own = built(active=1, capacity=1.5, count=2)
+    with torch.no_grad():
+        own.router.weight.zero_()  # a tie, which sends all tokens to the first expert
+    y = own(X, padded())
+    _, scores = own.scores(X)
+    whole = own.expert[0](X) * scores[..., :1]
+    for sample, (length, kept) in enumerate(zip(LENGTHS.tolist(), (5, 3), strict=True)):  # ceil(1.5 N / 2)
+        assert kept == math.ceil(1.5 * length / 2)
+        assert_close(y[sample, :kept], whole[sample, :kept])
+        assert_close(y[sample, kept:length], torch.zeros_like(y[sample, kept:length]))
+    assert own.loads.tolist()[0] == int(LENGTHS.sum())
+    assert_close(own.eval()(X, WHOLE), whole)
+
+
+def test_experts_choose_as_many_tokens_of_each_sequence() -> None:
+    """Zhou et al., section 3.2: softmax over experts, then the top tokens of each expert, weights as they are."""
+    own = built(route="expert", balance="none", count=4)
+    y = own(X, padded())
+    scores = (X @ own.router.weight.T).softmax(-1)
+    expected = torch.zeros_like(X)
+    for sample, length in enumerate(LENGTHS.tolist()):
+        for number, expert in enumerate(own.expert):
+            chosen = scores[sample, :length, number].topk(math.ceil(2 * length / 4)).indices
+            for token in chosen.tolist():
+                output = expert(X[sample : sample + 1, token : token + 1])[0, 0]
+                expected[sample, token] += scores[sample, token, number] * output
+    assert_close(y, expected)
+
+
+def test_the_shift_follows_the_loads_of_all_micro_batches() -> None:
+    """Wang et al., algorithm 1: up by the rate for fewer tokens than the mean, down for more."""
+    own = built(balance="bias", bias_rate=0.25)
+    for part in X:
+        own(part[None], WHOLE)
+    _, scores = own.scores(X)
+    counts = torch.bincount(scores.topk(2, -1).indices.flatten(), minlength=COUNT)
+    assert own.loads.tolist() == counts.tolist()
+    assert own.offset.tolist() == [0.0] * COUNT
+    own.after_step()
+    assert_close(own.offset, 0.25 * (counts.double().mean() - counts).sign())
+    assert own.loads.tolist() == [0] * COUNT
+    metrics = own.training_metrics()
+    share = counts / counts.sum()
+    assert metrics["load_max"].item() == pytest.approx(share.max().item() * COUNT)
+    expected = -(share * share.clamp(min=1e-12).log()).sum() / math.log(COUNT)
+    assert metrics["load_entropy"].item() == pytest.approx(expected.item(), abs=1e-6)
+    own.eval()(X, WHOLE)
+    with torch.no_grad():
+        own.train()(X, WHOLE)
+    assert own.loads.tolist() == [0] * COUNT  # neither evaluation nor a pass without gradients counts
+
+
+def test_a_shifted_choice_leaves_the_weights_alone() -> None:
+    own, plain = built(balance="bias", active=8), built(balance="none", active=8)
+    own.offset += torch.linspace(-1, 1, COUNT)
+    assert_close(own(X, WHOLE), plain(X, WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ({}, {"active": 9}),
+        ({"causal": True}, {"route": "expert", "balance": "none"}),
+        ({"packed": True}, {"route": "expert", "balance": "none"}),
+        ({"packed": True}, {"capacity": 1.0}),
+        ({}, {"route": "expert"}),
+        ({}, {"route": "expert", "balance": "none", "capacity": 1.0}),
+        ({}, {"expert": "mlp"}),
+        ({}, {"members": {"glu": factory("channel_mixer", "glu"), "mlp": factory("channel_mixer", "mlp")}}),
+        ({}, {"expert": "none", "members": {"none": factory("channel_mixer", "none")}}),
+        ({}, {"expert": "experts", "members": {"experts": factory("channel_mixer", "experts")}}),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused(sizes: dict[str, bool], options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="channel_mixer"):
+        factory("channel_mixer", "experts", options)(context(**sizes))
+
+
+def test_padding_without_the_facts_of_the_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="must not be routed"):
+        built()(X)
+
+
+def test_each_expert_has_initial_weights_of_its_own() -> None:
+    mixer: ChannelMixer = initialise(factory("channel_mixer", "experts")(context()), 0)  # type: ignore[assignment]
+    first, second = (mixer.get_parameter(f"expert.{n}.proj_in.weight") for n in (0, 1))
+    assert not torch.equal(first, second)
+    assert first.std().item() == pytest.approx(second.std().item(), rel=0.2)
+
+
+def test_active_parameters_are_those_of_a_token() -> None:
+    own = built(shared=1)
+    each = sum(p.numel() for p in own.expert[0].parameters())
+    assert own.active_parameters() == 3 * each + own.router.weight.numel()
+    assert GLU(replace(context(), dim=16)).active_parameters() == 3 * 16 * 40
