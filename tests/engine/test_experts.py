@@ -21,6 +21,7 @@ from blockyard.config.size_matching import flops_by_module
 from blockyard.contracts import HasAuxiliary, auxiliary_loss
 from blockyard.engine.faults import causality_probe
 from blockyard.engine.module import checkpoint_blocks
+from blockyard.engine.trainer import model_problems
 from blockyard.errors import UserError
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from tests.engine.lightning.process_runs import NO_DROPOUT, trained
@@ -101,6 +102,13 @@ def test_muon_and_weight_decay_take_every_matrix_of_every_expert() -> None:
         if ".channel_mixer." in name:
             assert parameter.ndim == 2, name
             assert id(parameter) in muon & decayed, name
+
+
+@pytest.mark.parametrize(("option", "refused"), [("capacity=1.5", True), ("balance=bias", False)])
+def test_sequences_that_are_cut_among_processes_need_no_capacity(option: str, refused: bool) -> None:
+    words = ("data=code", "data.context=12", "tokenizer=byte", *DECODER, *SMALL[3:], "logger=none")
+    model = Components(configured(*words, "channel_mixer=experts", f"channel_mixer.{option}")[0]).meta_model()
+    assert any("capacity" in problem for problem in model_problems(model, 2)) == refused
 
 
 @pytest.mark.parametrize(

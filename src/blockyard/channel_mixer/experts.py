@@ -97,6 +97,7 @@ class Experts(ChannelMixer):
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
         self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss
         self.capacity = capacity
+        self.reads_sequence = route == "expert" or capacity is not None
         self.padded = ctx.tokens.variable or ctx.data.variable
         self.auxiliary: Tensor | None = None
         self.fractions: Tensor | None = None  # of the tokens of the last step, by expert

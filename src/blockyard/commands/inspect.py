@@ -10,6 +10,7 @@ to the run's logger as well.
   positions   what the position scheme adds, rotates or scores by, position by position, and how alike positions are
   norms       norms of the tokens after each block, and the share that stands out, beside those of register tokens
   memory      for each key of an MLP or a memory the tokens of the training split with the largest coefficients
+  experts     how many tokens each expert of a mixture is sent, layer by layer
   equivariance  |f(Px) - Pf(x)| after each block for tokens in another order P, with positions and without
 
 layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,

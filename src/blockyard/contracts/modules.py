@@ -117,10 +117,13 @@ class ChannelMixer(nn.Module):
     `forward` takes x alone works as well: it is called without `seq`.
 
     An `empty` mixer adds nothing: a block leaves out its branch and the norm of the branch.
+
+    reads_sequence: in training, what it does with a token depends on others of the sequence, such as by a capacity
     """
 
     empty: ClassVar[bool] = False
     hidden_multiple: ClassVar[int] = 1  # as for a token mixer
+    reads_sequence: bool = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -11,6 +11,7 @@ from blockyard.contracts import (
     Architecture,
     BatchSize,
     Because,
+    ChannelMixer,
     Count,
     CountOrZero,
     DataModule,
@@ -72,6 +73,10 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
         return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
     problems = []
     kinds = [type(each) for each in model.mixers if type(each) not in (Attention, WindowedAttention)]
+    if any(isinstance(module, ChannelMixer) and module.reads_sequence for module in model.modules()):
+        problems.append(
+            f"{CONTEXT} cuts sequences, and experts with a capacity or of route=expert read whole ones; {ELSE}"
+        )
     others = [kind.__module__.rpartition(".")[2] for kind in kinds]
     if others or len(model.mixers) < len(model.blocks):
         problem = f"{others[0]} does not" if others else "a block has none"
