@@ -318,7 +318,8 @@ def _problems(
     if not _is_known(by):
         issues.append(Issue(f"{MATCH}.by", f"unknown size {quoted(by)}", list(SIZES)))
     elif match.get("by") not in (None, "dim") and not budgets:
-        issues.append(Issue(f"{MATCH}.by", "has an effect only with match.params, match.flops or match.active"))
+        text = "has an effect only together with match.params, match.flops or match.active"
+        issues.append(Issue(f"{MATCH}.by", text))
     if len(budgets) > 1:
         issues.append(Issue(MATCH, "one size cannot meet two budgets; set params, flops or active"))
     for what, value in budgets.items():
