@@ -236,7 +236,7 @@ def _member(node: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     return node, key
 
 
-def _with_value(config: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+def _with_value(config: Node, keys: list[str], value: Any) -> dict[str, Any]:
     """The config with another value at a path of keys."""
     first, *rest = keys
     return config | {first: _with_value(config[first], rest, value) if rest else value}
