@@ -59,9 +59,12 @@ def test_a_head_of_another_task_is_drawn_from_the_seed(tmp_path: Path, source: R
     assert not torch.equal(taken(one)["head.proj.weight"], taken(two)["head.proj.weight"])
 
 
-THAWED = (*FROZEN, "init.unfreeze_at=5", "optimizer.layer_decay=0.7")
+THAWED = (*FROZEN, "init.unfreeze_at=5", "optimizer.layer_decay=0.7", "optimizer.rates={head: 2, blocks: 0.5}")
 GRADUAL = (*FROZEN, "init.unfreeze_at=0.4", "init.unfreeze_every=2", "model.depth=2", "init.strict=false")
-LORA = ("init.lora.rank=2", "init.lora.alpha=8", "init.lora.layers=[token_mixer,channel_mixer]", "optimizer=muon")
+LORA = (
+    *("init.lora.rank=2", "init.lora.alpha=8", "init.lora.layers=[token_mixer,channel_mixer]"),
+    *("optimizer=muon", "optimizer.adamw_lr=1e-4", "optimizer.rates={head: 2}"),
+)
 
 
 @pytest.mark.parametrize(

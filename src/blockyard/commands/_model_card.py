@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
 import torch
+from rich.table import Table
 from rich.text import Text
 from torch import nn
 
@@ -26,6 +28,8 @@ from blockyard.contracts import (
     active_parameters,
     iter_blocks,
 )
+from blockyard.errors import fold
+from blockyard.model._part_names import is_in
 from blockyard.ops.kernel import expected
 from blockyard.terminal import console, table
 
@@ -52,7 +56,7 @@ ORDER = (
 
 
 def print_card(config: Node, choices: dict[str, str | None]) -> None:
-    """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
+    """Print component, choice, parameters and FLOPs per sample, parameter groups, tokens and the attention kernel."""
     components = Components(config)
     ctx, model = components.context(), components.meta_model()
     parameters, flops, failure = _parameters(model, config), {}, None
@@ -72,11 +76,18 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     rows.add_row("sum", "", _format(total), _format(sum(flops.values()) if flops else None), style="bold")
     screen.print(rows)
     screen.print()
+    unknown = None
+    try:
+        screen.print(_groups(components, model))
+        screen.print()
+    except Exception as error:  # a user's own optimizer that needs real tensors
+        unknown = f"{type(error).__name__}: {error}"
     facts = (
         _facts(components, ctx, model)
         | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
         | _initial(components, model)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
+        | ({"groups": f"not known ({unknown})"} if unknown else {})
     )
     for name, text in facts.items():
         screen.print(Text(f"{name:<12}{text}"))
@@ -164,6 +175,31 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
     components.init.prepare_tokenizers(components)
     transfer = components.init.transfer(components, components.meta_model(adapted=False))
     return facts | ({"init": f"from {components.init.name}: {transfer}"} if transfer is not None else {})
+
+
+def _groups(components: Components, model: nn.Module) -> Table:
+    """The parameter groups of the optimizer: what is in them, and their learning rate and weight decay."""
+    rows = table(None, "parameter group", "parameters", "learning rate", "weight decay")
+    for column in rows.columns[1:]:
+        column.justify = "right"
+    names = {id(p): name for name, p in model.named_parameters()}
+    for group in components.optimizer.build(model).param_groups:
+        parts = fold(_covering([names[id(p)] for p in group["params"]], list(names.values())))
+        count = sum(p.numel() for p in group["params"])
+        rows.add_row(parts, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
+    return rows
+
+
+def _covering(members: list[str], names: list[str]) -> list[str]:
+    """Dotted names that match these parameters and no others of a model; `*` stands for numbers of blocks."""
+    inside, covered = set(members), []
+    for name in members:
+        parts = name.split(".")
+        prefixes = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        covered.append(next(p for p in prefixes if all(n in inside for n in names if is_in(n, [p]))))
+    starred = [re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in covered]
+    whole = [all(name in inside for name in names if is_in(name, [star])) for star in starred]
+    return list(dict.fromkeys(star if fits else name for name, star, fits in zip(covered, starred, whole, strict=True)))
 
 
 def _kernels(ctx: Context, model: Any, trainer: Node) -> dict[str, int]:

@@ -100,6 +100,7 @@ OPTIONS = {
     "optimizer.lr": "lr learning_rate",
     "optimizer.weight_decay": "wd decay",
     "optimizer.layer_decay": "llrd layer_lr_decay layerwise_lr_decay",
+    "optimizer.rates": "param_groups group_overrides lr_mult lr_scale",
     "schedule.warmup": "warmup_steps num_warmup_steps warmup_epochs warmup_ratio",
     "data.batch_size": "batch bs train_batch_size per_device_train_batch_size",
     "data.context": "seq_len seqlen max_len max_length sequence_length block_size context_length n_positions",

@@ -287,6 +287,8 @@ def describe(annotation: Any) -> str:
         return "one of " + ", ".join(map(str, args))
     if origin in (Union, types.UnionType):
         return " or ".join("null" if arg is type(None) else describe(arg) for arg in args)
+    if origin is dict and args[0] is str:
+        return f"a mapping of names to {describe(args[1])}"
     if origin in (list, tuple):
         return "a list of " + ", ".join(dict.fromkeys(describe(arg) for arg in args if arg is not Ellipsis))
     return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(

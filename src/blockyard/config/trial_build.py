@@ -180,7 +180,7 @@ def build_components(
 
 
 def trained_alike(config: Node) -> str | None:
-    """Equal for configs of which `build_model` reports the same: they differ in values of the optimizer, or in what
+    """Equal for configs of which `build_model` reports the same: they differ in numbers of the optimizer, or in what
     comes after the model. None where `init` reads the weights that a run starts from.
     """
     if "init" in config:
@@ -188,10 +188,11 @@ def trained_alike(config: Node) -> str | None:
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
     allow = allow_of(config)
     optimizer = instantiate(config["optimizer"], allow, META)
-    named = config["optimizer"]["_target_"] if _looks_at_models(type(optimizer), OptimizerBuilder) else None
+    looks = _looks_at_models(type(optimizer), OptimizerBuilder)
+    values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
     callbacks = [place for place in placed_nodes(config, allow) if place.key.startswith("callbacks.")]
     nodes = [place.node for place in callbacks if _looks_at_models(locate(place.target), place.required)]
-    return json.dumps([kept, optimizer.tensors_per_weight, named, nodes])
+    return json.dumps([kept, optimizer.tensors_per_weight, values if looks else None, nodes])
 
 
 def _looks_at_models(component: Any, base: Any) -> bool:

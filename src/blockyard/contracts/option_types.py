@@ -43,6 +43,8 @@ Positive = Annotated[float, Gt(0), Le(LARGEST_FLOAT), AllowInfNan(False), _FINIT
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_FLOAT), AllowInfNan(False), _FINITE]
 Rate = Annotated[float, Ge(0), Lt(1)]  # of dropout
 LayerDecay = Annotated[float, Gt(0), Le(1)]
+RateFactors = dict[str, Positive]  # by the name of a part of a model
+DecayFactors = dict[str, NonNegative]
 Seed = Annotated[int, Ge(0), Le(LARGEST_SEED), Because("a seed has 64 bits")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # A folder's name may hold any character but one.

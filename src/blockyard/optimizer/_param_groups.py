@@ -1,20 +1,36 @@
-"""Parameter groups: which parameters weight decay applies to, which are Muon's, and the learning rate of each layer."""
+"""Parameter groups: which parameters weight decay applies to, which are Muon's, and their learning rates.
+
+The learning rate of a parameter is the optimizer's, times the factor of its layer (`layer_decay`), times the factor of
+its name (`rates`). Its weight decay is the optimizer's, times the factor of its name (`decays`). Where two names match
+a parameter, that of the smaller part wins: `blocks.0` before `blocks`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from blockyard.contracts import Embedder, NoWeightDecay, Position, iter_blocks
+from blockyard.contracts import (
+    DecayFactors,
+    Embedder,
+    NoWeightDecay,
+    OptimizerBuilder,
+    Position,
+    RateFactors,
+    iter_blocks,
+)
+from blockyard.errors import did_you_mean
 from blockyard.model._layer_numbers import layer_numbers
+from blockyard.model._part_names import is_in
 from blockyard.model._prefix import PrefixTokens
 
 # These modules own tables (of token ids, of positions) and learned tokens. They are looked up or added, never
 # multiplied by, so pulling them to zero would not limit the norm of a linear map.
 _TABLES = (nn.Embedding, Embedder, Position, PrefixTokens)
+NO_FACTORS: dict[str, float] = {}
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -39,49 +55,131 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in decay if id(p) in inside and p.ndim == 2]
 
 
-def decay_groups(
-    decay: list[nn.Parameter],
-    no_decay: list[nn.Parameter],
-    weight_decay: float,
-    rates: Rates | None = None,
-) -> list[dict[str, Any]]:
-    """The non-empty parameter groups of a torch optimizer, those of the highest rate first.
+class GroupedOptimizer(OptimizerBuilder):
+    """An optimizer whose parameters have learning rates and weight decays by name and by layer."""
 
-    rates: of `layer_rates`; None leaves one rate for all
-    """
-    groups = [{"params": decay, "weight_decay": weight_decay}, {"params": no_decay, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    return groups if rates is None else by_rate(groups, rates)
+    lr: float
+    weight_decay: float
+    layer_decay: float
+    rates: RateFactors
+    decays: DecayFactors
+
+    def set_groups(
+        self, lr: float, weight_decay: float, layer_decay: float, rates: RateFactors, decays: DecayFactors
+    ) -> None:
+        """Keep the options of the groups. Raises ValueError for factors on a weight decay of 0."""
+        if decays and not weight_decay:
+            raise ValueError(
+                "optimizer.decays has factors on optimizer.weight_decay, which is 0; set it, or leave decays out"
+            )
+        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
+        self.rates, self.decays = dict(rates), dict(decays)
+
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """Every name must match a trainable parameter, and no two names may contradict each other."""
+        return [*_rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
+
+    def groups(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter] | None = None, lr: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the parameter groups: those of the optimizer's own rate first, then those of the highest.
+
+        parameters: of which groups are made; None is every trainable one
+        lr: their learning rate before any factor; None is the optimizer's
+        Raises ValueError for names that do not fit the model.
+        """
+        (rates, rate_problems), (decays, decay_problems) = (
+            _rate_factors(model, self.rates),
+            _decay_factors(model, self.decays),
+        )
+        if problems := rate_problems + decay_problems:
+            raise ValueError(f"optimizer: {'; '.join(problems)}")
+        lr = self.lr if lr is None else lr
+        layers = layer_factors(model, self.layer_decay)
+        decayed = {id(p) for p in split_by_decay(model)[0]}
+        wanted = None if parameters is None else {id(p) for p in parameters}
+        members: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
+        for name, p in _by_decay(model):
+            if wanted is None or id(p) in wanted:
+                rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0)
+                decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0)
+                members.setdefault((rate, id(p) not in decayed, decay), []).append(p)
+        order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2]))
+        return [{"params": members[key], "weight_decay": key[2], "lr": key[0]} for key in order]
 
 
-Rates = dict[int, float]  # the learning rate of a parameter, by its `id`
+def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:
+    """Return a factor on the learning rate of every parameter, by its name; none for a `layer_decay` of 1.
 
-
-def layer_rates(model: nn.Module, lr: float, layer_decay: float) -> Rates | None:
-    """Learning rates that fall by the factor `layer_decay` with each layer from the output to the input.
-
-    The head and the final norm have `lr`, the last block lr * layer_decay, and what stands before the first of n blocks
-    lr * layer_decay^(n + 1), as in BEiT. None for a factor of 1.
+    It falls by `layer_decay` with each layer from the output to the input: the head and the final norm have 1, the last
+    block layer_decay, and what stands before the first of n blocks layer_decay^(n + 1), as in BEiT.
     """
     if layer_decay == 1:
-        return None
-    numbers, parameters = layer_numbers(model), dict(model.named_parameters())
+        return {}
     last = sum(1 for _ in iter_blocks(model)) + 1
-    return {id(parameters[name]): lr * layer_decay ** (last - number) for name, number in numbers.items()}
+    return {name: layer_decay ** (last - number) for name, number in layer_numbers(model).items()}
 
 
-def by_rate(groups: list[dict[str, Any]], rates: Rates) -> list[dict[str, Any]]:
-    """Parameter groups split by learning rate, the highest first; the order within a rate stays."""
-    split = [
-        {**group, "params": [p for p in group["params"] if rates[id(p)] == rate], "lr": rate}
-        for rate in sorted({rates[id(p)] for group in groups for p in group["params"]}, reverse=True)
-        for group in groups
+def _by_decay(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the trainable parameters in the order of `split_by_decay`, with their names."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return [(names[id(p)], p) for group in split_by_decay(model) for p in group]
+
+
+def _rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+    """Return the factor of each parameter that a name matches, and the problems of the names."""
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    members = {part: {name for name in trained if is_in(name, [part])} for part in factors}
+    return _resolved("rates", trained, members, factors)
+
+
+def _decay_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+    """Return the factor of each parameter that a name matches, and the problems of the names.
+
+    A name is of the linear maps that it matches. Where there are none, it is of what it matches, which then decays.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    decay, no_decay = ([names[id(p)] for p in group] for group in split_by_decay(model))
+    members = {}
+    for part in factors:
+        maps = {name for name in decay if is_in(name, [part])}
+        members[part] = maps or {name for name in no_decay if is_in(name, [part])}
+    return _resolved("decays", decay + no_decay, members, factors)
+
+
+def _resolved(
+    option: str, trained: Sequence[str], members: Mapping[str, set[str]], factors: Mapping[str, float]
+) -> tuple[dict[str, float], list[str]]:
+    """Return the factor of each parameter that is a member of a part, that of the smallest part, and the problems."""
+    tops = list(dict.fromkeys(name.partition(".")[0] for name in trained))
+    problems = [
+        f"{option}: no trained parameter of this model is in {part!r}{did_you_mean(part, tops)}; "
+        f"there are {', '.join(tops)}"
+        for part, inside in members.items()
+        if not inside
     ]
-    return [group for group in split if group["params"]]
+    values: dict[str, float] = {}
+    conflicts: dict[tuple[str, str], str] = {}
+    for name in trained:
+        matching = [part for part, inside in members.items() if name in inside]
+        if not matching:
+            continue
+        smallest = min(matching, key=lambda part: len(members[part]))
+        values[name] = factors[smallest]
+        for other in matching:
+            if factors[other] != factors[smallest] and not members[smallest] < members[other]:
+                conflicts.setdefault((smallest, other), name)
+    problems += [
+        f"{option}: {first!r} and {second!r} both match {name} with different values, and neither is a part of the "
+        "other; give one of them alone, or a name for what is in both"
+        for (first, second), name in conflicts.items()
+    ]
+    return values, problems
 
 
-def fused_available(parameters: list[nn.Parameter]) -> bool:
-    """Whether torch has a fused kernel for these parameters' device and dtype."""
+def fused_available(groups: list[dict[str, Any]]) -> bool:
+    """Whether torch has a fused kernel for the device and dtype of these groups' parameters."""
+    parameters = [p for group in groups for p in group["params"]]
     devices = {p.device.type for p in parameters}
     return devices in ({"cpu"}, {"cuda"}) and all(torch.is_floating_point(p) for p in parameters)
 

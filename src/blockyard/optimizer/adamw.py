@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._param_groups import decay_groups, fused_available, layer_rates, split_by_decay
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
+from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
-class AdamW(OptimizerBuilder):
+class AdamW(GroupedOptimizer):
     """Adam with decoupled weight decay.
 
     Options:
@@ -26,6 +26,8 @@ class AdamW(OptimizerBuilder):
         betas: decay rates of the first and the second moment
         eps: term added to the root of the second moment
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     tensors_per_weight = 2
@@ -38,20 +40,20 @@ class AdamW(OptimizerBuilder):
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
         layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
-        self.layer_decay = layer_decay
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """A torch AdamW over every trainable parameter of `model`."""
-        decay, no_decay = split_by_decay(model)
+        groups = self.groups(model)
         return torch.optim.AdamW(
-            decay_groups(decay, no_decay, self.weight_decay, layer_rates(model, self.lr, self.layer_decay)),
+            groups,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
-            fused=fused_available(decay + no_decay),
+            fused=fused_available(groups),
         )

@@ -18,14 +18,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import nn
 
-from blockyard.contracts import Because, LayerDecay, NonNegative, OptimizerBuilder, Positive, Rate
+from blockyard.contracts import Because, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
 from blockyard.optimizer._combined import CombinedOptimizer
 from blockyard.optimizer._param_groups import (
-    by_rate,
-    decay_groups,
+    NO_FACTORS,
+    GroupedOptimizer,
     fused_available,
     hidden_matrices,
-    layer_rates,
     split_by_decay,
 )
 
@@ -33,11 +32,11 @@ NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=ada
 Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
 
 
-class Muon(OptimizerBuilder):
+class Muon(GroupedOptimizer):
     """Muon for hidden matrices, AdamW for the rest.
 
     Options:
-        lr: learning rate of both at the schedule's factor 1
+        lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
         momentum: momentum of Muon
         nesterov: use Nesterov momentum
@@ -45,7 +44,10 @@ class Muon(OptimizerBuilder):
         scale: match_rms_adamw scales updates to the RMS of AdamW's, so that one lr suits both; original is Jordan's
         betas: decay rates of AdamW's first and second moment
         eps: term added to the root of AdamW's second moment
+        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     tensors_per_weight = 1  # of hidden matrices; 2 of the rest
@@ -61,17 +63,19 @@ class Muon(OptimizerBuilder):
         scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
+        adamw_lr: Positive | None = None,
         layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        self.adamw_lr = adamw_lr
         self.momentum = momentum
         self.nesterov = nesterov
         self.ns_steps = ns_steps
         self.scale = scale
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
-        self.layer_decay = layer_decay
         if not hasattr(torch.optim, "Muon"):
             raise ValueError(
                 f"optimizer=muon needs torch.optim.Muon, which torch {torch.__version__} does not have; "
@@ -79,8 +83,8 @@ class Muon(OptimizerBuilder):
             )
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """A model must have a matrix inside a block that is trained."""
-        return [] if hidden_matrices(model) else [NO_MATRIX]
+        """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
+        return [*([] if hidden_matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
 
     def build(self, model: nn.Module) -> CombinedOptimizer:
         """Muon and AdamW combined into one optimizer. Raises ValueError where no block has a matrix."""
@@ -88,10 +92,9 @@ class Muon(OptimizerBuilder):
         if not hidden:
             raise ValueError(f"optimizer=muon: {NO_MATRIX}")
         muon_ids = {id(p) for p in hidden}
-        decay, no_decay = ([p for p in group if id(p) not in muon_ids] for group in split_by_decay(model))
-        rates = layer_rates(model, self.lr, self.layer_decay)
+        rest = [p for group in split_by_decay(model) for p in group if id(p) not in muon_ids]
         muon = torch.optim.Muon(
-            hidden if rates is None else by_rate([{"params": hidden}], rates),
+            self.groups(model, hidden),
             lr=self.lr,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -99,13 +102,14 @@ class Muon(OptimizerBuilder):
             ns_steps=self.ns_steps,
             adjust_lr_fn=self.scale,
         )
-        if not decay and not no_decay:
+        if not rest:
             return CombinedOptimizer([muon])
+        groups = self.groups(model, rest, self.adamw_lr)
         adamw = torch.optim.AdamW(
-            decay_groups(decay, no_decay, self.weight_decay, rates),
+            groups,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
-            fused=fused_available(decay + no_decay),
+            fused=fused_available(groups),
         )
         return CombinedOptimizer([muon, adamw])

@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._param_groups import decay_groups, fused_available, layer_rates, split_by_decay
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
+from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
-class SGD(OptimizerBuilder):
+class SGD(GroupedOptimizer):
     """Gradient descent with momentum.
 
     Options:
@@ -24,6 +24,8 @@ class SGD(OptimizerBuilder):
         momentum: momentum factor
         nesterov: use Nesterov momentum; requires momentum above 0
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     def __init__(
@@ -34,26 +36,26 @@ class SGD(OptimizerBuilder):
         momentum: Rate = 0.9,
         nesterov: bool = True,
         layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
         if nesterov and not momentum:
             raise ValueError(
                 "optimizer.nesterov=true needs optimizer.momentum above 0; "
                 "set optimizer.momentum=0.9 or optimizer.nesterov=false"
             )
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
         self.momentum = momentum
         self.nesterov = nesterov
-        self.layer_decay = layer_decay
         self.tensors_per_weight = 1 if momentum else 0
 
     def build(self, model: nn.Module) -> torch.optim.SGD:
         """A torch SGD over every trainable parameter of `model`."""
-        decay, no_decay = split_by_decay(model)
+        groups = self.groups(model)
         return torch.optim.SGD(
-            decay_groups(decay, no_decay, self.weight_decay, layer_rates(model, self.lr, self.layer_decay)),
+            groups,
             lr=self.lr,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            fused=fused_available(decay + no_decay),
+            fused=fused_available(groups),
         )

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Text
-from blockyard.optimizer._param_groups import layer_rates
-from blockyard.optimizer.torch_optim import check_name, check_options, check_values, groups
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text
+from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
+from blockyard.optimizer.torch_optim import check_name, check_options, check_values
 
 # beginning of a name -> why it is not taken
 LEFT_OUT = {
@@ -31,7 +31,7 @@ LEFT_OUT = {
 MOMENTUM = 0.9
 
 
-class TimmOptim(OptimizerBuilder):
+class TimmOptim(GroupedOptimizer):
     """An optimizer of timm.
 
     Options:
@@ -40,6 +40,8 @@ class TimmOptim(OptimizerBuilder):
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
         options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class TimmOptim(OptimizerBuilder):
         weight_decay: NonNegative = 0.05,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
         layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
         from timm.optim import get_optimizer_class, get_optimizer_info  # importing timm takes seconds
 
@@ -65,13 +69,11 @@ class TimmOptim(OptimizerBuilder):
         momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
         self.make = partial(factory, lr=lr, **momentum)
         check_values(name, self.make, self.options)
-        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer over every trainable parameter of `model`."""
-        optimizer: torch.optim.Optimizer = self.make(
-            groups(model, self.weight_decay, layer_rates(model, self.lr, self.layer_decay)), **self.options
-        )
+        optimizer: torch.optim.Optimizer = self.make(self.groups(model), **self.options)
         return optimizer
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Text
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text
 from blockyard.errors import did_you_mean, fold
-from blockyard.optimizer._param_groups import Rates, decay_groups, layer_rates, split_by_decay
+from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 
-# What optimizers of libraries, named in a config, have in common: groups, options against the signature, refusals.
+# What optimizers of libraries, named in a config, have in common: options against the signature, refusals.
 
 # Options of ours, and what a run decides itself.
 OWN = {"params": "is the model", "lr": "is optimizer.lr", "weight_decay": "is optimizer.weight_decay"}
@@ -56,11 +56,6 @@ def check_name(name: str, names: Sequence[str], library: str) -> None:
         raise ValueError(f"optimizer.name={name}: {library} has no such optimizer{hint}; it has {', '.join(names)}")
 
 
-def groups(model: nn.Module, weight_decay: float, rates: Rates | None) -> list[dict[str, Any]]:
-    """The parameter groups of the model: weight decay on linear maps only. rates: of `layer_rates`."""
-    return decay_groups(*split_by_decay(model), weight_decay, rates)
-
-
 # name -> why it is not taken
 LEFT_OUT = {
     "LBFGS": "it evaluates the loss several times a step; a step of a run has one batch",
@@ -69,7 +64,7 @@ LEFT_OUT = {
 }
 
 
-class TorchOptim(OptimizerBuilder):
+class TorchOptim(GroupedOptimizer):
     """An optimizer of torch.optim.
 
     Options:
@@ -78,6 +73,8 @@ class TorchOptim(OptimizerBuilder):
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
         options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     def __init__(
@@ -88,6 +85,8 @@ class TorchOptim(OptimizerBuilder):
         weight_decay: NonNegative = 0.0,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
         layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
         if name in LEFT_OUT:
             raise ValueError(f"optimizer.name={name} is not taken: {LEFT_OUT[name]}")
@@ -99,11 +98,11 @@ class TorchOptim(OptimizerBuilder):
         if weight_decay and "weight_decay" not in signature:
             raise ValueError(f"optimizer.weight_decay={weight_decay}: {name} has none; use optimizer.weight_decay=0")
         check_values(name, partial(self.kind, lr=lr), self.options)
-        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer over every trainable parameter of `model`."""
-        of_model = groups(model, self.weight_decay, layer_rates(model, self.lr, self.layer_decay))
+        of_model = self.groups(model)
         if "weight_decay" not in inspect.signature(self.kind).parameters:
             of_model = [{k: v for k, v in group.items() if k != "weight_decay"} for group in of_model]
         return self.kind(of_model, lr=self.lr, **self.options)

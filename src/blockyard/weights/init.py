@@ -16,9 +16,10 @@ from blockyard.config.targets import allow_of
 from blockyard.config.tree import Node
 from blockyard.contracts import Count, Issue, Text
 from blockyard.errors import UserError
+from blockyard.model._part_names import is_in, unknown_part
 from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers, tied_layer
-from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw, unknown_part
+from blockyard.weights.parts import HEAD, NEVER, Thaw, thaw
 from blockyard.weights.sources import (
     Source,
     SourceFacts,

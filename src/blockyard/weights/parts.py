@@ -2,35 +2,21 @@
 
 Source: Howard and Ruder 2018, Universal Language Model Fine-tuning (arXiv 1801.06146), section 3.3, gradual unfreezing
 
-A part is a module of the model by its dotted path: embedder, position, blocks, blocks.0, final_norm, head.
+A part is a module of the model by its dotted path: embedder, position, blocks, blocks.0, final_norm, head; `*` in it
+stands for any characters (`model/_part_names.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from blockyard.errors import did_you_mean
 from blockyard.model._layer_numbers import layer_numbers
+from blockyard.model._part_names import is_in
 
 HEAD = "head"
-
-
-def is_in(name: str, parts: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of the parts."""
-    return any(name == part or name.startswith(f"{part}.") for part in parts)
-
-
-def unknown_part(model: nn.Module, parts: Sequence[str]) -> str | None:
-    """Why a part is unknown: its name and those that the model has; None where all have parameters."""
-    names = [name for name, _ in model.named_parameters()]
-    for part in parts:
-        if not any(is_in(name, [part]) for name in names):
-            tops = list(dict.fromkeys(name.partition(".")[0] for name in names))
-            return f"this model has no part {part!r} with weights{did_you_mean(part, tops)}; it has {', '.join(tops)}"
-    return None
 
 
 def parameters_in(model: nn.Module, parts: Sequence[str]) -> dict[str, nn.Parameter]:

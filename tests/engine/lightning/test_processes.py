@@ -206,6 +206,15 @@ def test_muon_trains_with_several_processes(tmp_path: Path, kind: str) -> None:
     trained(tmp_path, kind, "optimizer=muon", "trainer.max_steps=8")
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_learning_rates_by_name_are_those_of_one_process(tmp_path: Path, kind: str) -> None:
+    by_name = ("optimizer.rates={embedder: 5, blocks: 0.5}", "optimizer.decays={head: 0}", "trainer.max_steps=8")
+    one, two = run(tmp_path / "one", *NO_DROPOUT, *by_name), trained(tmp_path / "two", kind, *by_name)
+    for left, right in zip(rows(two), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+
+
 def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     keys = {override.partition("=")[0] for override in overrides} | {"trainer"}
     defaults = [override for override in (*TINY, *NO_DROPOUT) if override.partition("=")[0] not in keys]
