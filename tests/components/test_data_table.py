@@ -168,6 +168,9 @@ def test_every_bad_line_of_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
     with pytest.raises(UserError, match=r"line 2: not valid JSON; .*3: not a JSON object; .*4: text is neither text"):
         assert Table(path=str(tmp_path / "x.jsonl")).spec
+    (tmp_path / "x.jsonl").write_text("\n".join(("nope", '{"text": ' + "[" * 100_000)))  # and no other line
+    with pytest.raises(UserError, match=r"lines 1, 2: not valid JSON"):
+        assert Table(path=str(tmp_path / "x.jsonl")).spec
     (tmp_path / "x.jsonl").write_text("\n".join((lines[0], lines[4], '{"text": "c", "label": true}')))
     with pytest.raises(UserError, match=r"line 2: no label"):
         assert Table(path=str(tmp_path / "x.jsonl")).spec

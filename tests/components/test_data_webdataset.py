@@ -121,6 +121,19 @@ def _long_name(file: Path) -> None:
     file.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + file.read_bytes())
 
 
+def _long_names(kind: bytes) -> Callable[[Path], None]:
+    """Return what puts 3,000 headers of long names in a row before the first file."""
+
+    def write(file: Path) -> None:
+        info = tarfile.TarInfo("././@LongLink")
+        text = b"a" * 200 + bytes(1) if kind == tarfile.GNUTYPE_LONGNAME else b"21 path=" + b"a" * 12 + b"\n"
+        info.type, info.size = kind, len(text)
+        header = info.tobuf(tarfile.GNU_FORMAT) + text + bytes(-len(text) % 512)
+        file.write_bytes(3_000 * header + file.read_bytes())
+
+    return write
+
+
 @pytest.mark.timeout(60)  # a size that leads back to its own header was read for ever
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -128,6 +141,8 @@ def _long_name(file: Path) -> None:
         (_declares(2**60), r"train-0\.tar is damaged .*declares 1,152,921,504,606,846,976 bytes"),
         (_declares(-1536), r"train-0\.tar is damaged .*declares -1,536 bytes"),
         (_long_name, r"train-0\.tar is damaged or truncated after its beginning"),
+        (_long_names(tarfile.GNUTYPE_LONGNAME), r"train-0\.tar is damaged .*headers for long names .*write it again$"),
+        (_long_names(tarfile.XHDTYPE), r"train-0\.tar is damaged .*headers for long names .*write it again$"),
         (_cut, r"train-0\.tar is damaged or truncated after photos/0001\.\w+ \(.* end of"),
         (_without_end, r"train-0\.tar is damaged or truncated after photos/0007\.cls \(.*end"),
         (_bad_header, r"train-0\.tar is damaged or truncated after photos/0003\.png \(no end of the archive\)"),

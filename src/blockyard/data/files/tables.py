@@ -121,7 +121,9 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
     """
     import pyarrow as pa
 
-    check_columns(path, keys_of(path), columns)
+    keys = keys_of(path)
+    if keys:  # none where no line can be read, which is said first
+        check_columns(path, keys, columns)
     names = list(dict.fromkeys(columns.values()))
     cells: list[list[str | None]] = []
     lines: list[int] = []
@@ -141,6 +143,8 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
         cells.append([_text(record.get(name)) for name in names])
         lines.append(number)
     check_rows(path, problems)
+    if not keys:
+        check_columns(path, keys, columns)
     columns_of = list(zip(*cells, strict=True)) or [() for _ in names]
     table = pa.table([pa.array(column, pa.string()) for column in columns_of], names=names)
     return FileRows(table, np.array(lines, dtype=np.int64), "line")

@@ -133,7 +133,12 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
             # tarfile takes a damaged header for the end.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise tarfile.ReadError("no end of the archive")
-    except (tarfile.TarError, RecursionError, OverflowError, EOFError) as error:
+    except RecursionError as error:  # tarfile reads the header after one of a long name within the reading of that one
+        raise UserError(
+            f"{shard} is damaged after {last}: hundreds of headers for long names follow each other without a file; "
+            "write it again"
+        ) from error
+    except (tarfile.TarError, OverflowError, EOFError) as error:
         hint = "; shards must not be compressed" if last == "its beginning" and shard.stat().st_size else ""
         raise UserError(
             f"{shard} is damaged or truncated after {last} ({first_line(error)}); write it again{hint}"
