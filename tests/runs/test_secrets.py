@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,38 @@ def test_pages_and_exported_weights_hold_no_token(tmp_path: Path, capfd: pytest.
     assert [path for path in files if path.suffix == ".html"]
     assert [path for path in files if path.suffix == ".safetensors"]
     assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("preset", "formats"),
+    [
+        (["preset=gpt2", "data=code", "tokenizer=bpe", "tokenizer.vocab_size=300", "data.context=16"], ["hf"]),
+        (["preset=vit", "data=digits"], ["timm", "onnx", "pt2"]),
+    ],
+    ids=["text", "images"],
+)
+def test_files_for_other_libraries_hold_no_token(
+    preset: list[str], formats: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A token in a name, a tag or a project reaches no exported file, nor a member of an archive, nor the screen."""
+    from blockyard.cli import main
+    from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
+
+    if "onnx" in formats:
+        pytest.importorskip("onnx")
+    outputs = tmp_path / "outputs"
+    free = [f"name=my {TOKEN}", f"tags=[{TOKEN}]", f"outputs={outputs}"]
+    assert main(["train", *preset, *ON_CPU, *ONE_LAYER, *ONE_BATCH, *steps(1, None), "data.batch_size=4", *free]) == 0
+    for kind in formats:
+        folder = tmp_path / kind
+        assert main(["export", "run=last", f"outputs={outputs}", f"to={folder}", f"format={kind}"]) == 0
+        contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        for path in folder.rglob("*.pt2"):
+            with zipfile.ZipFile(path) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+        assert contents
+        assert not any(TOKEN.encode() in content for content in contents), kind
     assert TOKEN not in "".join(capfd.readouterr())
 
 
