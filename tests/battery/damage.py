@@ -110,7 +110,7 @@ OTHER: dict[str, Damage] = {
     "html": _holds(HTML),
     "lfs pointer": _holds(LFS),
     "pickle": _holds(pickle.dumps(_Hostile())),
-    "zip bomb": _holds(_zip_bomb()),
+    "zip bomb": lambda path, other: _put(path, _zip_bomb()),
     "utf-16": _holds('{"a": 1}'.encode("utf-16")),
     "list": _holds(b"[]\n"),
     "null": _holds(b"null\n"),
