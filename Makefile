@@ -12,7 +12,7 @@ WORKERS ?= 2
 # What old versions of libraries can break: all but style, pages in a browser, and the documentation.
 CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
-.PHONY: run test test-all test-oldest battery engines lint format bench docs lock audit clean
+.PHONY: run test test-all test-oldest battery schedulers lint format bench docs lock audit clean
 
 run: $(VENV)/run.done  ## ask the first question: fifteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
@@ -21,13 +21,13 @@ test: $(VENV)/dev.done lint  ## the default suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
 test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not battery and not engines"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not battery and not schedulers"
 
 battery: $(VENV)/dev.done  ## every case of the batteries of kills, damage and hostile input; hours
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not engines" --whole-battery tests/battery
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not schedulers" --whole-battery tests/battery
 
-engines: $(VENV)/dev.done  ## real SLURM, Ray, torchrun and W&B's protocol on this machine; installs Debian's packages
-	$(BIN)/python -m pytest -m engines tests
+schedulers: $(VENV)/dev.done  ## real SLURM, Ray, torchrun and W&B's protocol on this machine; installs Debian's packages
+	$(BIN)/python -m pytest -m schedulers tests
 
 lint: $(VENV)/dev.done  ## style, types, spelling
 	$(BIN)/ruff check --quiet .

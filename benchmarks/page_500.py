@@ -26,8 +26,8 @@ IDLE = (
 def measure(arms: int, seeds: int, rounds: int) -> tuple[dict[str, list[float]], int]:
     """Return the seconds of each round by what is measured, and the size of the page in bytes."""
     from blockyard.report.page import write
-    from tests.report.browser import address, launched, scroll
     from tests.report.page_data import comparison
+    from tools.browser import address, launched, scroll
 
     seconds: dict[str, list[float]] = {"writing the file": [], "opening it, until usable": [], "all charts drawn": []}
     with tempfile.TemporaryDirectory() as folder, launched() as browser:

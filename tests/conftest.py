@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.paths import SHARED
 from tests.support.isolation import isolate_environment, working_folder
+from tests.support.paths import SHARED
 
 isolate_environment()
 
@@ -105,8 +105,8 @@ def _seed() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_servers(_no_checkout: Path) -> None:
-    """Sweeps fork their server; see `tests/warm_servers.py`."""
-    from tests.warm_servers import fork_servers
+    """Sweeps fork their server; see `tests/support/warm_servers.py`."""
+    from tests.support.warm_servers import fork_servers
 
     fork_servers()
 
@@ -122,7 +122,7 @@ def shared_data() -> Path:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     """One plain line below all others where the browser tests were left out for want of a browser."""
-    from tests.report.browser import LEFT_OUT
+    from tools.browser import LEFT_OUT
 
     yield
     left_out = [report for report in terminalreporter.stats.get("skipped", ()) if LEFT_OUT in str(report.longrepr)]

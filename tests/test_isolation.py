@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 # What the tests below read: runs by name, project files, W&B's account and mode, threads.
 SHORTEST_PART = (

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 from tools import audit
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))

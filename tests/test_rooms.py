@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "src" / "blockyard"
 # `components` holds the tests of all families of components, `documents` those of the documentation, `battery` attacks,
-# `engines` runs real schedulers, `compat` holds runs of earlier releases, `support` is what tests share.
-WITHOUT_A_FOLDER = {"components", "documents", "battery", "engines", "compat", "support"}
+# `schedulers` runs real schedulers, `compat` holds runs of earlier releases, `support` is what tests share.
+WITHOUT_A_FOLDER = {"components", "documents", "battery", "schedulers", "compat", "support"}
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -40,6 +40,16 @@ def imports_of_test_modules(tests: Path) -> list[str]:
     ]
 
 
+def imports_of_tests(folder: Path) -> list[str]:
+    """Imports of the tests by any module of a folder."""
+    return [
+        f"{path.name} imports {name}"
+        for path in sorted(folder.rglob("*.py"))
+        for name in sorted(imported(ast.parse(path.read_text(encoding="utf-8"))))
+        if name == TESTS.name or name.startswith(f"{TESTS.name}.")
+    ]
+
+
 def unmirrored(tests: Path, package: Path) -> set[str]:
     """Folders of tests that stand for no folder of the package."""
     folders = {path.parent.relative_to(tests).parts[0] for path in tests.glob("*/**/*.py")}
@@ -48,6 +58,17 @@ def unmirrored(tests: Path, package: Path) -> set[str]:
 
 def test_no_test_module_is_imported() -> None:
     assert imports_of_test_modules(TESTS) == []
+
+
+def test_tools_import_nothing_of_the_tests() -> None:
+    """Tests import tools to test them."""
+    assert list((ROOT / "tools").glob("*.py"))
+    assert imports_of_tests(ROOT / "tools") == []
+
+
+def test_helpers_lie_in_support() -> None:
+    helpers = {path.name for path in TESTS.glob("*.py") if not path.name.startswith("test_")}
+    assert helpers == {"__init__.py", "conftest.py"}
 
 
 def test_folders_mirror_the_package() -> None:
@@ -74,6 +95,11 @@ def test_a_planted_import_is_caught(tmp_path: Path, line: str) -> None:
     assert imports_of_test_modules(tmp_path / "tests") == []
     module.write_text(line.replace("HERE", "tests") + "\n")
     assert len(imports_of_test_modules(tmp_path / "tests")) == 1
+
+
+def test_a_planted_import_of_the_tests_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text(f"def late():\n    from {TESTS.name}.support.tiny import TINY\n")
+    assert len(imports_of_tests(tmp_path)) == 1
 
 
 def test_a_planted_folder_is_caught(tmp_path: Path) -> None:

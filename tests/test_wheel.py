@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
 

@@ -9,9 +9,11 @@ interrupted, and a sweep of two arms, at most 200 kB together.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +24,6 @@ sys.path.insert(0, str(ROOT))
 
 from blockyard.cli import main as main_of_blockyard  # noqa: E402
 from blockyard.engine.callbacks.loop import LoopCallback  # noqa: E402
-from tests.fork import blockyard, forked  # noqa: E402
 
 COMPAT = ROOT / "tests" / "compat"
 LIMIT = 200_000  # bytes
@@ -45,17 +46,18 @@ expect: with < without
 """
 
 
-def command(folder: Path, *words: str) -> None:
+def command(folder: Path, *arguments: str) -> None:
     """Run one command in a folder."""
-    done = blockyard(folder, *words)
+    line = [sys.executable, "-m", "blockyard", *arguments]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        sys.exit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def interrupted(folder: Path, step: int, *words: str) -> None:
-    """A training that gets SIGTERM after a number of steps."""
+def interrupted(folder: Path, step: int, *arguments_of_train: str) -> None:
+    """Train in a process that gets SIGTERM after a number of steps."""
 
-    def work() -> int:
+    def work() -> None:
         original = LoopCallback.on_train_batch_start
 
         def strike(self: LoopCallback, *arguments: Any) -> None:
@@ -65,9 +67,12 @@ def interrupted(folder: Path, step: int, *words: str) -> None:
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
         os.chdir(folder)
-        return main_of_blockyard(["train", *words])
+        os._exit(main_of_blockyard(["train", *arguments_of_train]))
 
-    code = forked(work)
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    code = process.exitcode
     if code != 128 + signal.SIGTERM:
         sys.exit(f"exit code {code} after SIGTERM")
 

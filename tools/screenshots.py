@@ -65,7 +65,7 @@ def recorded(folder: Path = FOLDER) -> dict[str, Any]:
 def take(folder: Path = FOLDER) -> list[Path]:
     """Takes all screenshots and records their sources; returns the files."""
     from blockyard.report.page import write
-    from tests.report.browser import address, launched, scroll
+    from tools.browser import address, launched, scroll
 
     files = []
 
@@ -96,7 +96,7 @@ def take(folder: Path = FOLDER) -> list[Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the files that were written, or why none were."""
-    from tests.report.browser import LEFT_OUT, chromium
+    from tools.browser import LEFT_OUT, chromium
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="take them even where nothing has changed")

@@ -24,8 +24,8 @@ from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
 from tests.battery.data_files import accept_small_cifar
 from tests.battery.kill_timer import Moment, kill_this_process
-from tests.fork import forked
-from tests.tiny import Configured
+from tests.support.fork import forked
+from tests.support.tiny import Configured
 
 MARK = "BLOCKYARD_TEST_ATTEMPT"  # in the environment of every process that an attempt starts
 

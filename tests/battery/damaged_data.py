@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.image_files import samples, write_shard
-from tests.tiny import ON_CPU, ONE_LAYER, SHORTEST
+from tests.support.image_files import samples, write_shard
+from tests.support.tiny import ON_CPU, ONE_LAYER, SHORTEST
 
 SEEDS = 20  # damages of each format
 SMALL = (*ON_CPU, *ONE_LAYER)

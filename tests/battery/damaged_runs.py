@@ -18,7 +18,7 @@ from tests.battery import killed_runs
 from tests.battery.damage import MARKER
 from tests.battery.file_operations import Kill
 from tests.battery.killed_runs import Job
-from tests.fork import blockyard, forked
+from tests.support.fork import blockyard, forked
 
 LIMIT = 120  # seconds of one command on a busy machine; the longest takes one on a free core
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from blockyard.tokenizer.bpe import _train
-from tests.captioned_files import write_captions
-from tests.image_files import samples, write_images, write_shard
-from tests.molecule_files import write_molecules
-from tests.sound_files import corpus
+from tests.support.captioned_files import write_captions
+from tests.support.image_files import samples, write_images, write_shard
+from tests.support.molecule_files import write_molecules
+from tests.support.sound_files import corpus
 
 WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "whether", "nobler", "in", "mind", "suffer"]
 
@@ -56,8 +56,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "image_folder": f"data.root={root / 'images'}",
         "image_folder_views": f"data.root={root / 'images'}",
         "webdataset": f"data.path={root / 'shards'}",
-        "dataset": "data.train._target_=tests.own_data.Squares",
-        "lightning": "data.module._target_=tests.own_data.Module",
+        "dataset": "data.train._target_=tests.support.own_data.Squares",
+        "lightning": "data.module._target_=tests.support.own_data.Module",
         "text_file": f"data.path={root / 'input.txt'}",
         "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",

@@ -19,9 +19,9 @@ from blockyard.atomic_files import TEMPORARY, read_json, read_yaml
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from tests.battery.sweep_scene import fork_the_server
-from tests.engine_runs import assert_same_bits
-from tests.fork import forked, typed
-from tests.paths import ROOT
+from tests.support.engine_runs import assert_same_bits
+from tests.support.fork import forked, typed
+from tests.support.paths import ROOT
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LIMIT = 300.0  # seconds for a command

@@ -18,9 +18,9 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.not_started import AlreadyDoneError
 from tests.battery.file_operations import FileOperations, Kill
-from tests.engine_runs import config, state
-from tests.fork import forked
-from tests.tiny import TEXT, TINY, steps
+from tests.support.engine_runs import config, state
+from tests.support.fork import forked
+from tests.support.tiny import TEXT, TINY, steps
 
 # Saves at step 2, which is evaluated, 3, which is not, and 4, the last one and the best.
 _SHORT = (*TINY, *steps(4, 2), "optimizer.lr=0.01", "callbacks.checkpoint.every=3")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.wandb_server import Call, Fault
+from tests.support.wandb_server import Call, Fault
 
 CSV = ("logger._target_=pytorch_lightning.loggers.CSVLogger", "logger.save_dir=logs")
 OWN = ("logger._target_=tests.battery.own_loggers.Own", "allow=[tests]")

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fork import forked
+from tests.support.fork import forked
 
 
 def in_child(work: Callable[[], str], limit: float = 120) -> tuple[str, int]:

@@ -21,8 +21,8 @@ from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_of
 from blockyard.runs.start import create_run
-from tests.engine_runs import config
-from tests.tiny import ONE_BATCH, ONE_LAYER, TEXT, steps
+from tests.support.engine_runs import config
+from tests.support.tiny import ONE_BATCH, ONE_LAYER, TEXT, steps
 
 TWO = (
     *("logger=none", "callbacks=quiet", "trainer.accelerator=cpu", "trainer.precision=32", "trainer.devices=2"),

@@ -16,7 +16,7 @@ from blockyard.config.compose import compose
 from tests.battery.data_files import data_overrides
 from tests.config import products
 from tests.config.cover import legal_cover
-from tests.tiny import ON_CPU, ONE_BATCH
+from tests.support.tiny import ON_CPU, ONE_BATCH
 
 Choice = tuple[str, str]  # a family and a name
 

@@ -14,7 +14,7 @@ from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import parse
-from tests.engine_runs import rows
+from tests.support.engine_runs import rows
 
 # Of the clock and the machine: in summary.json, and in the state that checkpoints keep of the stopwatch.
 CLOCK = {"seconds", "seconds_to_first_step", "windows", "first", "load", "peak_memory"}

@@ -19,7 +19,7 @@ from blockyard.atomic_files import TEMPORARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import read_metrics
 from tests.battery.strikes import Strike, arm, note
-from tests.fork import forked, typed
+from tests.support.fork import forked, typed
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LIMIT = 300.0  # seconds for the commands of a batch

@@ -23,7 +23,7 @@ from blockyard.config import catalog
 from tests.battery.bad_values import OBJECT, BadValue, bad_values, every_option
 from tests.battery.cases import battery, cases
 from tests.battery.run_catalogue import overrides
-from tests.fork import forked
+from tests.support.fork import forked
 
 pytestmark = battery("bad_configs")
 

@@ -13,7 +13,7 @@ from blockyard.cli import main
 from tests.battery import damaged_data
 from tests.battery.cases import battery, cases
 from tests.battery.damaged_data import Case
-from tests.library_models import CASES
+from tests.support.library_models import CASES
 
 pytestmark = [battery("damaged_data"), pytest.mark.timeout(120), pytest.mark.xdist_group("damaged_data")]
 

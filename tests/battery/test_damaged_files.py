@@ -18,7 +18,7 @@ from tests.battery.cases import battery, cases
 from tests.battery.damage import DAMAGES, TRAINING, WEIGHTS, Damage
 from tests.battery.damaged_runs import Result
 from tests.battery.killed_runs import _same
-from tests.engine_runs import state
+from tests.support.engine_runs import state
 
 pytestmark = battery("damaged_files")
 

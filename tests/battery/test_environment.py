@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs
 from tests.battery.cases import battery, cases
 from tests.battery.environment_cases import CASES, COMPARE, QUESTION, TRAIN, Case
 from tests.battery.environment_scene import (
@@ -31,6 +30,7 @@ from tests.battery.environment_scene import (
     run_together,
     runs_below,
 )
+from tests.support import engine_runs
 
 pytestmark = battery("environment")
 

@@ -28,8 +28,8 @@ from tests.battery.faults import (
     plant,
     plant_logger,
 )
-from tests.engine_runs import assert_same_bits, config, state
-from tests.fork import forked
+from tests.support.engine_runs import assert_same_bits, config, state
+from tests.support.fork import forked
 
 pytestmark = battery("hooks")
 

@@ -36,10 +36,10 @@ from tests.battery import hostile_files, hostile_words
 from tests.battery.cases import battery, cases
 from tests.battery.peak_memory import in_child
 from tests.battery.watched import nothing_happens
-from tests.engine_runs import text_run
-from tests.image_files import write_images
 from tests.report.report_runs import sweep
-from tests.tiny import UNTRAINED, configured
+from tests.support.engine_runs import text_run
+from tests.support.image_files import write_images
+from tests.support.tiny import UNTRAINED, configured
 
 pytestmark = [battery("hostile_input"), pytest.mark.timeout(120), pytest.mark.xdist_group("hostile_files")]
 

@@ -21,7 +21,7 @@ from tests.battery.run_catalogue import Choice
 from tests.battery.same_run import assert_nothing_torn, assert_same_run
 from tests.battery.table import BATTERIES
 from tests.config import products
-from tests.tiny import Configured, configured
+from tests.support.tiny import Configured, configured
 
 pytestmark = battery("kill_anywhere")
 

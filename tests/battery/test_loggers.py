@@ -11,9 +11,9 @@ import pytest
 from blockyard.runs.folder import RunFolder
 from tests.battery.cases import battery, cases
 from tests.battery.logger_faults import CASES, Case, unmount
-from tests.engine_runs import assert_same_bits
-from tests.logged_training import logged
-from tests.wandb_server import WandbServer
+from tests.support.engine_runs import assert_same_bits
+from tests.support.logged_training import logged
+from tests.support.wandb_server import WandbServer
 
 pytestmark = [battery("loggers"), pytest.mark.xdist_group("battery-loggers")]
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.battery.cases import battery, cases
 from tests.battery.planted import BUGS, Bug
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = battery("planted_bugs")
 COPIED = ("src", "conf", "sweeps", "tests", "pyproject.toml")

@@ -21,8 +21,8 @@ from blockyard.runs.checkpoint import newest_good
 from tests.battery import ranks
 from tests.battery.cases import battery, cases
 from tests.battery.ranks import only_run, rank, two
-from tests.engine_runs import state
-from tests.fork import forked
+from tests.support.engine_runs import state
+from tests.support.fork import forked
 
 pytestmark = battery("processes")
 

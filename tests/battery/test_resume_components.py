@@ -16,7 +16,7 @@ from tests.battery.cases import battery, cases
 from tests.battery.run_catalogue import Choice
 from tests.battery.same_run import assert_same_run
 from tests.battery.table import BATTERIES
-from tests.tiny import configured
+from tests.support.tiny import configured
 
 pytestmark = battery("resume_components")
 

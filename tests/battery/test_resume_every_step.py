@@ -18,7 +18,7 @@ from blockyard.runs.checkpoint import newest_good
 from tests.battery.attempts import attempt, copy_at, run_folder, strike
 from tests.battery.cases import battery, cases
 from tests.battery.same_run import assert_same_run
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, configured
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, configured
 
 pytestmark = battery("resume_every_step")
 

@@ -24,8 +24,8 @@ from blockyard.runs.start import create_run
 from tests.battery import ranks
 from tests.battery.cases import battery, cases
 from tests.battery.ranks import only_run
-from tests.engine_runs import assert_same_bits, config
-from tests.fork import forked
+from tests.support.engine_runs import assert_same_bits, config
+from tests.support.fork import forked
 
 pytestmark = battery("signals")
 

@@ -15,8 +15,8 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.run import train
 from blockyard.runs.start import create_run
 from tests.battery.cases import battery, cases
-from tests.fork import forked
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, Configured, configured, steps
+from tests.support.fork import forked
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, Configured, configured, steps
 
 pytestmark = battery("soak")
 

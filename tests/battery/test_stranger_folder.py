@@ -14,7 +14,7 @@ import pytest
 
 from tests.battery import stranger_folder
 from tests.battery.cases import battery
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = [battery("stranger_folder"), pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.battery.cases import battery, cases
 from tests.battery.valid_configs import COMMON, SAVED, draw, drawn_choices, experiments
-from tests.fork import forked
+from tests.support.fork import forked
 
 pytestmark = battery("valid_configs")
 
@@ -22,7 +22,7 @@ NUMBER = 320
 
 
 def _folder(outputs: Path, overrides: list[str]) -> Any:
-    from tests.engine_runs import folder
+    from tests.support.engine_runs import folder
 
     typed = {override.partition("=")[0] for override in overrides}
     return folder(
@@ -67,7 +67,7 @@ def _whole_run(folder: Path, number: int) -> int:
 def _resumed_run(folder: Path) -> int:
     """Go on after the kill, and compare with the run that was never killed."""
     from blockyard.runs.folder import RunFolder
-    from tests.engine_runs import assert_same_bits
+    from tests.support.engine_runs import assert_same_bits
 
     overrides = json.loads((folder / "overrides").read_text())
     assert _train(folder / "killed", overrides) == 0

@@ -14,7 +14,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
 from blockyard.config.schema import Option, options, slot
 from blockyard.config.targets import locate
-from tests.tiny import ON_CPU, ONE_BATCH, steps
+from tests.support.tiny import ON_CPU, ONE_BATCH, steps
 
 STEPS, SAVED = 4, 2  # of a run, and those after which it is evaluated and saved
 COMMON = (*ON_CPU, *ONE_BATCH, *steps(STEPS, SAVED), "trainer.threads=1", "trainer.log_every=1")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.config.local_path import local_path, url_problem
-from tests.fork import blockyard
-from tests.tiny import DEBUG
+from tests.support.fork import blockyard
+from tests.support.tiny import DEBUG
 
 URL = "s3://bucket/runs"
 TRAIN = ("experiment=vit_digits", *DEBUG)

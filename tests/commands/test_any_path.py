@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.fork import blockyard
-from tests.tiny import SHORTEST
+from tests.support.fork import blockyard
+from tests.support.tiny import SHORTEST
 
 
 def test_a_folder_with_any_byte_in_its_name(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from blockyard.cli import main
-from tests.tables import write_pictures, write_rows
-from tests.tiny import ON_CPU, ONE_LAYER
+from tests.support.tables import write_pictures, write_rows
+from tests.support.tiny import ON_CPU, ONE_LAYER
 
 TEXT = ("data=table", "tokenizer=byte", "data.context=16")
 NUMBERS = ("data=table", "data.columns=[a,b]", "tokenizer=columns", "position=none")

@@ -9,7 +9,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.commands.completion import complete
-from tests.untrained import untrained
+from tests.support.untrained import untrained
 
 TINY = ("preset=gpt2", "data=code", "data.context=16", "tokenizer=byte", "model.dim=16", "model.depth=1")
 

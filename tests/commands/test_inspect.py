@@ -13,8 +13,8 @@ from blockyard.cli import main
 from blockyard.inspect.figures import _canvas
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
-from tests import engine_runs
-from tests.tiny import TINY
+from tests.support import engine_runs
+from tests.support.tiny import TINY
 
 pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are trained once
 

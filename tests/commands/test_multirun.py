@@ -16,8 +16,8 @@ import yaml
 
 from blockyard.cli import main
 from blockyard.commands.train import comparison
-from tests.fork import blockyard
-from tests.tiny import DEBUG
+from tests.support.fork import blockyard
+from tests.support.tiny import DEBUG
 
 pytestmark = pytest.mark.xdist_group("multirun")
 

@@ -18,8 +18,8 @@ from blockyard.data.splits import loaded
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
-from tests.tables import write_rows
-from tests.tiny import ON_CPU, ONE_LAYER, steps
+from tests.support.tables import write_rows
+from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 SHORT = (*ON_CPU, *ONE_LAYER, "data.batch_size=8", "position=none", *steps(2, 2))
 COLUMNS = ("data.columns=[a,b]", "tokenizer=columns")

@@ -16,8 +16,8 @@ from blockyard.data.digits import Digits
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
-from tests.paths import ROOT
-from tests.tiny import DEBUG
+from tests.support.paths import ROOT
+from tests.support.tiny import DEBUG
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from blockyard.sweep.execution.estimate import read_times
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import locate
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 FILE = """
 claim: One is better

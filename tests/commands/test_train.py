@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
-from tests.fork import blockyard, forked
-from tests.tiny import DEBUG
+from tests.support.fork import blockyard, forked
+from tests.support.tiny import DEBUG
 
 pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
 

@@ -11,8 +11,8 @@ import pytest
 import blockyard as package
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
-from tests.fork import blockyard
-from tests.paths import ROOT
+from tests.support.fork import blockyard
+from tests.support.paths import ROOT
 
 RELEASES = sorted(path for path in (ROOT / "tests" / "compat").iterdir() if (path / "outputs").is_dir())
 

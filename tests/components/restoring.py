@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from blockyard.config.build import Components
-from tests.helpers import stir
-from tests.tiny import configured
+from tests.support.helpers import stir
+from tests.support.tiny import configured
 
 TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "logger=none", "debug=none", "trainer=cpu")
 SIDE_BY_SIDE = ("tokenizer=series_patch", "tokenizer.size=8", "tokenizer.stride=8", "tokenizer.pad_end=false")

@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.ids import Ids
-from tests.token_files import ids, litpkds, llm_c, write_litdata
+from tests.support.token_files import ids, litpkds, llm_c, write_litdata
 
 IDS = ids(1000)
 

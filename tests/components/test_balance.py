@@ -139,7 +139,7 @@ def test_processes_and_micro_batches_mix_the_same_pairs(options: dict[str, float
 
 
 def test_balanced_sampling_needs_classes() -> None:
-    from tests.tiny import configured
+    from tests.support.tiny import configured
 
     for overrides, message in (
         (("experiment=gpt_code_small", "trainer.sampling=balanced"), "needs a class for each sample"),

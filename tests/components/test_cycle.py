@@ -26,8 +26,8 @@ from tests.components.properties.checks import (
     permutation,
     relative,
 )
-from tests.helpers import context, cycle_model, cycle_options, tiny, token_ids
-from tests.tiny import DECODER
+from tests.support.helpers import context, cycle_model, cycle_options, tiny, token_ids
+from tests.support.tiny import DECODER
 
 CODE = ("data=code", "tokenizer=char", *DECODER, "logger=none")
 

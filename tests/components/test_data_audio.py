@@ -17,7 +17,7 @@ from blockyard.data.speech import Speech
 from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word
-from tests.sound_files import corpus, tone, write
+from tests.support.sound_files import corpus, tone, write
 
 
 def test_dialled_numbers_are_the_same_every_time_and_in_one_split_only() -> None:

@@ -16,8 +16,8 @@ from blockyard.cli import main
 from blockyard.data.captions import Captions
 from blockyard.errors import UserError
 from blockyard.tokenizer.word import Word
-from tests.captioned_files import picture, record, write_captions
-from tests.paths import SHARED
+from tests.support.captioned_files import picture, record, write_captions
+from tests.support.paths import SHARED
 
 EMOJI = SHARED / "emoji_captions"
 

@@ -15,8 +15,8 @@ from blockyard.data.image_folder import ImageFolder
 from blockyard.data.splits.images import ImageSplit
 from blockyard.evaluate.api import evaluate
 from blockyard.tokenizer.patch import Patch
-from tests.engine_runs import run
-from tests.image_files import write_images
+from tests.support.engine_runs import run
+from tests.support.image_files import write_images
 
 MOVES = {"shift": 2, "crop": 0.4, "flip": True}
 

@@ -11,7 +11,7 @@ from blockyard.data.hf import HuggingFace
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
-from tests.tables import write_rows
+from tests.support.tables import write_rows
 
 datasets = pytest.importorskip("datasets")
 

@@ -11,7 +11,7 @@ import torch
 from blockyard.data.image_folder import ImageFolder
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
-from tests.image_files import write_images
+from tests.support.image_files import write_images
 
 
 def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:

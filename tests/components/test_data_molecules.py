@@ -19,7 +19,7 @@ from blockyard.data.molecules import Molecules
 from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.nodes import Nodes
-from tests.molecule_files import molecule, write_molecules
+from tests.support.molecule_files import molecule, write_molecules
 
 
 def read(path: Path, **options: Any) -> Splits:

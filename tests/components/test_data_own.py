@@ -20,9 +20,9 @@ from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
-from tests import own_data
-from tests.engine_runs import run
-from tests.tiny import ON_CPU, ONE_LAYER, configured, steps
+from tests.support import own_data
+from tests.support.engine_runs import run
+from tests.support.tiny import ON_CPU, ONE_LAYER, configured, steps
 
 
 def loaded(dataset: Any, **options: Any) -> Splits:
@@ -145,10 +145,10 @@ def test_what_cannot_be_used_is_named(dataset: Any, options: dict[str, Any], mes
 
 def test_classes_come_from_packages_that_are_allowed() -> None:
     overrides = ("data=dataset", "tokenizer=patch", "tokenizer.size=4")
-    target = "data.train._target_=tests.own_data.Squares"
+    target = "data.train._target_=tests.support.own_data.Squares"
     cases = {
         "is not in an allowed package": (target,),
-        "tests.own_data.Module is not a Dataset": ("data.train._target_=tests.own_data.Module", "allow=[tests]"),
+        "own_data.Module is not a Dataset": ("data.train._target_=tests.support.own_data.Module", "allow=[tests]"),
         "has no option 'cuont'": (target, "data.train.cuont=7", "allow=[tests]"),
         "data.train names no dataset": (),
     }
@@ -159,8 +159,8 @@ def test_classes_come_from_packages_that_are_allowed() -> None:
 
 
 def test_what_is_not_promised_is_said_and_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stream = ("data.train._target_=tests.own_data.Stream", "data.train_size=8", "data.batch_size=4")
-    others = [f"data.{name}._target_=tests.own_data.Squares" for name in ("validation", "test")]
+    stream = ("data.train._target_=tests.support.own_data.Stream", "data.train_size=8", "data.batch_size=4")
+    others = [f"data.{name}._target_=tests.support.own_data.Squares" for name in ("validation", "test")]
     overrides = (*ON_CPU, *ONE_LAYER, *steps(3, None), "tokenizer=patch", "tokenizer.size=4", "allow=[tests]")
     run_folder = run(tmp_path, "data=dataset", *stream, *others, base=overrides)
     limits = run_folder.facts()["data"]["limits"]

@@ -19,7 +19,7 @@ from blockyard.objective.next_token import NextToken
 from blockyard.objective.translate import Translate
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
-from tests.paths import SHARED
+from tests.support.paths import SHARED
 
 PARALLEL = SHARED / "parallel"
 MONTHS = (

@@ -17,7 +17,7 @@ from blockyard.data.splits.photographs import ResizedCrop
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
-from tests.image_files import write_images
+from tests.support.image_files import write_images
 
 KEY = 4321
 ALL = {"resized_crop": 0.3, "rand_augment": 2, "erasing": 0.9, "flip": True, "shift": 1}

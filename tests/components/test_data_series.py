@@ -18,8 +18,8 @@ from blockyard.evaluate.loop import evaluate
 from blockyard.objective.forecast import Forecast, forecasts
 from blockyard.tokenizer._series import fill_forward, standardize
 from blockyard.tokenizer.series_patch import SeriesPatch
-from tests import engine_runs
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
+from tests.support import engine_runs
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 
 def table(path: Path, steps: int = 60, **columns: object) -> Path:

@@ -19,7 +19,7 @@ from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
 from tests.battery import run_catalogue
 from tests.battery.data_files import accept_small_cifar, data_overrides, write_data
-from tests.helpers import node
+from tests.support.helpers import node
 
 PARTS = Splits._fields
 NAMES = sorted(catalog.choices("data"))

@@ -19,7 +19,7 @@ from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.columns import Columns
 from blockyard.tokenizer.levels import Levels
 from blockyard.tokenizer.patch import Patch
-from tests.tables import write_pictures, write_rows
+from tests.support.tables import write_pictures, write_rows
 
 
 def batches(splits: Splits) -> list[Any]:

@@ -19,7 +19,7 @@ from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.data.tokens import Tokens
 from blockyard.errors import UserError
 from blockyard.tokenizer.ids import Ids
-from tests.token_files import ids, litpkds, llm_c, write_litdata
+from tests.support.token_files import ids, litpkds, llm_c, write_litdata
 
 IDS = ids(1000)
 

@@ -105,7 +105,7 @@ def test_views_that_cannot_be_are_refused() -> None:
 
 
 def test_a_folder_of_images_gives_views_too(tmp_path: Path) -> None:
-    from tests.image_files import write_photographs
+    from tests.support.image_files import write_photographs
 
     write_photographs(tmp_path)
     data = ImageFolderViews(root=str(tmp_path), views=3, size=12)

@@ -19,7 +19,7 @@ from blockyard.data.image_folder import ImageFolder
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
-from tests.image_files import samples, write_shard
+from tests.support.image_files import samples, write_shard
 
 
 def loaded(path: Path, **options: object) -> WebDataset:

@@ -18,7 +18,7 @@ from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import build_tiny
-from tests.helpers import GRIDS, choices, context, factory, node, tiny
+from tests.support.helpers import GRIDS, choices, context, factory, node, tiny
 
 DATA = {
     "image": DataSpec("image", (3, 32, 32)),

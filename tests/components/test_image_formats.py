@@ -11,7 +11,7 @@ from PIL import Image
 
 from blockyard.data.files.images import FORMATS, decode_image, open_image
 from blockyard.errors import UserError
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 # Formats that are read only; the beginning of a file of each.
 READ_ONLY = {

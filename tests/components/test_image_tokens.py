@@ -20,7 +20,7 @@ from blockyard.token_mixer._neighbours import at_offset
 from blockyard.tokenizer.levels import Levels
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import EXACT, differs
-from tests.helpers import DEFAULT_PARTS, choices, factory, has, stir, traits
+from tests.support.helpers import DEFAULT_PARTS, choices, factory, has, stir, traits
 
 ORDERS = ("row", "column", "snake", "random")
 GENERATE = ("data=digits", "tokenizer=levels", "objective=next_token", "model=decoder", "head=token", "logger=none")

@@ -16,7 +16,7 @@ from blockyard.contracts import Context, DataSpec, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.weight_init import Init, initialise
-from tests.helpers import blocks, choices, context, factory, node, traits
+from tests.support.helpers import blocks, choices, context, factory, node, traits
 
 GAIN = 0.3  # of a block that has a say, as deepnorm
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Batch, Inputs
 from tests.components.tiny_models import build_tiny
-from tests.helpers import choices, tiny, token_ids
+from tests.support.helpers import choices, tiny, token_ids
 
 MODELS = choices("model")
 

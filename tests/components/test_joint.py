@@ -20,7 +20,7 @@ from blockyard.ops import mask
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import differs
 from tests.components.tiny_models import tiny_parts
-from tests.helpers import choices, node, stir, token_ids
+from tests.support.helpers import choices, node, stir, token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 N, M = 6, 7  # tokens of the sequence and of the source

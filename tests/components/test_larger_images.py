@@ -17,7 +17,7 @@ from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch
 from blockyard.tokenizer.pixel import Pixel
 from blockyard.weight_init import initialise
-from tests.helpers import factory, stir
+from tests.support.helpers import factory, stir
 
 TOKENIZERS = {"patch": Patch(size=2), "conv_patch": ConvPatch(size=2), "pixel": Pixel()}
 SCHEMES = ["learned", "sinusoidal", "rope", "alibi", "none"]

@@ -18,7 +18,7 @@ from blockyard.tokenizer.view_timm import ViewTimm
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import differs
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder, tiny_parts
-from tests.helpers import node, stir, token_ids
+from tests.support.helpers import node, stir, token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

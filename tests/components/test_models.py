@@ -11,7 +11,7 @@ from blockyard.config import schema
 from blockyard.contracts import Inputs, Memory, Seq
 from blockyard.model._prefix import Prefix
 from tests.components.tiny_models import build_tiny
-from tests.helpers import blocks, choices, factory, node, tiny, token_ids
+from tests.support.helpers import blocks, choices, factory, node, tiny, token_ids
 
 
 def called(model: nn.Module) -> torch.Tensor:

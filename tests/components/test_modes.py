@@ -17,7 +17,8 @@ from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.mask import CAUSAL
 from blockyard.ops.reference import eager
-from tests.helpers import (
+from tests.ops.attention_inputs import facts, qkv
+from tests.support.helpers import (
     TinyEmbedder,
     axes_of,
     blocks,
@@ -30,7 +31,6 @@ from tests.helpers import (
     token_ids,
     traits,
 )
-from tests.ops.attention_inputs import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
 EACH = [(family, name) for family in FAMILIES for name in choices(family)]

@@ -15,7 +15,7 @@ from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
-from tests.paths import CONF
+from tests.support.paths import CONF
 
 IMAGES = DataSpec("image", (1, 8, 8), target="class", classes=7)
 GRID = TokenSpec((4, 4))

@@ -12,7 +12,7 @@ from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.engine.loader import Layout
 from blockyard.objective.masked_token import MaskedToken
 from blockyard.objective.next_token import NextToken
-from tests import engine_runs
+from tests.support import engine_runs
 
 N, V = 40, 30
 

@@ -15,8 +15,8 @@ from blockyard.objective.next_patch import NextPatch
 from blockyard.tokenizer._series import standardize
 from blockyard.tokenizer.patch import Patch
 from blockyard.tokenizer.series_patch import SeriesPatch
-from tests.helpers import stir
-from tests.tiny import configured
+from tests.support.helpers import stir
+from tests.support.tiny import configured
 
 TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "logger=none", "trainer=cpu")
 CO2 = ("experiment=co2_next", *TINY)

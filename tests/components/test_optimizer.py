@@ -24,8 +24,8 @@ from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
 from blockyard.optimizer.timm_optim import TimmOptim
 from blockyard.optimizer.torch_optim import TorchOptim
-from tests.paths import CONF
-from tests.tiny import ONE_LAYER
+from tests.support.paths import CONF
+from tests.support.tiny import ONE_LAYER
 
 YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
 

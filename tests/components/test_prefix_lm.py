@@ -19,7 +19,7 @@ from blockyard.ops.kernel import attention_kernel
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import tiny_parts
 from tests.generate.decoding import beam, greedy
-from tests.helpers import stir, token_ids
+from tests.support.helpers import stir, token_ids
 
 START, END, LENGTH = 9, 10, 24
 SOURCES = (4, 6)  # tokens in front of the start token of each row

@@ -16,7 +16,7 @@ from blockyard.schedule.cosine import Cosine
 from blockyard.schedule.cosine_restarts import CosineRestarts
 from blockyard.schedule.linear import Linear
 from blockyard.schedule.wsd import WSD
-from tests.paths import CONF
+from tests.support.paths import CONF
 
 YAMLS = sorted((CONF / "schedule").glob("*.yaml"))
 

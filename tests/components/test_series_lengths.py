@@ -21,7 +21,7 @@ from blockyard.tokenizer.series_channel import SeriesChannel
 from blockyard.tokenizer.series_patch import SeriesPatch
 from blockyard.tokenizer.trend_season import TrendSeason
 from blockyard.weight_init import initialise
-from tests.helpers import DEFAULT_PARTS, context, factory, stir
+from tests.support.helpers import DEFAULT_PARTS, context, factory, stir
 
 STEPS, CHANNELS = 23, 2
 DATA = DataSpec("series", (STEPS, CHANNELS), variable=True, target="class", classes=5)

@@ -22,7 +22,7 @@ from blockyard.evaluate.by_position import ByPosition
 from blockyard.model._example_batch import example
 from blockyard.runs.identity import identity
 from blockyard.runs.load import load
-from tests import engine_runs
+from tests.support import engine_runs
 
 IMAGE, TEXT = (1, 8, 8), 6
 TWO_KINDS = (

@@ -15,7 +15,7 @@ from blockyard.tokenizer._audio import AudioEmbedder, least
 from blockyard.tokenizer.log_mel import LogMel, log_mel, spared
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise
-from tests.helpers import context, stir
+from tests.support.helpers import context, stir
 
 RATE = 2000
 DATA = DataSpec("audio", (900,), variable=True, rate=RATE)

@@ -10,7 +10,7 @@ from blockyard.config import schema
 from blockyard.contracts import Context, DataSpec, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.weight_init import initialise
-from tests.helpers import DEFAULT_PARTS, TinyEmbedder, blocks, factory, node, stir
+from tests.support.helpers import DEFAULT_PARTS, TinyEmbedder, blocks, factory, node, stir
 
 
 def tiny_parts(embedder: Any = TinyEmbedder, **picks: str) -> Parts:

@@ -15,11 +15,11 @@ import torch
 
 from blockyard.cli import main
 from blockyard.config import catalog
-from tests.captioned_files import write_captions
-from tests.image_files import write_photographs
-from tests.molecule_files import write_molecules
-from tests.sound_files import corpus
-from tests.tiny import ONE_BATCH, steps
+from tests.support.captioned_files import write_captions
+from tests.support.image_files import write_photographs
+from tests.support.molecule_files import write_molecules
+from tests.support.sound_files import corpus
+from tests.support.tiny import ONE_BATCH, steps
 
 TWO_STEPS = (*steps(2, 2), *ONE_BATCH, "logger=none")
 

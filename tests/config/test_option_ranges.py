@@ -11,7 +11,7 @@ from blockyard.config import catalog, schema
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.targets import locate
-from tests.helpers import CONF
+from tests.support.helpers import CONF
 
 FAMILIES = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "__pycache__")
 FROM_THE_END = {"tokenizer.stage"}  # counts as a list in Python does

@@ -25,7 +25,7 @@ from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
 from blockyard.position.learned import Learned
 from blockyard.position.t5_bias import T5Bias
-from tests.helpers import LENGTH, choices, factory, node, tiny, token_ids
+from tests.support.helpers import LENGTH, choices, factory, node, tiny, token_ids
 
 FAMILIES = ("position", "norm", "channel_mixer", "token_mixer", "block", "head")
 UNTOLD = {

@@ -16,7 +16,7 @@ from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.plan.target_metric import validation_metric
-from tests.engine_runs import config, rows, run
+from tests.support.engine_runs import config, rows, run
 
 METRICS = """
     import pathlib

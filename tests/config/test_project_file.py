@@ -15,7 +15,7 @@ from blockyard.cli import main
 from blockyard.config.project_file import find, read, with_project
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from tests.tiny import DEBUG
+from tests.support.tiny import DEBUG
 
 WHOLE = "config_dirs: [conf]\nallow: [mine]\noutputs: runs\nlogger: none\n"
 NORM = '''"""A norm of one\'s own."""

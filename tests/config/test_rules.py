@@ -13,7 +13,7 @@ from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.position.xpos import XPos
-from tests.helpers import choices, node
+from tests.support.helpers import choices, node
 
 
 def test_every_rule_is_asked() -> None:

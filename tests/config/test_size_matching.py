@@ -11,9 +11,9 @@ from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.config.size_matching import ModelSizes, describe_match
 from blockyard.engine import cost_card
-from tests.helpers import choices, node
+from tests.support.helpers import choices, node
+from tests.support.tiny import DECODER
 from tests.sweep.spec_plans import refusals
-from tests.tiny import DECODER
 
 ONE_DEEP = ["model.depth=1", "logger=none"]
 GMLP = ["preset=gmlp", "logger=none"]

@@ -14,7 +14,7 @@ import pytest
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from tests.fork import blockyard
+from tests.support.fork import blockyard
 from tools import outputs, pages
 
 PAGES = pages.by_name()

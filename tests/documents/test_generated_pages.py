@@ -8,7 +8,7 @@ import re
 import pytest
 
 from blockyard.config import catalog
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 from tools import components, pages, verdicts, walks
 from tools.measures import Tree
 from tools.structure import ROWS, table

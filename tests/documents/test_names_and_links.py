@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 from tools import pages
 
 PAGES = pages.by_name()

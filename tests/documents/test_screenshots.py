@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.report.page import document
-from tests.paths import ROOT
-from tests.report import browser
-from tools import screenshots
+from tests.support.paths import ROOT
+from tools import browser, screenshots
 
 AGAIN = "run `python tools/screenshots.py` (or `make docs`), look at the pictures, and commit docs/screenshots"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
-from tests.report.browser import Witness, address, chromium, launched
+from tests.support.paths import ROOT
+from tools.browser import Witness, address, chromium, launched
 
 API = sorted((ROOT / "docs/api").glob("*.md"))
 

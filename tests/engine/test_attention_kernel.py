@@ -13,8 +13,8 @@ from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.ops.kernel import selected
 from blockyard.runs.identity import identity
-from tests.engine_runs import config, folder, run, state
-from tests.tiny import TINY
+from tests.support.engine_runs import config, folder, run, state
+from tests.support.tiny import TINY
 
 SHORT = ("trainer.max_steps=3", "trainer.eval_every=3", "token_mixer.dropout=0", "position=alibi")
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from blockyard.config.build import Components
 from blockyard.contracts import Batch
 from blockyard.engine.module import checkpoint_blocks
-from tests.engine_runs import assert_same_bits, run
-from tests.tiny import DECODER, configured
+from tests.support.engine_runs import assert_same_bits, run
+from tests.support.tiny import DECODER, configured
 
 SHAPE = ("model.dim=16", "model.depth=3", "model.heads=2")
 DROPOUT = ("token_mixer.dropout=0.2", "channel_mixer.dropout=0.2", "block.drop_path=0.3")

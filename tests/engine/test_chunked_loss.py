@@ -8,7 +8,7 @@ import pytest
 
 from blockyard.objective import _classes
 from blockyard.ops import projection
-from tests.engine_runs import rows, text_run
+from tests.support.engine_runs import rows, text_run
 
 
 def test_a_run_is_the_same_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from blockyard.config.compose import compose
 from blockyard.evaluate.decode_speed import decoding
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
-from tests.engine_runs import run
 from tests.report.report_runs import DIRECTIONS
-from tests.tiny import TEXT
+from tests.support.engine_runs import run
+from tests.support.tiny import TEXT
 
 
 def text_plan(*overrides: str) -> build.Components:

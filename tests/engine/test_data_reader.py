@@ -12,7 +12,7 @@ from blockyard.data.digits import Digits
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from tests.tiny import ON_CPU, ONE_LAYER, SHORTEST, TINY, TRANSLATE, configured, steps
+from tests.support.tiny import ON_CPU, ONE_LAYER, SHORTEST, TINY, TRANSLATE, configured, steps
 
 FEW = ("data.test_size=1000", "the test split has 359 samples")
 

@@ -25,8 +25,8 @@ from blockyard.engine.trainer import model_problems
 from blockyard.errors import UserError
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from tests.engine.lightning.process_runs import NO_DROPOUT, trained
-from tests.engine_runs import assert_same_bits, killed_at, rows, run, state
-from tests.tiny import DECODER, configured
+from tests.support.engine_runs import assert_same_bits, killed_at, rows, run, state
+from tests.support.tiny import DECODER, configured
 
 BIAS = ("channel_mixer=experts", "channel_mixer.count=4", "channel_mixer.balance=bias", "channel_mixer.bias_rate=0.01")
 SMALL = ("logger=none", "trainer=cpu", "data=digits", "model.dim=16", "model.depth=2", "model.heads=2")

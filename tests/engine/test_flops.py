@@ -11,7 +11,7 @@ from torch import nn
 from blockyard.config import build
 from blockyard.engine import cost_card
 from blockyard.ops import flops
-from tests.engine_runs import config
+from tests.support.engine_runs import config
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 

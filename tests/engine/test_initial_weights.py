@@ -17,8 +17,8 @@ from blockyard.runs.load import load
 from blockyard.weights.exporting import export_weights
 from blockyard.weights.lora import merged_state_dict
 from blockyard.weights.sources import find_source, read_weights
-from tests.engine_runs import assert_same_bits, config, folder, killed_at, run, state
-from tests.tiny import SHORTEST, TEXT, steps
+from tests.support.engine_runs import assert_same_bits, config, folder, killed_at, run, state
+from tests.support.tiny import SHORTEST, TEXT, steps
 
 pytestmark = pytest.mark.xdist_group("engine_initial_weights")  # its runs start from one
 

@@ -11,7 +11,7 @@ from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.plan.target_metric import validation_metric
 from tests.engine.lightning.process_runs import trained
-from tests.engine_runs import config, rows, run
+from tests.support.engine_runs import config, rows, run
 
 NAMES = "objective.metrics=[F1Score,AUROC,CalibrationError]"
 SHORT = ("trainer.max_steps=4", "trainer.eval_every=2")

@@ -18,7 +18,7 @@ from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import config, folder, rows, run, state, text_run
+from tests.support.engine_runs import config, folder, rows, run, state, text_run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 

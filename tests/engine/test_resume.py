@@ -12,7 +12,7 @@ from blockyard.engine import evaluator
 from blockyard.engine.callbacks import loop
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import MetricsWriter
-from tests.engine_runs import assert_same_bits, folder, killed_at, run, state
+from tests.support.engine_runs import assert_same_bits, folder, killed_at, run, state
 
 pytestmark = pytest.mark.xdist_group("engine_resume")  # its runs are made once
 
@@ -156,7 +156,7 @@ def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: 
 
     from blockyard.engine import evaluator
     from blockyard.engine.run import train
-    from tests.fork import forked
+    from tests.support.fork import forked
 
     def work() -> int:
         evaluate = evaluator.evaluate
@@ -182,7 +182,7 @@ def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summ
 
     from blockyard.engine import summary as module
     from blockyard.engine.run import train
-    from tests.fork import forked
+    from tests.support.fork import forked
 
     def work() -> int:
         summarize = module.summarize

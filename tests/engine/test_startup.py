@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import TINY
+from tests.support.tiny import TINY
 
 HEAVY = ("transformers", "torchvision", "scipy", "matplotlib", "sklearn", "pandas", "timm", "wandb", "optuna")
 CODE = f"""

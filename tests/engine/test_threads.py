@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from blockyard.engine import threads
-from tests.engine_runs import run
+from tests.support.engine_runs import run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 

@@ -8,7 +8,7 @@ import pytest
 
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
-from tests.engine_runs import config, run
+from tests.support.engine_runs import config, run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 

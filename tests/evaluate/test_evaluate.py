@@ -13,9 +13,9 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import LAST
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs
-from tests.engine_runs import run
-from tests.tiny import steps
+from tests.support import engine_runs
+from tests.support.engine_runs import run
+from tests.support.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("evaluate")  # its runs are made once
 

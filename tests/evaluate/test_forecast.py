@@ -20,8 +20,8 @@ from blockyard.data.splits.series import following
 from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
-from tests import engine_runs
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
+from tests.support import engine_runs
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
 
 HISTORY, HORIZON = 24, 6
 SIZES = (f"data.history={HISTORY}", f"data.horizon={HORIZON}", *ON_CPU, *ONE_LAYER, *steps(3, None), *ONE_BATCH)

@@ -24,9 +24,9 @@ from blockyard.objective.next_token import NextToken
 from blockyard.position.bias_table import BiasTable
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
-from tests import engine_runs
 from tests.components.properties.checks import cached_decoding, causality
-from tests.helpers import LENGTH, choices, node, reads_later, tiny, token_ids, traits
+from tests.support import engine_runs
+from tests.support.helpers import LENGTH, choices, node, reads_later, tiny, token_ids, traits
 
 
 def text(total: int = 6 * 16 + 4, packed: bool = False) -> Windows:

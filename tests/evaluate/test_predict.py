@@ -16,8 +16,8 @@ from blockyard.contracts import Inputs
 from blockyard.evaluate.predict import predict
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
-from tests.engine_runs import run
-from tests.tiny import ON_CPU, ONE_LAYER, steps
+from tests.support.engine_runs import run
+from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 pytestmark = pytest.mark.xdist_group("predict")  # its runs are made once
 

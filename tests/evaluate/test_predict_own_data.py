@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from blockyard.cli import main
-from tests.engine_runs import run
-from tests.tables import write_pictures, write_rows
-from tests.tiny import ON_CPU, ONE_LAYER, steps
+from tests.support.engine_runs import run
+from tests.support.tables import write_pictures, write_rows
+from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 SHORT = (*ON_CPU, *ONE_LAYER, "optimizer.lr=0.02", "data.batch_size=16", *steps(40, 40))
 NUMBERS = ("tokenizer=columns", "position=none")

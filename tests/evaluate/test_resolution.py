@@ -15,9 +15,9 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.evaluate.resolution import evaluate_resolutions
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs
-from tests.engine_runs import run
-from tests.tiny import steps
+from tests.support import engine_runs
+from tests.support.engine_runs import run
+from tests.support.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("resolution")  # its run is made once
 

@@ -24,8 +24,8 @@ from blockyard.runs import predictions_file
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from blockyard.runs.predictions_file import TEST, read_predictions, write_predictions
-from tests.engine_runs import run, text_run
-from tests.tiny import steps
+from tests.support.engine_runs import run, text_run
+from tests.support.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("evaluate")
 

@@ -17,8 +17,8 @@ from blockyard.evaluate.by_position import BySlice
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
-from tests.engine_runs import run
-from tests.tiny import steps
+from tests.support.engine_runs import run
+from tests.support.tiny import steps
 
 NAMES = ("red", "green", "never", "blue")
 SAMPLES = 11  # by batches of 4 in two processes: the last one has a dummy

@@ -17,9 +17,9 @@ from blockyard.evaluate.api import evaluate, evaluate_written
 from blockyard.evaluate.written import scores
 from blockyard.generate.api import generate_all
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs
-from tests.engine_runs import run
-from tests.tiny import ON_CPU, steps
+from tests.support import engine_runs
+from tests.support.engine_runs import run
+from tests.support.tiny import ON_CPU, steps
 
 pytestmark = pytest.mark.xdist_group("written")  # its run is made once
 

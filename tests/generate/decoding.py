@@ -10,7 +10,7 @@ from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
-from tests.helpers import LENGTH
+from tests.support.helpers import LENGTH
 
 MAX_TOKENS = 2 * LENGTH + 2  # so many that sequences of a bounded length are cut, twice
 

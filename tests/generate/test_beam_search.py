@@ -16,7 +16,7 @@ from blockyard.generate.beam_search import _Search, beam_search_batch
 from blockyard.generate.stats import Stats
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, beam, greedy
-from tests.helpers import LENGTH, choices, has, tiny, token_ids, traits
+from tests.support.helpers import LENGTH, choices, has, tiny, token_ids, traits
 
 
 def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | None, alpha: float, **more: Any) -> Any:

@@ -16,7 +16,7 @@ from blockyard.generate.compiled_step import CompiledStep, StoredKeys, check_com
 from blockyard.generate.request import check_compiled
 from blockyard.model._prefix import Prefix
 from tests.generate.decoding import greedy
-from tests.helpers import tiny
+from tests.support.helpers import tiny
 
 PROMPTS = [[1], [4, 2, 7], [3, 3]]
 

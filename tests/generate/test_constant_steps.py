@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from blockyard.ops.flops import counter
 from blockyard.token_mixer.linear_recurrence import LinearRecurrence
-from tests.helpers import choices, has, node, tiny, token_ids, traits
+from tests.support.helpers import choices, has, node, tiny, token_ids, traits
 
 EARLY, LATE, GROWN = 20, 60, 90  # tokens before the step; windows and rows of neighbours are full by the first
 SAID = "a decoding step takes constant time and memory"

@@ -19,7 +19,18 @@ from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, greedy
-from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node, reads_later, tiny, token_ids, traits
+from tests.support.helpers import (
+    LENGTH,
+    choices,
+    combinations,
+    cycle_model,
+    has,
+    node,
+    reads_later,
+    tiny,
+    token_ids,
+    traits,
+)
 
 
 def decoders() -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
-from tests import engine_runs
+from tests.support import engine_runs
 
 pytestmark = pytest.mark.xdist_group("generate_draft")  # its runs are made once
 

@@ -22,7 +22,7 @@ from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
-from tests import engine_runs
+from tests.support import engine_runs
 
 pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
 

@@ -16,8 +16,8 @@ from blockyard.generate.images import generate_images
 from blockyard.generate.judge import distances, read_by
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
-from tests import engine_runs
-from tests.tiny import DRAWS, SHORTEST
+from tests.support import engine_runs
+from tests.support.tiny import DRAWS, SHORTEST
 
 pytestmark = pytest.mark.xdist_group("generate_images")  # its runs are made once
 

@@ -13,7 +13,7 @@ from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from tests.generate.decoding import beam
-from tests.helpers import LENGTH, tiny
+from tests.support.helpers import LENGTH, tiny
 
 START, END, MASK = 8, 9, 10
 WAYS = ["greedy", "sampling", "beam", "beam of one"]

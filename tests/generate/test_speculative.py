@@ -22,7 +22,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.token_mixer._caches import InputCache
 from tests.generate.decoding import MAX_TOKENS, greedy
-from tests.helpers import choices, combinations, cycle_model, tiny, traits
+from tests.support.helpers import choices, combinations, cycle_model, tiny, traits
 
 PROMPT = [4, 2, 7]
 

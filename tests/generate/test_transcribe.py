@@ -13,9 +13,9 @@ from blockyard.evaluate.api import evaluate, evaluate_written
 from blockyard.generate.api import generate, generate_all
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
-from tests.engine_runs import run
-from tests.sound_files import tone, write
-from tests.tiny import ON_CPU, ONE_LAYER, steps
+from tests.support.engine_runs import run
+from tests.support.sound_files import tone, write
+from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 TONES = (
     *(*ON_CPU, *ONE_LAYER, *steps(2, None), "data=dial_tones", "data.samples=16", "data.eval_samples=4"),

@@ -14,7 +14,7 @@ from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all
 from blockyard.generate.request import check_device
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs
+from tests.support import engine_runs
 
 pytestmark = pytest.mark.xdist_group("translating")  # its runs are made once
 

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from blockyard.generate.stepper import FEW, order_for_decoding
 from tests.generate.decoding import greedy
-from tests.helpers import tiny, token_ids
+from tests.support.helpers import tiny, token_ids
 
 
 def decoder(**options: object) -> nn.Module:

@@ -11,7 +11,7 @@ from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.inspect.samples import Sample
-from tests.tiny import TEXT, TINY
+from tests.support.tiny import TEXT, TINY
 
 _SHARED = tuple(override for override in TINY if "token_mixer" not in override and "depth" not in override)
 IMAGE = (*_SHARED, "model.depth=2", "tokenizer.size=2")

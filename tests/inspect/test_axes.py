@@ -21,8 +21,8 @@ from blockyard.data.text_file import TextFile
 from blockyard.inspect.labels import token_text
 from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.symbols import Symbols
-from tests import engine_runs
-from tests.tiny import TRANSLATE
+from tests.support import engine_runs
+from tests.support.tiny import TRANSLATE
 
 pytestmark = pytest.mark.xdist_group("inspect_rows")  # its runs are made once
 

@@ -16,10 +16,10 @@ from blockyard.errors import UserError
 from blockyard.inspect.kinds.equivariance import permuted
 from blockyard.inspect.samples import Sample
 from blockyard.model._prefix import Prefix
-from tests import engine_runs
 from tests.components.tiny_models import build_tiny
-from tests.helpers import tiny, token_ids
-from tests.tiny import SHORTEST
+from tests.support import engine_runs
+from tests.support.helpers import tiny, token_ids
+from tests.support.tiny import SHORTEST
 
 EXACT = 1e-10
 

@@ -14,9 +14,9 @@ from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
 from blockyard.inspect.kinds.experts import expert_loads
 from blockyard.inspect.samples import Sample
-from tests import engine_runs
-from tests.helpers import tiny, token_ids
-from tests.tiny import SHORTEST
+from tests.support import engine_runs
+from tests.support.helpers import tiny, token_ids
+from tests.support.tiny import SHORTEST
 
 
 def test_loads_are_those_of_a_forward_pass_without_padding() -> None:

@@ -14,7 +14,7 @@ from blockyard.inspect.figures.query_figure import attends_graph
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
 from blockyard.runs.load import load
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from blockyard.cli import main
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
 from blockyard.runs.load import load
-from tests import engine_runs
-from tests.tiny import DRAWS
+from tests.support import engine_runs
+from tests.support.tiny import DRAWS
 
 
 def test_samples_are_images_and_attention_is_drawn_on_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.inspect import options as declared
 from blockyard.inspect.kinds.positions import position_codes
 from blockyard.inspect.options import FOLDER, KEYS, KINDS, READERS
-from tests.helpers import tiny
+from tests.support.helpers import tiny
 
 
 def test_every_file_is_a_kind_that_the_command_describes() -> None:

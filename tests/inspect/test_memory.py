@@ -15,9 +15,9 @@ from blockyard.contracts import Batch
 from blockyard.errors import UserError
 from blockyard.inspect.memory_keys import coefficients, key_mixers, strongest
 from blockyard.model._prefix import Prefix
-from tests import engine_runs
-from tests.helpers import tiny, token_ids
-from tests.tiny import SHORTEST
+from tests.support import engine_runs
+from tests.support.helpers import tiny, token_ids
+from tests.support.tiny import SHORTEST
 
 
 @pytest.mark.parametrize("channel", ["mlp", "memory"])

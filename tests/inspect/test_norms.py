@@ -15,10 +15,10 @@ from blockyard.errors import UserError
 from blockyard.inspect.kinds.norms import token_norms
 from blockyard.inspect.samples import Sample
 from blockyard.model._prefix import Prefix
-from tests import engine_runs
 from tests.components.tiny_models import build_tiny
-from tests.helpers import tiny, token_ids
-from tests.tiny import SHORTEST
+from tests.support import engine_runs
+from tests.support.helpers import tiny, token_ids
+from tests.support.tiny import SHORTEST
 
 
 def test_norms_are_those_of_the_stream_without_padding() -> None:

@@ -15,9 +15,9 @@ from blockyard.errors import UserError
 from blockyard.inspect.jacobian import effective_rank
 from blockyard.inspect.kinds.mixing import rank
 from blockyard.inspect.kinds.positions import position_codes
-from tests import engine_runs
-from tests.helpers import tiny
-from tests.tiny import SHORTEST
+from tests.support import engine_runs
+from tests.support.helpers import tiny
+from tests.support.tiny import SHORTEST
 
 
 def test_codes_are_what_the_tokens_get() -> None:

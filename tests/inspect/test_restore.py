@@ -15,8 +15,8 @@ from blockyard.inspect.kinds.restore import restorations
 from blockyard.inspect.options import Options
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
-from tests import engine_runs
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
+from tests.support import engine_runs
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
 
 RESTORE = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "head=token", "objective=restore")
 DIGITS = (*RESTORE, "data=digits", "tokenizer.size=2")

@@ -22,7 +22,7 @@ from blockyard.report.arms import attention_maps
 from blockyard.tokenizer.log_mel import LogMel
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise
-from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 SAMPLES = 3000
 DATA = DataSpec("audio", (SAMPLES,), rate=8000)

@@ -16,7 +16,7 @@ from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
 from blockyard.ops import maps
 from blockyard.runs.load import Loaded, load
-from tests.tiny import ON_CPU, ONE_BATCH, steps
+from tests.support.tiny import ON_CPU, ONE_BATCH, steps
 
 TINY = (
     *ON_CPU,

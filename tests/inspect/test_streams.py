@@ -17,7 +17,7 @@ from blockyard.inspect.circuits import copying_spectrum, head_circuits, ov_circu
 from blockyard.inspect.jacobian import spectrum
 from blockyard.inspect.samples import Sample
 from blockyard.ops import maps
-from tests.tiny import TINY, TRANSLATE
+from tests.support.tiny import TINY, TRANSLATE
 
 MASKED = ("data=code", "data.context=16", "tokenizer=char", "head=token", "objective=masked_token")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Position, Seq
-from tests.helpers import context, factory
+from tests.support.helpers import context, factory
 
 N, PREFIX = 7, 2
 FACTS = ["plain", "padded", "packed", "both"]

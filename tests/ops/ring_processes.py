@@ -16,7 +16,7 @@ from blockyard.ops import online, ring
 from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import eager
 from blockyard.weight_init import initialise
-from tests.helpers import context, factory, stir, tiny, token_ids
+from tests.support.helpers import context, factory, stir, tiny, token_ids
 
 WORLD, N, HEADS, WIDTH = 2, 11, 4, 6
 CASES: dict[str, tuple[Visibility, str]] = {

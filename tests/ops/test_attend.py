@@ -16,7 +16,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import chunked, eager
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
-from tests.pairwise import in_pairs
+from tests.support.pairwise import in_pairs
 
 # The unfused form is what is compared here.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")

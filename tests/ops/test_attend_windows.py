@@ -18,9 +18,9 @@ from blockyard.ops.flex import flex
 from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import chunked, eager, weights
 from tests.components.properties.checks import cached_decoding
-from tests.helpers import tiny, token_ids
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
-from tests.pairwise import in_pairs
+from tests.support.helpers import tiny, token_ids
+from tests.support.pairwise import in_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 

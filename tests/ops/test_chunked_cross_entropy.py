@@ -13,7 +13,7 @@ from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entr
 from blockyard.objective.next_token import NextToken
 from blockyard.ops import projection
 from blockyard.ops.projection import Projection, deferred
-from tests.helpers import tiny, token_ids
+from tests.support.helpers import tiny, token_ids
 
 N, D, V = 23, 6, 11
 

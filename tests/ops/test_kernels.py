@@ -13,7 +13,7 @@ from blockyard.contracts import Context, Inputs, Position
 from blockyard.ops import kernel
 from blockyard.ops.kernel import expected
 from blockyard.weight_init import Init
-from tests.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
+from tests.support.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 

@@ -22,9 +22,9 @@ from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.kernel import attention_kernel, selected
 from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import eager
-from tests.helpers import PAIRS, context, factory
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
-from tests.pairwise import in_pairs
+from tests.support.helpers import PAIRS, context, factory
+from tests.support.pairwise import in_pairs
 
 HIDDEN = [FULL, CAUSAL]
 HIDDEN += [Visibility(window=2), Visibility(True, 3), Visibility(strict=True), Visibility(True, None, True)]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, Seq
 from blockyard.ops.ring import Ring, sharing
-from tests.fork import forked
-from tests.helpers import tiny, token_ids
 from tests.ops.ring_processes import CASES, PARTS, WORLD, trained, whole, work
+from tests.support.fork import forked
+from tests.support.helpers import tiny, token_ids
 
 Results = list[dict[str, list[Tensor]]]
 

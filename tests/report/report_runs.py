@@ -24,7 +24,7 @@ from blockyard.report.comparison import Comparison
 from blockyard.runs.identity import identity, run_name
 from blockyard.sweep.cells import Arm, Refused
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.tiny import UNTRAINED, plan_of
+from tests.support.tiny import UNTRAINED, plan_of
 
 NORMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
 ARMS = {**NORMS, "alibi": ["position=alibi"]}

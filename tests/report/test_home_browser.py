@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from blockyard.report.home.page import render_home
-from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched
 from tests.report.page_data import HOSTILE
+from tools.browser import LEFT_OUT, Witness, address, chromium, launched
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from blockyard.report.page import write
-from tests.report.browser import LEFT_OUT, address, chromium, drawn, launched, scroll
 from tests.report.page_data import comparison
+from tools.browser import LEFT_OUT, address, chromium, drawn, launched, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 

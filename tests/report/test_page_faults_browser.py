@@ -13,9 +13,9 @@ from blockyard.report.load.costs import AXES
 from blockyard.report.page import write
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import markdown
-from tests.report.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
 from tests.report.page_data import comparison
 from tests.report.report_runs import sweep
+from tools.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from blockyard.report.page import write
-from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 from tests.report.page_data import HOSTILE, comparison
+from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 

@@ -28,10 +28,10 @@ from blockyard.report.samples.build import (
 )
 from blockyard.report.samples.views import MAX_TEXT, _original_texts, _Test, _view, views
 from blockyard.runs.predictions_file import TEST, SamplePredictions, write_predictions
-from tests.engine_runs import run as trained
-from tests.engine_runs import text_run
 from tests.report.report_runs import NORMS, sweep
-from tests.tiny import ON_CPU, SHORTEST, configured, steps
+from tests.support.engine_runs import run as trained
+from tests.support.engine_runs import text_run
+from tests.support.tiny import ON_CPU, SHORTEST, configured, steps
 
 
 def classifier(seed: int, *, count: int = 200, classes: int = 6, missing: int = 0, **meta: Any) -> SamplePredictions:

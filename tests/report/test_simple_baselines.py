@@ -17,8 +17,8 @@ from blockyard.report.render.latex import latex
 from blockyard.report.render.markdown import markdown
 from blockyard.report.render.terminal import show
 from blockyard.terminal import console
-from tests.report.browser import LEFT_OUT, address, chromium, launched
 from tests.report.report_runs import NORMS, sweep
+from tools.browser import LEFT_OUT, address, chromium, launched
 
 SUMMARY = {
     "baselines": {"majority": {"accuracy": 0.2, "loss": 2.3}, "tf_idf": {"accuracy": 0.97, "loss": None}},

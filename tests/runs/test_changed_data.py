@@ -13,7 +13,7 @@ from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.plan.planner import make_plan
-from tests.engine_runs import folder, run
+from tests.support.engine_runs import folder, run
 
 LINES = "to be, or not to be, that is the question.\n" * 60
 TEXT = ("data=text_file", "data.context=8", "tokenizer=byte", "model=decoder", "head=token", "objective=next_token")

@@ -27,8 +27,8 @@ from blockyard.runs.checkpoint import (
 )
 from blockyard.runs.checkpoint_content import check_weights
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
-from tests.fork import forked
 from tests.runs.checkpoints import checkpoint_io, save_over_the_file_limit, tiny_content
+from tests.support.fork import forked
 
 
 def _flip(path: Path, at: int, bit: int = 0) -> None:

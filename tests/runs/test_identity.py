@@ -11,7 +11,7 @@ import pytest
 
 from blockyard.config.compose import compose
 from blockyard.runs.identity import identity, run_name, semantic, slug
-from tests.engine_runs import config
+from tests.support.engine_runs import config
 
 
 @pytest.fixture(scope="module")

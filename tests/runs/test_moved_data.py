@@ -12,7 +12,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.resume import reopen
-from tests.engine_runs import assert_same_bits, folder, killed_at, run
+from tests.support.engine_runs import assert_same_bits, folder, killed_at, run
 
 LINES = "to be, or not to be, that is the question.\n" * 60
 TEXT = (

@@ -113,7 +113,7 @@ TOKEN = "ghp_" + "a1B2c3D4e5" * 4
 def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Names, tags, groups and projects are redacted for W&B, TensorBoard, the pages and the screen alike."""
     from blockyard.cli import main
-    from tests.tiny import DEBUG
+    from tests.support.tiny import DEBUG
 
     overrides = [override for override in DEBUG if not override.startswith("logger=")]
     free = {
@@ -158,7 +158,7 @@ def test_trackio_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_pages_and_exported_weights_hold_no_token(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A token in a name, a tag or a project reaches no page of runs and no file beside exported weights."""
     from blockyard.cli import main
-    from tests.tiny import DEBUG
+    from tests.support.tiny import DEBUG
 
     outputs, exported = tmp_path / "outputs", tmp_path / "exported"
     free = [f"name=my {TOKEN}", f"tags=[{TOKEN}]", f"outputs={outputs}"]
@@ -212,7 +212,7 @@ def test_a_wandb_sweep_file_and_the_page_of_a_sweep_hold_no_token(
     import yaml
 
     from blockyard.cli import main
-    from tests.tiny import TINY, steps
+    from tests.support.tiny import TINY, steps
 
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "leak.yaml"

@@ -20,8 +20,8 @@ from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.resume import reopen
 from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs
-from tests.engine_runs import config, folder, run
-from tests.tiny import steps
+from tests.support.engine_runs import config, folder, run
+from tests.support.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("runs_store")  # its runs are made once
 

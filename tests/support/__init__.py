@@ -1,1 +1,1 @@
-"""What tests share besides fixtures."""
+"""What tests of several folders share besides fixtures: small runs, data, models, forked commands, tolerances."""

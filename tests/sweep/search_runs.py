@@ -17,7 +17,7 @@ from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import Arm, Outcome, Task
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.tiny import TINY, configured, plan_of
+from tests.support.tiny import TINY, configured, plan_of
 
 RATES = {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
 ARMS = (Arm("pre", ("block=pre_norm",)), Arm("post", ("block=post_norm",)))

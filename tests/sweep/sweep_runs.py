@@ -14,7 +14,7 @@ from blockyard.runs.lock import held, holder
 from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.tiny import SHORTEST, configured, plan_of
+from tests.support.tiny import SHORTEST, configured, plan_of
 
 PATIENCE = 1800.0  # seconds: only a guard; a busy machine takes minutes to import
 ARMS = {"pre_norm": ["block=pre_norm"], "post_norm": ["block=post_norm"]}

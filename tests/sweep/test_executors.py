@@ -14,9 +14,9 @@ from blockyard.runs.status import read_status
 from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.cells import BUSY, Outcome
 from blockyard.sweep.executor.local import LocalExecutor
+from tests.support.warm_servers import fork_servers, start_servers
 from tests.sweep.executor_tasks import read_lock, task_of, until_ended
 from tests.sweep.sweep_runs import plan, wait_for
-from tests.warm_servers import fork_servers, start_servers
 
 pytestmark = pytest.mark.xdist_group("sweep_executors")
 

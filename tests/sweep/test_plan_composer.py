@@ -9,7 +9,7 @@ import pytest
 
 from blockyard.config.check import check
 from blockyard.sweep.plan.cell_composer import CellComposer
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 
 def test_the_composer_reports_what_check_reports():

@@ -13,8 +13,8 @@ from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan import history, planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.support.tiny import VIT
 from tests.sweep.spec_plans import plan_from, refusals
-from tests.tiny import VIT
 
 BASE = f"base: [{', '.join(VIT)}]"
 

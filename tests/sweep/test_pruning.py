@@ -20,9 +20,9 @@ from blockyard.sweep.cell.pruning import NAME, trial_callbacks
 from blockyard.sweep.cells import Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.search import search_runner
-from tests.engine_runs import assert_same_bits, config, killed_at, run
+from tests.support.engine_runs import assert_same_bits, config, killed_at, run
+from tests.support.tiny import TINY, steps
 from tests.sweep.search_runs import ARMS, plan
-from tests.tiny import TINY, steps
 
 METRIC = "val/accuracy"
 

@@ -17,7 +17,7 @@ from blockyard.runs.lock import RunLock
 from blockyard.sweep.cells import BUSY, Arm, Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import search_runner
-from tests.fork import server
+from tests.support.fork import server
 from tests.sweep.search_runs import ARMS, Fake, plan, states, trials
 
 

@@ -9,8 +9,8 @@ import yaml
 
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.wandb_file import files
-from tests.paths import ROOT
-from tests.untrained import untrained
+from tests.support.paths import ROOT
+from tests.support.untrained import untrained
 
 SWEEPS = sorted(path.stem for path in (ROOT / "sweeps").glob("*.yaml"))
 # Questions about data that are not embedded: overrides that name files below the folder of shared data.

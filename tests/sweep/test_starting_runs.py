@@ -10,8 +10,8 @@ import yaml
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.spec.file_paths import beside
 from blockyard.sweep.spec.question import BadQuestionError
-from tests.engine_runs import run
-from tests.tiny import SHORTEST
+from tests.support.engine_runs import run
+from tests.support.tiny import SHORTEST
 
 
 def sweep(folder: Path, start: str) -> Path:

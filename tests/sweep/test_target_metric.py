@@ -6,7 +6,7 @@ import pytest
 
 from blockyard.errors import UserError
 from blockyard.sweep.plan.target_metric import validation_metric
-from tests.tiny import configured
+from tests.support.tiny import configured
 
 TOPICS = ("data=code_topics", "tokenizer=byte", "head=mean_pool", "objective=classify")
 

@@ -26,7 +26,7 @@ from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.wandb_file import files, write
 from blockyard.sweep.search.trial_config import arm_template
-from tests.tiny import TINY, steps
+from tests.support.tiny import TINY, steps
 
 BASE = [*TINY, *steps(2, 2)]
 ARMS = {

@@ -22,11 +22,11 @@ from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word
-from tests.engine_runs import assert_same_bits, folder, rows, run
-from tests.fork import forked
-from tests.paths import SHARED
-from tests.tiny import DECODER, ON_CPU, ONE_LAYER
-from tests.token_files import TEXT
+from tests.support.engine_runs import assert_same_bits, folder, rows, run
+from tests.support.fork import forked
+from tests.support.paths import SHARED
+from tests.support.tiny import DECODER, ON_CPU, ONE_LAYER
+from tests.support.token_files import TEXT
 
 SHAKESPEARE = SHARED / "tinyshakespeare" / "input.txt"
 MORE = "".join(f"café {n} — naïve\r\n\r\n  日本語 {n}{n}\n" for n in range(200))

@@ -16,7 +16,7 @@ from blockyard.errors import UserError
 from blockyard.head.mean_pool import MeanPool
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import Finding, verify
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 from tests.verify.own_mixer import write_package
 
 OWN = ["token_mixer=mine", "allow=[mine]"]

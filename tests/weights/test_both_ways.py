@@ -16,8 +16,8 @@ from blockyard.runs.load import load
 from blockyard.weights.convert.converter import converters
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.exporting import export_weights
-from tests.helpers import stir
-from tests.library_models import CASES
+from tests.support.helpers import stir
+from tests.support.library_models import CASES
 from tests.support.tolerances import FLOAT32_STEPS, FLOAT64, double
 
 # What their classes compute in float64 from the first step to the last; the others cast norms or angles to float32.

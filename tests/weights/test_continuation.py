@@ -22,9 +22,9 @@ from blockyard.runs.identity import identity
 from blockyard.runs.start import create_run
 from blockyard.weights import continuation
 from blockyard.weights.continuation import is_longer, longer
-from tests.engine_runs import folder, rows, run, state
-from tests.fork import forked
-from tests.tiny import SHORTEST, steps
+from tests.support.engine_runs import folder, rows, run, state
+from tests.support.fork import forked
+from tests.support.tiny import SHORTEST, steps
 
 pytestmark = pytest.mark.xdist_group("continuation")  # most tests share one run
 

@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.weights.convert import importing
 from blockyard.weights.convert.declared_sizes import KINDS, LARGEST, Stored, whole_number
 from blockyard.weights.convert.importing import import_weights
-from tests.library_models import CASES
+from tests.support.library_models import CASES
 
 CLASSIFIER = "BertForSequenceClassification"
 

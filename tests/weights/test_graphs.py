@@ -15,9 +15,9 @@ from blockyard.errors import UserError
 from blockyard.runs.load import Loaded, load
 from blockyard.weights.convert.graphs import example
 from blockyard.weights.exporting import export_weights
-from tests.helpers import stir
+from tests.support.helpers import stir
 from tests.support.tolerances import float32
-from tests.untrained import untrained
+from tests.support.untrained import untrained
 
 RUNS = {
     "vit": ("preset=vit", "data=digits", "model.dim=16", "model.depth=2", "model.heads=4"),

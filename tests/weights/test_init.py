@@ -14,9 +14,9 @@ from blockyard.config.compose import Composed, compose
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.weights.sources import find_source, read_weights
-from tests.engine_runs import run
-from tests.fork import blockyard
-from tests.tiny import SHORTEST, TEXT
+from tests.support.engine_runs import run
+from tests.support.fork import blockyard
+from tests.support.tiny import SHORTEST, TEXT
 
 
 @pytest.fixture(scope="module")

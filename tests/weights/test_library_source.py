@@ -21,8 +21,8 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.convert.source import read_source
 from blockyard.weights.sources import find_source, outline, read_weights
-from tests.helpers import stir
-from tests.library_models import CASES
+from tests.support.helpers import stir
+from tests.support.library_models import CASES
 from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
 

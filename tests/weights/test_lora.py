@@ -15,8 +15,8 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.weights.lora import Lora, LowRank, add_lora, added_parameters, linear_layers, merged_state_dict
-from tests.helpers import stir, tiny, token_ids
-from tests.tiny import TEXT
+from tests.support.helpers import stir, tiny, token_ids
+from tests.support.tiny import TEXT
 
 LORA = Lora(rank=3, alpha=6.0)
 

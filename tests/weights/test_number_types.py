@@ -17,8 +17,8 @@ from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BadCheckpointError
 from blockyard.runs.checkpoint_content import check_weights
 from blockyard.weights.convert.importing import import_weights
-from tests.library_models import CASES
-from tests.tiny import SHORTEST
+from tests.support.library_models import CASES
+from tests.support.tiny import SHORTEST
 
 NAME = "blocks.0.token_mixer.proj_in.weight"
 REFUSED = (torch.int8, torch.uint8, torch.bool, torch.int64, torch.complex64)

@@ -8,7 +8,7 @@ import pytest
 
 from blockyard.config import catalog
 from blockyard.weights.convert.converter import converters
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 
 def rows() -> dict[str, list[str]]:

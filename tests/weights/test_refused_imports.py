@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from blockyard.errors import UserError
 from blockyard.weights.convert.importing import import_weights
-from tests.library_models import CASES, CODE
+from tests.support.library_models import CASES, CODE
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from blockyard.runs.load import load
 from blockyard.weights.exporting import export_weights
 from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
-from tests.engine_runs import run
-from tests.tiny import ON_CPU, ONE_BATCH, steps
+from tests.support.engine_runs import run
+from tests.support.tiny import ON_CPU, ONE_BATCH, steps
 
 # With a vocabulary, a series and a source; the full suite exports all presets.
 SHORT = ("bert", "dlinear", "wav2vec2")

@@ -15,8 +15,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.weights.safetensors_files import INDEX
 from blockyard.weights.sources import find_source, outline, read_weights
 from blockyard.weights.transfer import content_hash
-from tests.engine_runs import folder, run
-from tests.tiny import SHORTEST
+from tests.support.engine_runs import folder, run
+from tests.support.tiny import SHORTEST
 
 TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(2, dtype=torch.bfloat16), "n": torch.tensor(3)}
 

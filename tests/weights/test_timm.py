@@ -17,8 +17,8 @@ from blockyard.errors import UserError
 from blockyard.runs.load import load
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.exporting import export_weights
-from tests.helpers import stir
-from tests.image_files import write_images
+from tests.support.helpers import stir
+from tests.support.image_files import write_images
 from tests.support.tolerances import FLOAT32_STEPS
 
 SMALL = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 16, "depth": 2, "num_heads": 4}

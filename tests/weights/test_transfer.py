@@ -12,7 +12,7 @@ from blockyard.model._embedding import scaled_coords
 from blockyard.position.learned import Learned
 from blockyard.weights.lora import Lora, add_lora
 from blockyard.weights.transfer import WeightLayout, compare, load
-from tests.helpers import context, tiny
+from tests.support.helpers import context, tiny
 
 
 def table(grid: tuple[int, ...], *, causal: bool = False, beyond: str = "refuse") -> Learned:

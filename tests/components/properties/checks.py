@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Inputs
 from blockyard.verify.checks import cached_decoding, causality, differs, packing, padding, permutation
-from tests.helpers import token_ids
+from tests.support.helpers import token_ids
 
 __all__ = ["cached_decoding", "causality", "differs", "packing", "padding", "permutation"]
 

@@ -12,7 +12,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.ops.rotate import rotate
 from tests.components.properties.checks import differs
-from tests.helpers import choices, combinations, context, factory, stir, tiny, token_ids, traits
+from tests.support.helpers import choices, combinations, context, factory, stir, tiny, token_ids, traits
 
 
 def sequence(n: int, position: nn.Module | None = None) -> Seq:

@@ -12,7 +12,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import cached_decoding, permutation, relative
-from tests.helpers import (
+from tests.support.helpers import (
     GRIDS,
     LENGTH,
     blocks,
@@ -26,7 +26,7 @@ from tests.helpers import (
     tiny,
     traits,
 )
-from tests.pairwise import in_pairs
+from tests.support.pairwise import in_pairs
 
 
 def cacheable() -> list[tuple[str, str, int, Prefix]]:

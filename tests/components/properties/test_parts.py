@@ -20,8 +20,8 @@ from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
 from tests.components.properties.checks import fused_equals_unfused, tokens_alone
-from tests.helpers import axes_of, blocks, choices, context, factory, legal, node, stir, tiny, token_ids
-from tests.pairwise import in_pairs
+from tests.support.helpers import axes_of, blocks, choices, context, factory, legal, node, stir, tiny, token_ids
+from tests.support.pairwise import in_pairs
 
 
 @pytest.mark.parametrize("name", choices("channel_mixer"))

@@ -9,7 +9,7 @@ from blockyard.contracts import Embedder, Inputs, Memory, Seq
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, axes_of, choices, context, factory, has, node, stir, tiny, token_ids, traits
+from tests.support.helpers import GRIDS, axes_of, choices, context, factory, has, node, stir, tiny, token_ids, traits
 
 
 def build(mixer: str, **settings: object) -> torch.nn.Module:

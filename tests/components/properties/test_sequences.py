@@ -12,7 +12,7 @@ from blockyard.ops import mask
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import causality, packing, padding, padding_of_pooled_outputs
-from tests.helpers import (
+from tests.support.helpers import (
     GRIDS,
     LENGTH,
     axes_of,
@@ -26,7 +26,7 @@ from tests.helpers import (
     tiny,
     traits,
 )
-from tests.pairwise import in_pairs
+from tests.support.pairwise import in_pairs
 
 Case = tuple[str, str, int, bool, bool]
 COLUMNS = ("mixer", "position", "axes", "causal", "prefixed")

@@ -12,7 +12,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Seq
 from blockyard.weight_init import initialise
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 SIZES = ["model.dim=16", "model.depth=2", "model.heads=4", "logger=none"]
 

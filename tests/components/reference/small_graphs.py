@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blockyard.data.splits.graphs import pair_facts
 from blockyard.position.graph import GraphDistance
-from tests.helpers import PAIRS
+from tests.support.helpers import PAIRS
 
 STEPS = len(PAIRS) - 1
 SIZES = (7, 5, 1)

@@ -19,7 +19,7 @@ from blockyard.position.scalar import Scalar
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import lattice, line
-from tests.helpers import LENGTH, choices, context, node, tiny, token_ids
+from tests.support.helpers import LENGTH, choices, context, node, tiny, token_ids
 
 ABSOLUTE = [name for name in choices("position") if "combine" in node("position", name)[1]]
 

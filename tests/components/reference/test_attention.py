@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from blockyard.contracts import Memory
 from blockyard.token_mixer.attention import Attention
 from tests.components.reference.inputs import sequence
-from tests.helpers import context, stir
+from tests.support.helpers import context, stir
 
 N, D = 6, 16
 

@@ -21,7 +21,7 @@ from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, tiny, token_ids
+from tests.support.helpers import context, tiny, token_ids
 
 
 def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:

@@ -26,7 +26,7 @@ from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context
+from tests.support.helpers import context
 
 
 @CAUSAL

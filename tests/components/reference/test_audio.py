@@ -15,7 +15,7 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2FeatureEncode
 from blockyard.contracts import DataSpec
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 from blockyard.tokenizer.waveform import Waveform
-from tests.helpers import context, stir
+from tests.support.helpers import context, stir
 from tests.support.tolerances import FLOAT64
 
 

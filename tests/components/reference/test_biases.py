@@ -23,9 +23,9 @@ from blockyard.position.t5_bias import T5Bias
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.inputs import lattice, line
-from tests.helpers import GRIDS, choices, context, factory, node, tiny, token_ids
 from tests.ops.attention_inputs import qkv
-from tests.pairwise import in_pairs
+from tests.support.helpers import GRIDS, choices, context, factory, node, tiny, token_ids
+from tests.support.pairwise import in_pairs
 
 BIASES = [name for name in choices("position") if "bias" in node("position", name)[0].acts_on]
 

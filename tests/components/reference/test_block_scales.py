@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from blockyard.block.deepnorm import DeepNorm, constants
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import sequence
-from tests.helpers import context, factory, stir, tiny
+from tests.support.helpers import context, factory, stir, tiny
 
 D = 16
 

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from blockyard.contracts import Block, Memory
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import sequence
-from tests.helpers import choices, context, factory, node, stir, tiny
+from tests.support.helpers import choices, context, factory, node, stir, tiny
 
 D = 16
 

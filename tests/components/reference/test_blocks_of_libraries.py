@@ -14,7 +14,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 
 from blockyard.contracts import Block
 from tests.components.reference.inputs import sequence
-from tests.helpers import tiny
+from tests.support.helpers import tiny
 
 D, HEADS, N = 16, 4, 6
 X = torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

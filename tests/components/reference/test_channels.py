@@ -22,7 +22,7 @@ from blockyard.norm.layer_plain import LayerPlain
 from blockyard.norm.none import NoNorm
 from blockyard.norm.rms import RMS
 from blockyard.weight_init import initialise
-from tests.helpers import context, stir
+from tests.support.helpers import context, stir
 
 D = 16
 X = torch.randn(2, 5, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

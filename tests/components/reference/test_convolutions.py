@@ -20,7 +20,7 @@ from blockyard.token_mixer.gmlp import GMLP
 from blockyard.token_mixer.monet import MONet
 from blockyard.token_mixer.shift import Shift
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context
+from tests.support.helpers import context
 
 D = 16
 ROWS, COLUMNS = 4, 5

@@ -13,7 +13,7 @@ from blockyard.contracts import DataSpec, Inputs, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import preset
-from tests.helpers import TinyEmbedder, factory, stir, token_ids
+from tests.support.helpers import TinyEmbedder, factory, stir, token_ids
 
 
 def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:

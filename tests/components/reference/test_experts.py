@@ -19,7 +19,7 @@ from blockyard.channel_mixer.experts import Experts
 from blockyard.channel_mixer.glu import GLU
 from blockyard.contracts import ChannelMixer, Seq
 from blockyard.weight_init import initialise
-from tests.helpers import context, factory, stir
+from tests.support.helpers import context, factory, stir
 
 D, HIDDEN, COUNT = 16, 24, 8
 X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

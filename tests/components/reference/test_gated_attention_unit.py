@@ -15,7 +15,7 @@ from blockyard.token_mixer.gated_attention_unit import GatedAttentionUnit
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, relative
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, stir, tiny
+from tests.support.helpers import context, stir, tiny
 
 D, S, E, N = 16, 4, 24, 7
 

@@ -16,7 +16,7 @@ from blockyard.contracts import Batch, Inputs
 from tests.components.properties.checks import differs
 from tests.components.reference.inputs import preset
 from tests.components.reference.small_graphs import GRAPHS, SIZES, STEPS, facts_of, graph, looped_bias
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 
 def whole_model(*overrides: str) -> torch.nn.Module:

@@ -23,7 +23,7 @@ from blockyard.position.graph import GraphDistance
 from blockyard.position.random_walk import return_probabilities
 from tests.components.reference.inputs import stirred
 from tests.components.reference.small_graphs import GRAPHS, SIZES, STEPS, facts_of, graph, looped_bias, path_types
-from tests.helpers import context, factory
+from tests.support.helpers import context, factory
 
 
 def sequence(graphs: list[networkx.Graph], position: Any = None, prefix: int = 0) -> Seq:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Head, Seq
 from blockyard.model._prefix import NO_PREFIX, Prefix
-from tests.helpers import choices, context, factory, node, stir
+from tests.support.helpers import choices, context, factory, node, stir
 
 LENGTH = 6  # of the tests' context
 POOLED = [name for name in choices("head") if node("head", name)[0].gives == "sequence"]

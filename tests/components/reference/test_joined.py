@@ -19,7 +19,7 @@ from blockyard.tokenizer._lookup import text_tokens
 from blockyard.tokenizer.char import Char
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import tiny_parts
-from tests.helpers import context, stir, token_ids
+from tests.support.helpers import context, stir, token_ids
 
 N, M, D, H = 5, 7, 16, 4
 

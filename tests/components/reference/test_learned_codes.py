@@ -22,7 +22,7 @@ from blockyard.head.contrast import Contrast
 from blockyard.objective._contrast_metrics import distractors
 from blockyard.objective.quantized_contrast import Candidates, QuantizedContrast
 from blockyard.weight_init import initialise
-from tests.helpers import context
+from tests.support.helpers import context
 
 B, N, D, E, G, V, WIDTH, K = 3, 9, 16, 16, 2, 5, 6, 4
 OVERRIDES = (

@@ -19,7 +19,7 @@ from blockyard.token_mixer import _linear_sums
 from blockyard.token_mixer.linear_attention import LinearAttention
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, factory, tiny, token_ids
+from tests.support.helpers import context, factory, tiny, token_ids
 
 D, HEADS, K = 16, 4, 4
 FEATURES = ("elu", "relu", "polynomial")

@@ -16,7 +16,7 @@ from blockyard.token_mixer.long_conv import LongConv
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, tiny
+from tests.support.helpers import context, tiny
 
 D, N, ROWS, COLUMNS = 16, 9, 4, 5
 

@@ -17,7 +17,7 @@ from blockyard.token_mixer.strict_attention import StrictAttention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context
+from tests.support.helpers import context
 
 
 @CAUSAL

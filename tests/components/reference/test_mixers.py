@@ -14,7 +14,7 @@ from blockyard.token_mixer.fourier import Fourier
 from blockyard.token_mixer.pool import Pool
 from blockyard.token_mixer.token_mlp import TokenMLP
 from tests.components.reference.inputs import sequence
-from tests.helpers import context, stir, tiny
+from tests.support.helpers import context, stir, tiny
 
 D = 16
 

@@ -17,7 +17,7 @@ from blockyard.model.encoder import Encoder
 from blockyard.tokenizer.patch import Patch
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import sequence
-from tests.helpers import factory, stir, tiny, token_ids
+from tests.support.helpers import factory, stir, tiny, token_ids
 
 
 def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:

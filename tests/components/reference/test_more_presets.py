@@ -12,7 +12,7 @@ from transformers import ImageGPTConfig, ImageGPTForCausalImageModeling
 
 from tests.components.reference.inputs import images, preset
 from tests.components.reference.preset_weights import IMAGE, TEXT, differ, renamed, token_ids
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 HEADLESS = ["model.dim=16", "model.depth=3", "logger=none"]
 

@@ -20,7 +20,7 @@ from blockyard.objective import patch_density
 from blockyard.objective._mixture import OPEN, draw, log_density, log_mass, mixture_of
 from blockyard.objective.patch_density import PatchDensity
 from blockyard.tokenizer.patch_values import PatchValues
-from tests.helpers import context
+from tests.support.helpers import context
 
 KINDS = ("normal", "logistic")
 SPEC = DataSpec("image", (1, 4, 6), target="class", classes=7, levels=5)

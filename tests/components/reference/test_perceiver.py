@@ -14,7 +14,7 @@ from blockyard.contracts import DataSpec, Inputs, Parts, TokenSpec
 from blockyard.model.perceiver import Perceiver
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import images, preset
-from tests.helpers import TinyEmbedder, factory, stir, token_ids
+from tests.support.helpers import TinyEmbedder, factory, stir, token_ids
 
 
 def pair() -> tuple[nn.Module, PerceiverModel]:

@@ -12,7 +12,7 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2PositionalCon
 from blockyard.contracts import Seq
 from blockyard.position.conv import Conv
 from blockyard.weight_init import initialise
-from tests.helpers import context, stir
+from tests.support.helpers import context, stir
 
 
 def sequence(axes: int, tokens: int) -> Seq:

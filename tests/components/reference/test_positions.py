@@ -19,7 +19,7 @@ from blockyard.position.learned import Learned
 from blockyard.position.rope import Rope
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.reference.inputs import lattice, line, sequence
-from tests.helpers import context, tiny, token_ids
+from tests.support.helpers import context, tiny, token_ids
 
 
 def test_rope_on_a_line() -> None:

@@ -27,7 +27,7 @@ from transformers import (
 from blockyard.contracts import Inputs
 from tests.components.reference.inputs import preset
 from tests.components.reference.preset_weights import SINGLE, TEXT, concatenate, differ, renamed, token_ids
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 

@@ -10,7 +10,7 @@ from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperF
 from blockyard.contracts import Inputs
 from tests.components.reference.inputs import SIZES, preset
 from tests.components.reference.preset_weights import concatenate, renamed
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 DATA = ["data=dial_tones"]
 

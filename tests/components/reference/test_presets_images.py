@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from tests.components.reference.inputs import images, preset
 from tests.components.reference.preset_weights import IMAGE, differ, renamed
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 TIMM = {
     "norm": "final_norm",

@@ -18,7 +18,7 @@ from blockyard.token_mixer.lstm import LSTM
 from blockyard.token_mixer.rnn import RNN
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, tiny
+from tests.support.helpers import context, tiny
 
 D, N = 16, 7
 CELLS = [(RNN, {"nonlinearity": "tanh"}), (RNN, {"nonlinearity": "relu"}), (GRU, {}), (LSTM, {})]

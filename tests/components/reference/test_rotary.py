@@ -16,7 +16,7 @@ from blockyard.contracts import Position
 from blockyard.position.rope import Rope
 from blockyard.position.xpos import XPos
 from tests.components.reference.inputs import lattice, line
-from tests.helpers import context
+from tests.support.helpers import context
 
 TRAINED = 64  # tokens of a training sequence
 

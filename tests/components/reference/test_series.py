@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from transformers import PatchTSTConfig, PatchTSTForPrediction
 
 from tests.components.reference.inputs import preset
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 HISTORY, HORIZON = 40, 12
 SERIES = ["data=co2", f"data.history={HISTORY}", f"data.horizon={HORIZON}"]

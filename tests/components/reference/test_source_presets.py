@@ -22,7 +22,7 @@ from transformers import (
 from blockyard.contracts import Inputs
 from tests.components.reference.inputs import preset
 from tests.components.reference.preset_weights import SINGLE, concatenate, differ, renamed
-from tests.helpers import stir
+from tests.support.helpers import stir
 
 ATTENTION = ("token_mixer.q", "token_mixer.k", "token_mixer.v")
 DATES = ["data=translation", "data.context=6", "data.source_context=7", "tokenizer=byte"]

@@ -24,8 +24,8 @@ from blockyard.ops.mask import FULL
 from blockyard.report.arms.attention_maps import maps as reported
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.start import create_run
-from tests.engine_runs import assert_same_bits, config, folder, killed_at, run
-from tests.tiny import TEXT, TINY
+from tests.support.engine_runs import assert_same_bits, config, folder, killed_at, run
+from tests.support.tiny import TEXT, TINY
 
 LINE = ("data=parity", "tokenizer=symbols", "objective=classify", "position=learned", "model.depth=2", "logger=none")
 KINDS = {

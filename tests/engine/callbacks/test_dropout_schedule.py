@@ -15,8 +15,8 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.callbacks.dropout_schedule import DropoutSchedule, rates
 from blockyard.errors import UserError
-from tests.engine_runs import assert_same_bits, killed_at, rows, run
-from tests.tiny import TINY, configured
+from tests.support.engine_runs import assert_same_bits, killed_at, rows, run
+from tests.support.tiny import TINY, configured
 
 TARGET = "callbacks.early._target_=blockyard.engine.callbacks.dropout_schedule.DropoutSchedule"
 

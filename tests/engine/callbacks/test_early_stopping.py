@@ -12,8 +12,8 @@ import pytest
 
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.run import train
-from tests.engine_runs import folder, run
-from tests.fork import forked
+from tests.support.engine_runs import folder, run
+from tests.support.fork import forked
 
 
 def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:

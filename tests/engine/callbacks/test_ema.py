@@ -17,7 +17,7 @@ from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.plan.target_metric import validation_metric
-from tests.engine_runs import assert_same_bits, config, killed_at, rows, run
+from tests.support.engine_runs import assert_same_bits, config, killed_at, rows, run
 
 TARGET = "callbacks.ema._target_=blockyard.engine.callbacks.ema.EMA"
 OPTIONS = (TARGET, "callbacks.ema.decay=0.8")

@@ -24,8 +24,8 @@ from blockyard.engine.run import train
 from blockyard.errors import UserError, printable
 from blockyard.runs.rank_notes import Note, clear_notes, read_notes, write_note
 from blockyard.runs.status import Status, read_status, reason_of, write_status
-from tests.engine_runs import folder, run
-from tests.fork import forked
+from tests.support.engine_runs import folder, run
+from tests.support.fork import forked
 
 CLOSED = RuntimeError("[/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4242")
 SILENT = RuntimeError("[/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 300000ms for recv operation")

@@ -22,8 +22,8 @@ from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
-from tests.engine_runs import config, folder, run, state
-from tests.fork import forked
+from tests.support.engine_runs import config, folder, run, state
+from tests.support.fork import forked
 
 MORE = ("callbacks.checkpoint.every=3",)
 
@@ -194,7 +194,7 @@ def test_require_flash_refuses_before_the_first_step(tmp_path: Path) -> None:
 
 
 def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
-    from tests.engine_runs import killed_at
+    from tests.support.engine_runs import killed_at
 
     assert killed_at(10, tmp_path, *MORE) == -signal.SIGKILL
     facts = next(tmp_path.glob("*/s0/run.json"))

@@ -13,8 +13,8 @@ from pytorch_lightning import seed_everything
 
 from blockyard.engine.faults.own_generators import own_generators
 from tests.battery.own_loggers import seed_all
-from tests.engine_runs import assert_same_bits
-from tests.logged_training import logged
+from tests.support.engine_runs import assert_same_bits
+from tests.support.logged_training import logged
 
 
 def _draws() -> tuple[float, float, float]:

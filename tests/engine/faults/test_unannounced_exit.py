@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.engine.callbacks.loop import LoopCallback
 from tests.battery.attempts import attempt, run_folder
 from tests.battery.same_run import assert_same_run
-from tests.tiny import TINY, configured, steps
+from tests.support.tiny import TINY, configured, steps
 
 FEW = (*TINY, *steps(6, 2), "callbacks.checkpoint.every=2")
 

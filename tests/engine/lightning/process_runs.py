@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from blockyard.runs.folder import RunFolder
-from tests.tiny import TINY
+from tests.support.tiny import TINY
 
 NO_DROPOUT = ("token_mixer.dropout=0.0",)
 

@@ -12,8 +12,8 @@ from blockyard.config.compose import compose
 from blockyard.engine.loader import Layout
 from blockyard.runs.folder import RunFolder
 from tests.engine.lightning.process_runs import start
-from tests.engine_runs import rows, state, text_run
-from tests.tiny import TEXT
+from tests.support.engine_runs import rows, state, text_run
+from tests.support.tiny import TEXT
 
 CONTEXT = ("trainer=context", "trainer.accelerator=cpu")
 BASE = [override for override in TEXT if not override.startswith("trainer=")]

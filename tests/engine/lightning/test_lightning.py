@@ -22,8 +22,8 @@ from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import assert_same_bits, killed_at, rows, run, state
-from tests.tiny import TINY
+from tests.support.engine_runs import assert_same_bits, killed_at, rows, run, state
+from tests.support.tiny import TINY
 
 STOCK = "pytorch_lightning.callbacks"
 EMA = (f"callbacks.ema._target_={STOCK}.EMAWeightAveraging", "callbacks.ema.decay=0.8")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blockyard.engine.lightning.patches import PARTS, Part
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "src" / "blockyard"
 LIBRARIES = {"torch", "pytorch_lightning", "lightning_fabric"}

@@ -17,12 +17,12 @@ import pytest
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
-from tests import engine_runs
 from tests.battery import ranks
 from tests.engine.lightning.process_runs import NO_DROPOUT, start, trained
-from tests.engine_runs import rows, run
-from tests.fork import forked
-from tests.tiny import TEXT, TINY
+from tests.support import engine_runs
+from tests.support.engine_runs import rows, run
+from tests.support.fork import forked
+from tests.support.tiny import TEXT, TINY
 
 
 def wait_for_step(outputs: Path, step: int) -> None:
@@ -92,7 +92,7 @@ def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
 
 
 OWN = (
-    *("data=dataset", "data.train._target_=tests.own_data.Squares", "data.batch_size=16", "allow=[tests]"),
+    *("data=dataset", "data.train._target_=tests.support.own_data.Squares", "data.batch_size=16", "allow=[tests]"),
     *("tokenizer=patch", "tokenizer.size=4", "trainer.max_steps=9", "trainer.eval_every=3", "trainer.log_every=3"),
 )
 

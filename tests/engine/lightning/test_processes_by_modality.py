@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import rows
-from tests.tiny import ON_CPU, ONE_BATCH, steps
+from tests.support.engine_runs import rows
+from tests.support.tiny import ON_CPU, ONE_BATCH, steps
 
 EXPERIMENTS = {  # with overrides that leave out dropout, which each process draws for itself
     "atlas": (),

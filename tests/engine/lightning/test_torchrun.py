@@ -15,10 +15,10 @@ import pytest
 
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import rows, run
-from tests.tiny import TINY
+from tests.support.engine_runs import rows, run
+from tests.support.tiny import TINY
 
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.schedulers
 
 LONGEST = 600.0  # seconds, on a busy machine
 NO_DROPOUT = "token_mixer.dropout=0.0"

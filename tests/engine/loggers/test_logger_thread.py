@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.engine.loggers.logger_thread import LoggerThread
-from tests.engine_runs import assert_same_bits, run
+from tests.support.engine_runs import assert_same_bits, run
 
 
 def test_it_runs_and_ends() -> None:

@@ -21,7 +21,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.start import create_run
 from tests.engine.loggers.logged_runs import BOUND, STEPS, log_run, run_folder
-from tests.tiny import configured
+from tests.support.tiny import configured
 
 SECRET = "hunter2hunter2"
 

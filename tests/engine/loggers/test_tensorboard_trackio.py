@@ -14,7 +14,7 @@ from blockyard.engine.loggers.none import NoLogger
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.engine.loggers.trackio import Trackio
 from tests.engine.loggers.logged_runs import STEPS, log_run, run_folder
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 SECRET = "hunter2hunter2"
 

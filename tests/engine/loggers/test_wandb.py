@@ -19,7 +19,7 @@ from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from tests.engine.loggers.logged_runs import BOUND, STEPS, log_run, run_folder
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 SECRET = "hunter2hunter2"
 

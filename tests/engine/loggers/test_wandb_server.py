@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_runs import assert_same_bits, rows
-from tests.logged_training import logged
-from tests.wandb_server import Received, WandbServer
+from tests.support.engine_runs import assert_same_bits, rows
+from tests.support.logged_training import logged
+from tests.support.wandb_server import Received, WandbServer
 
 pytestmark = pytest.mark.xdist_group("wandb_server")
 

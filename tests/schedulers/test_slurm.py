@@ -12,11 +12,11 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.lock import holder
-from tests.engines.processes import wait_for
-from tests.engines.slurm_cluster import CPUS, SlurmCluster
-from tests.engines.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
+from tests.schedulers.processes import wait_for
+from tests.schedulers.slurm_cluster import CPUS, SlurmCluster
+from tests.schedulers.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.schedulers, pytest.mark.timeout(3600)]
 pytest.importorskip("submitit")
 
 

@@ -1,8 +1,8 @@
 """Commands as they are typed, each in a process of its own that need not import everything first.
 
 Importing takes a new process ten times longer than most commands take. So one server for each worker of
-tests imports what all need, trains once (`tests/warm.py`), and forks; `tests/test_wheel.py` and the first command of
-`tests/commands/test_train.py` start Python as a user's shell does.
+tests imports what all need, trains once (`tests/support/warm.py`), and forks; `tests/test_wheel.py` and the first
+command of `tests/commands/test_train.py` start Python as a user's shell does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import cloudpickle
 from blockyard.sweep.executor._fork_server import HEAVY
 
 IMPORTED = [
-    *(*HEAVY, "wandb", "hydra", "optuna", "submitit", "tests.engine_runs"),
+    *(*HEAVY, "wandb", "hydra", "optuna", "submitit", "tests.support.engine_runs"),
     *("blockyard.commands.sweep", "blockyard.sweep.plan.planner", "blockyard.sweep.search.search_runner"),
     *("blockyard.report.comparison", "blockyard.report.page"),
-    "tests.warm",  # the last, for it runs what the others import
+    "tests.support.warm",  # the last, for it runs what the others import
 ]
 
 
@@ -59,7 +59,7 @@ def blockyard(folder: Path, *arguments: str, limit: float = 240) -> subprocess.C
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
 
         def work() -> int:
-            from tests.warm_servers import fork_servers
+            from tests.support.warm_servers import fork_servers
 
             fork_servers()
             return typed(folder, arguments, streams)

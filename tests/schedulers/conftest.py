@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.sweep_commands import Sweep
+from tests.schedulers.sweep_commands import Sweep
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.engines.processes import free_ports, wait_for
-from tests.paths import ROOT
+from tests.schedulers.processes import free_ports, wait_for
+from tests.support.paths import ROOT
 
 HEAD, NODE = "127.0.0.2", "127.0.0.3"
 _CPUS = 2  # of each node

@@ -16,8 +16,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
 from blockyard.runs.predictions_file import TEST
 from blockyard.runs.start import create_run
-from tests.fork import forked
-from tests.tiny import TEXT, TINY, Configured, configured
+from tests.support.fork import forked
+from tests.support.tiny import TEXT, TINY, Configured, configured
 
 
 def config(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY) -> Configured:

@@ -8,8 +8,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.engines.debian import require_commands
-from tests.engines.processes import free_ports, wait_for
+from tests.schedulers.debian import require_commands
+from tests.schedulers.processes import free_ports, wait_for
 
 CPUS = 8  # what the node claims to have (`config_overrides`)
 _CONFIG = """\

@@ -16,7 +16,7 @@ from typing import Any
 
 from blockyard.sweep.executor import _server_process
 from blockyard.sweep.executor._server_process import ServerProcess
-from tests.fork import server
+from tests.support.fork import server
 
 _as_shipped = ServerProcess._started
 

@@ -20,7 +20,7 @@ from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts,
 from blockyard.model._embedding import set_pairs
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
-from tests.paths import CONF
+from tests.support.paths import CONF
 
 VOCABULARY = 11
 LENGTH = 6

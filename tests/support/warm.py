@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.engine_runs import run
+from tests.support.engine_runs import run
 
 
 def warm_up() -> None:

@@ -13,9 +13,9 @@ from blockyard.engine.loggers import _wandb, wandb
 from blockyard.engine.loggers.run_log import RunLog
 from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import folder
-from tests.fork import forked
-from tests.tiny import ONE_LAYER, TINY, steps
+from tests.support.engine_runs import folder
+from tests.support.fork import forked
+from tests.support.tiny import ONE_LAYER, TINY, steps
 
 # One row at every step, an evaluation in the middle and one at the end.
 FEW = (*TINY, *ONE_LAYER, *steps(12, 6), "trainer.log_every=1")

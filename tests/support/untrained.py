@@ -8,7 +8,7 @@ from blockyard.atomic_files import write_json, write_yaml
 from blockyard.config.build import Components
 from blockyard.runs.identity import identity
 from blockyard.runs.weights_file import WEIGHTS, write_weights
-from tests.tiny import configured
+from tests.support.tiny import configured
 
 
 def untrained(folder: Path, *overrides: str) -> Path:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import assert_same_bits
-from tests.engines.processes import wait_for
-from tests.paths import ROOT
+from tests.schedulers.processes import wait_for
+from tests.support.engine_runs import assert_same_bits
+from tests.support.paths import ROOT
 
 PATIENCE = 900.0  # seconds for one sweep on a busy machine
 _FILE = """\

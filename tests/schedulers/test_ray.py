@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from blockyard.runs.lock import held, holder
-from tests.engines.processes import wait_for
-from tests.engines.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
+from tests.schedulers.processes import wait_for
+from tests.schedulers.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.schedulers, pytest.mark.timeout(3600)]
 pytest.importorskip("ray")
-from tests.engines.ray_cluster import HEAD, NODE, RayCluster, nothing_left_of  # noqa: E402
+from tests.schedulers.ray_cluster import HEAD, NODE, RayCluster, nothing_left_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

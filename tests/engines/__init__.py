@@ -1,1 +1,0 @@
-"""Real schedulers, installed and started by the tests that use them; `make engines` runs them."""
