@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def imports_of_tests(folder: Path) -> list[str]:
         f"{path.name} imports {name}"
         for path in sorted(folder.rglob("*.py"))
         for name in sorted(imported(ast.parse(path.read_text(encoding="utf-8"))))
-        if name == TESTS.name or name.startswith(f"{TESTS.name}.")
+        if re.match(rf"{TESTS.name}(\.\w|$)", name)
     ]
 
 
