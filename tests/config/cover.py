@@ -21,11 +21,11 @@ def legal_cover(strength: int) -> list[dict[str, str]]:
     return _cover(_subsets(strength), strength, skeletons())
 
 
-def sample(rows: list[dict[str, str]], count: int) -> list[dict[str, str]]:
+def sample(cover: list[dict[str, str]], count: int) -> list[dict[str, str]]:
     """The first rows of a cover, which hold most of its pairs, and later ones until two hold each of its choices."""
     held: Counter[tuple[str, str]] = Counter()
     kept = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(cover):
         if number < count or any(held[choice] < 2 for choice in row.items()):
             kept.append(row)
             held.update(row.items())
