@@ -186,7 +186,7 @@ def test_files_for_other_libraries_hold_no_token(
 ) -> None:
     """A token in a name, a tag or a project reaches no exported file, nor a member of an archive, nor the screen."""
     from blockyard.cli import main
-    from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
+    from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
     if "onnx" in formats:
         pytest.importorskip("onnx")
