@@ -19,10 +19,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
-    """Call until the value is true, and return it."""
+def wait_for(condition: Callable[[], Any], seconds: float, alive: Callable[[], object] = lambda: None) -> Any:
+    """Call until the value is true, and return it. alive: raises where nothing can happen any more"""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
+        alive()
         assert time.monotonic() < deadline, f"nothing happened for {seconds} seconds"
         time.sleep(0.1)
     return value

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -96,7 +96,15 @@ class Sweep:
 
     def until_training(self, *, but: Collection[Path] = ()) -> Path:
         """Wait until a run trains that is none of these; its folder."""
-        return Path(wait_for(lambda: [path for path in self.training() if path not in but], PATIENCE)[0])
+        return Path(self.wait_for(lambda: [path for path in self.training() if path not in but])[0])
+
+    def wait_for(self, condition: Callable[[], Any]) -> Any:
+        """Call until the value is true, and return it; fails at once where every command has ended before."""
+
+        def alive() -> None:
+            assert any(process.poll() is None for process in self.started), self.log.read_text()
+
+        return wait_for(condition, PATIENCE, alive)
 
     def name(self, path: Path) -> str:
         """The name of the run in a folder."""

@@ -50,7 +50,7 @@ def workers(sweep: Sweep, cluster: RayCluster) -> dict[str, list[Path]]:
 
 
 def until_training(sweep: Sweep, cluster: RayCluster, node: str) -> list[Path]:
-    return list(wait_for(lambda: workers(sweep, cluster)[node], PATIENCE))
+    return list(sweep.wait_for(lambda: workers(sweep, cluster)[node]))
 
 
 def test_six_cells_on_two_nodes_equal_the_local_ones(cluster: RayCluster, tmp_path: Path, here: Sweep) -> None:
@@ -84,7 +84,7 @@ def test_cells_of_a_killed_node_go_on_elsewhere(cluster: RayCluster, tmp_path: P
 def test_a_cell_whose_process_is_killed_goes_on(cluster: RayCluster, tmp_path: Path, here: Sweep) -> None:
     sweep = on(cluster, tmp_path, seeds=1)
     process = sweep.start()
-    path = wait_for(sweep.training, PATIENCE)[0]
+    path = sweep.wait_for(sweep.training)[0]
     os.kill(int(str((holder(path) or {})["pid"])), signal.SIGKILL)
     printed = sweep.wait(process, 0)
     assert printed.count("goes on elsewhere") == 1
@@ -97,7 +97,7 @@ def test_a_planner_that_ends_leaves_no_cell_running(
 ) -> None:
     sweep = on(cluster, tmp_path, seeds=1)
     process = sweep.start()
-    wait_for(sweep.training, PATIENCE)
+    sweep.wait_for(sweep.training)
     process.send_signal(signum)
     sweep.wait(process, {signal.SIGKILL: -9, signal.SIGINT: 130}[signum])
     wait_for(lambda: not any(held(path) for path in sweep.runs.values()), 120)
