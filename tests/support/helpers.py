@@ -31,6 +31,7 @@ DEFAULT_PARTS = {
     "channel_mixer": "mlp",
     "norm": "layer",
     "block": "pre_norm",
+    "residual": "add",
     "head": "token",
 }
 # Facts of pairs of tokens, for tokens without coordinates: a distance, and five edges of three types along the path.

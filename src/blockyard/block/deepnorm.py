@@ -30,10 +30,10 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 def constants(ctx: Context) -> tuple[float, float]:
     """Returns alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
     if ctx.peer is None:
-        return (2 * ctx.depth) ** 0.25, (8 * ctx.depth) ** -0.25
+        return (2 * ctx.visits) ** 0.25, (8 * ctx.visits) ** -0.25
     if ctx.causal:
-        return (3 * ctx.depth) ** 0.25, (12 * ctx.depth) ** -0.25
-    both = ctx.depth**4 * ctx.peer
+        return (3 * ctx.visits) ** 0.25, (12 * ctx.visits) ** -0.25
+    both = ctx.visits**4 * ctx.peer
     return 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
 
 
@@ -49,6 +49,7 @@ class DeepNorm(BranchedBlock):
     """
 
     needs_final_norm: ClassVar[bool] = False
+    adds: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class LayerScale(BranchedBlock):
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
-        paper_start = 0.1 if ctx.depth <= 18 else 1e-5 if ctx.depth <= 24 else 1e-6
+        paper_start = 0.1 if ctx.visits <= 18 else 1e-5 if ctx.visits <= 24 else 1e-6
         factor = paper_start if start is None else start
         super().__init__(
             ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(Scale, ctx.dim, factor)

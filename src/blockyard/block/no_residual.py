@@ -11,7 +11,7 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ class NoResidual(BranchedBlock):
     Options:
         dropout: dropout rate on the output of each mixer
     """
+
+    adds: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class PostNorm(BranchedBlock):
     """
 
     needs_final_norm: ClassVar[bool] = False
+    adds: ClassVar[bool] = False
 
     def __init__(
         self,

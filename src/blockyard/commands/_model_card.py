@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from blockyard.config.build import Components
-from blockyard.config.catalog import OF_SOURCE
+from blockyard.config.build import OPTIONAL, Components
 from blockyard.config.size_matching import flops_by_module
 from blockyard.config.targets import locate
 from blockyard.config.tree import Node
@@ -23,6 +22,7 @@ from blockyard.contracts import (
     Embedder,
     Head,
     Position,
+    Residual,
     TextTokenizer,
     TokenMixer,
     active_parameters,
@@ -39,6 +39,7 @@ CLASSES: tuple[tuple[type, str], ...] = (
     (Position, "position"),
     (TokenMixer, "token_mixer"),
     (ChannelMixer, "channel_mixer"),
+    (Residual, "residual"),
     (Head, "head"),
 )
 ORDER = (
@@ -48,6 +49,7 @@ ORDER = (
     "source_position",
     "model",
     "block",
+    "residual",
     "token_mixer",
     "channel_mixer",
     "norm",
@@ -68,7 +70,7 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     for column in rows.columns[2:]:
         column.justify = "right"
     for family in ("data", *ORDER, "objective"):
-        if family in OF_SOURCE and family not in config:
+        if family in OPTIONAL and family not in config:
             continue
         counts = (_format(count.get(family)) for count in (parameters, flops))
         rows.add_row(family, _choice(config, choices, family), *counts)

@@ -29,6 +29,7 @@ from blockyard.contracts import (
     OptimizerBuilder,
     Parts,
     Position,
+    Residual,
     Schedule,
     Splits,
     Tokenizer,
@@ -48,6 +49,7 @@ CONTRACTS: dict[str, type] = {
     "channel_mixer": ChannelMixer,
     "norm": nn.Module,
     "block": Block,
+    "residual": Residual,
     "model": Architecture,
     "head": Head,
     "objective": Objective,
@@ -64,8 +66,9 @@ RUNTIME_CONTRACTS = {
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
 # Keys that a config has only where they say something.
-OPTIONAL = (*SOURCE_CONTRACTS, "init")
-LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
+OPTIONAL = (*SOURCE_CONTRACTS, "residual", "init")
+# Built from a Context.
+LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "head")
 LATE_KEYS = (*LATE, "source_position")
 
 
@@ -107,7 +110,8 @@ class Components:
     def node(self, family: str) -> Any:
         """The object of a family, or its objects by name where a family holds several (callbacks).
 
-        None for a part of the source that is that of the sequence, and for initial weights that are drawn.
+        None for a part of the source that is that of the sequence, for initial weights that are drawn, and for a
+        residual that adds.
         """
         if family in OPTIONAL and family not in self.config:
             return None

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from blockyard.config import catalog, lightning, tree
-from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
+from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.compose import Composed, complete
 from blockyard.config.instantiate import settings
 from blockyard.config.local_path import url_problem
@@ -205,6 +205,8 @@ def _root(config: Node) -> Iterator[Issue]:
 
 def _families(config: Node) -> Iterator[Issue]:
     for family in CONTRACTS:
+        if family in OPTIONAL and family not in config:
+            continue
         node = config.get(family)
         if not tree.is_node(node):
             yield Issue(family, f"{quoted(node)} is not a {family}", see=f"`blockyard list {family}`")

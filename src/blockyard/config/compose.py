@@ -70,22 +70,29 @@ def _is_text(path: object) -> TypeGuard[str]:
     return True
 
 
-# The node `init` of a config: left out where it says nothing, and filled in where weights are taken.
+# Families whose node is left out of a config where it is the default, as it was before there was the family: the
+# identity of those runs is the same.
+
+LEFT_OUT = {"residual": "add", "init": "default"}
+
+
+def leave_out_defaults(config: Node, choices: dict[str, str | None]) -> None:
+    """Remove the nodes that say nothing, in place."""
+    for family, name in LEFT_OUT.items():
+        if is_node(config.get(family)) and config[family] == default_node(family, name):
+            del config[family]
+            choices.pop(family, None)
+
+
+# The node `init` of a config is filled in where weights are taken.
 
 KEY = "init"
 
 
-def resolve(config: Node, choices: dict[str, str | None], issues: list[Issue]) -> None:
-    """Put the hash of the weights that a run starts from into its config, in place.
-
-    A config whose weights are drawn has no such node, as it had before there was one, so its identity is the same.
-    """
+def resolve(config: Node, issues: list[Issue]) -> None:
+    """Put the hash of the weights that a run starts from into its config, in place."""
     node = config.get(KEY)
     if not is_node(node):
-        return
-    if node == default_node(KEY, "default"):
-        del config[KEY]
-        choices.pop(KEY, None)
         return
     target = str(node["_target_"])
     if not allowed(target, allow_of(config)):
@@ -246,7 +253,8 @@ def _completed(
     record_files(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
-    resolve(config, choices, issues)
+    leave_out_defaults(config, choices)
+    resolve(config, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 

@@ -99,7 +99,7 @@ def _batch(components: Components, trainer: Any) -> int:
     ctx, data = components.context(), components.data
     if ctx.data.variable or ctx.tokens.variable:
         return 0  # how long its sequences are is not known
-    blocks = ctx.depth * _length(components.architecture.mixing(ctx)) if components.architecture.stacks else 0
+    blocks = ctx.visits * _length(components.architecture.mixing(ctx)) if components.architecture.stacks else 0
     stream = (blocks + _length(ctx)) * ctx.dim
     predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
     return data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)

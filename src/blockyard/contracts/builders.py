@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from blockyard.contracts.batch import Position
-from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, TokenMixer
+from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer
@@ -82,6 +82,7 @@ class Parts(NamedTuple):
     norm: Callable[[Context], nn.Module]
     block: Callable[[Context, Any, Any, Any], Block]
     head: Callable[[Context], Head]
+    residual: Callable[[Context], Residual] | None = None  # None adds
     source_embedder: Callable[[Context], Embedder] | None = None
     source_position: Callable[[Context], Position] | None = None
 

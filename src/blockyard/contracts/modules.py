@@ -207,6 +207,7 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
+    adds: ClassVar[bool] = True  # forward(x) is x plus what its branches give; False where x is scaled or normalised
     empty: ClassVar[bool] = False  # not a block: for a model without blocks
     single: ClassVar[bool] = False  # takes a token mixer only: the channel mixer must be empty
 
@@ -223,6 +224,41 @@ class Block(nn.Module):
     def fuses(cls, options: dict[str, Any]) -> bool:
         """Whether both mixers must be `Projected` under these options."""
         return False
+
+
+class Residual(nn.Module):
+    """How the stream passes the blocks: what each visit of a block reads, and where its output goes.
+
+    A model calls `open` once, then `read` and `write` at each visit of `Context.visits`, then `close`. The state is
+    whatever a choice needs; `add`, the default, keeps the stream alone. Both act on each token alone.
+
+    Constructor: (ctx, *, options).
+
+    of_additions: it treats what a block adds to its input on its own, and so needs a block that `adds`
+    per_visit: it has weights for each visit, so that the number of visits cannot change after training
+    """
+
+    of_additions: ClassVar[bool] = False
+    per_visit: ClassVar[bool] = True
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+
+    def open(self, x: Tensor) -> Any:
+        """Return the state in front of the first block. x: (B, N, D)."""
+        return x
+
+    def read(self, state: Any, visit: int) -> tuple[Tensor, Any]:
+        """Return what the block of a visit reads (B, N, D), and the state that `write` then gets."""
+        raise AssertionError("abstract")
+
+    def write(self, state: Any, visit: int, x: Tensor, output: Tensor) -> Any:
+        """Return the state after a visit. x: what the block read (B, N, D); output: what it returned (B, N, D)."""
+        raise AssertionError("abstract")
+
+    def close(self, state: Any) -> Tensor:
+        """Return what the final norm reads (B, N, D)."""
+        raise AssertionError("abstract")
 
 
 class Head(nn.Module):

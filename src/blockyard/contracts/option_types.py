@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AllowInfNan, StringConstraints
 
 
@@ -55,6 +55,8 @@ Width = Annotated[
 ]
 Heads = Annotated[int, Ge(1), Le(4_096), Because("each head has channels of its own")]
 Depth = Annotated[int, Ge(1), Le(DEEPEST), Because("every block is built of modules of its own, one after the other")]
+# The indices of blocks in the order in which they run.
+BlockOrder = Annotated[tuple[Annotated[int, Ge(0), Lt(DEEPEST)], ...], MinLen(1), MaxLen(DEEPEST)]
 Expansion = Annotated[
     float, Gt(0), Le(LARGEST_EXPANSION), AllowInfNan(False), Because("hidden channels are that many times the width")
 ]

@@ -139,7 +139,13 @@ class Context:
     # layers, outputs). None: outputs alone start smaller, by sqrt(branches depth).
     gain: float | None = None
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
-    peer: int | None = None  # depth of the other stack, in a model of an encoder and a decoder
+    peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
+    order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once
+
+    @property
+    def visits(self) -> int:
+        """How many blocks a token passes: `depth`, or more where blocks are visited more than once."""
+        return self.depth if self.order is None else len(self.order)
 
     @property
     def head_dim(self) -> int:

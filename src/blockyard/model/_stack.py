@@ -8,6 +8,7 @@ from typing import Any
 
 from blockyard.contracts import (
     Architecture,
+    BlockOrder,
     Context,
     DataSpec,
     Depth,
@@ -32,11 +33,13 @@ class Stack(Architecture):
 
     Options:
         dim: channels of a token (D)
-        depth: blocks
+        depth: blocks, each with weights of its own
+        order: the index of the block at each visit, such as [0,1,2,1,2,3]: a block that is visited twice shares its
+            weights with itself; null visits each block once
         heads: heads of attention (H); must divide dim
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
-            smaller, by the square root of the number of branches
+            smaller, by the square root of the number of branches that a token passes
         dropout: dropout rate on the tokens as they enter the first block
     """
 
@@ -45,12 +48,14 @@ class Stack(Architecture):
         *,
         dim: Width = 64,
         depth: Depth = 4,
+        order: BlockOrder | None = None,
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
         self.dim, self.depth, self.heads = dim, depth, heads
+        self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.dropout = prefix, init_std, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
@@ -66,6 +71,7 @@ class Stack(Architecture):
             num_prefix=len(self.prefix),
             # Unit inputs give unit outputs, and vectors enter the stream at the same size.
             init_std=self.init_std or self.dim**-0.5,
+            order=self.order,
         )
         assert ctx.head_dim > 0
         return ctx
@@ -73,6 +79,25 @@ class Stack(Architecture):
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
+
+
+def complete_order(option: str, order: BlockOrder | None, depth: int) -> tuple[int, ...] | None:
+    """Return the order in which blocks run. Raises ValueError if it names no block, or leaves one out."""
+    if order is None:
+        return None
+    beyond = [index for index in order if index >= depth]
+    if beyond:
+        raise ValueError(
+            f"model.{option} visits block {beyond[0]}, and the depth of {depth} gives the blocks 0 to {depth - 1}; "
+            f"use a depth of {max(order) + 1}"
+        )
+    left_out = sorted(set(range(depth)) - set(order))
+    if left_out:
+        raise ValueError(
+            f"model.{option} never visits block {left_out[0]}, whose weights would not be used; name every block from "
+            f"0 to {depth - 1}"
+        )
+    return tuple(order)
 
 
 def crossing(factory: Callable[[Context], TokenMixer]) -> Callable[[Context], TokenMixer]:

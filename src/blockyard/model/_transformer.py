@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
-from blockyard.model._cache import Cache, empty_cache
+from blockyard.contracts import Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.model._block_stack import BlockStack
+from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_no_source, check_parts
-from blockyard.model._embedding import Embeds, check_key_widths
+from blockyard.model._embedding import check_key_widths
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
 from blockyard.ops.ring import shared
 
 
-class Tower(Embeds):
+class Tower(BlockStack):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
     embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
@@ -44,23 +44,12 @@ class Tower(Embeds):
         self.prefix_options = prefix
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
-        factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
-        blocks: list[Block] = [parts.block(ctx.at(layer), *factories) for layer in range(ctx.depth)]
-        self.blocks = nn.ModuleList(blocks)
+        blocks = self.add_blocks(ctx, parts, parts.token_mixer)
         check_key_widths(ctx, self.position, self.mixers)
         if cross is not None:
             for layer, block in enumerate(blocks):
                 block.add_cross(ctx.at(layer), cross, parts.norm)
         self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
-
-    @property
-    def mixers(self) -> list[TokenMixer]:
-        """The token mixer of each block, in order; a block without one is left out."""
-        return first_mixers(self.blocks)
-
-    def init_cache(self, batch_size: int) -> Cache:
-        """Return an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
-        return empty_cache(self.mixers, batch_size)
 
     def forward_features(
         self,
@@ -79,25 +68,17 @@ class Tower(Embeds):
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
             x, seq = shared(x, seq)  # this process's tokens
-        x = self.mixed(x, seq, past, cache, memory, record)
+        x = self.mixed(x, seq, cache, memory, record)
         if cache is not None:
             cache.length = past + new
         return x, seq
 
-    def mixed(
-        self, x: Tensor, seq: Seq, past: int, cache: Cache | None, memory: Memory | None, record: Record | None
-    ) -> Tensor:
-        """Returns a stream (B, prefix + N, D) after the blocks and the final norm. past: tokens in the cache."""
+    def mixed(self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None) -> Tensor:
+        """Return a stream (B, prefix + N, D) after the blocks and the final norm."""
         note(record, "seq", seq)
         x = self.dropout(x)
         note(record, "stream", x)
-        if past == 0 and not torch.compiler.is_compiling():
-            for mixer in self.mixers:
-                mixer.prepare(x, seq)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, seq, None if cache is None else cache.layers[layer], memory)
-            note(record, f"block.{layer}", x)
-        x = self.final_norm(x)
+        x = self.final_norm(self.through_blocks(x, seq, cache, memory, record))
         note(record, "normed", x)
         return x
 
@@ -109,12 +90,6 @@ class Tower(Embeds):
             return self.prefix(x, seq)
         seq.index = seq.index + self.prefix.num
         return x, seq
-
-
-def first_mixers(blocks: nn.ModuleList) -> list[TokenMixer]:
-    """The token mixer of each block, in order; a block without one is left out."""
-    inside = ([part for part in block.modules() if isinstance(part, TokenMixer)] for block in blocks)
-    return [mixers[0] for mixers in inside if mixers]
 
 
 Sees = Literal["past", "source"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from blockyard.contracts import Context, Depth, Heads, Model, Parts, Positive, Rate, Width
+from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees, Transformer
@@ -33,13 +33,16 @@ class Decoder(Stack):
         *,
         dim: Width = 64,
         depth: Depth = 4,
+        order: BlockOrder | None = None,
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
         sees: Sees = "past",
     ) -> None:
-        super().__init__(dim=dim, depth=depth, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout)
+        super().__init__(
+            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
+        )
         self.sees = sees
 
     @classmethod

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from blockyard.contracts import (
+    BlockOrder,
     Context,
     DataSpec,
     Depth,
@@ -38,7 +39,7 @@ from blockyard.model._compatibility import check_parts
 from blockyard.model._prefix import NO_PREFIX
 from blockyard.model._record import Record, note
 from blockyard.model._source_model import SourceModel, of_source
-from blockyard.model._stack import CROSS, Stack, crossing
+from blockyard.model._stack import CROSS, Stack, complete_order, crossing
 from blockyard.model._transformer import Tower
 
 
@@ -107,7 +108,9 @@ class EncoderDecoder(Stack):
 
     Options:
         depth: blocks of the decoder
+        order: the index of the decoder's block at each visit; null visits each block once
         encoder_depth: blocks of the encoder; null is the depth of the decoder
+        encoder_order: as `order`, of the encoder's blocks
         cross: the mixer that reads the source, in every block of the decoder
         shared: one embedder for source and target; false where they are of different kinds
         dropout: dropout rate on the tokens of either sequence as they enter the first block
@@ -122,15 +125,18 @@ class EncoderDecoder(Stack):
         *,
         dim: Width = 64,
         depth: Depth = 2,
+        order: BlockOrder | None = None,
         encoder_depth: Depth | None = None,
+        encoder_order: BlockOrder | None = None,
         heads: Heads = 4,
         cross: Callable[[Context], TokenMixer] = CROSS,
         shared: bool = True,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
-        super().__init__(dim=dim, depth=depth, heads=heads, init_std=init_std, dropout=dropout)
+        super().__init__(dim=dim, depth=depth, order=order, heads=heads, init_std=init_std, dropout=dropout)
         self.encoder_depth = encoder_depth or depth
+        self.encoder_order = complete_order("encoder_order", encoder_order, self.encoder_depth)
         self.cross, self.shared = crossing(cross), shared
 
     @classmethod
@@ -140,7 +146,8 @@ class EncoderDecoder(Stack):
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of the decoder. Raises ValueError if heads does not divide dim."""
-        return replace(super().context(data, tokens, outputs), peer=self.encoder_depth, branches=3)
+        visits = len(self.encoder_order or range(self.encoder_depth))
+        return replace(super().context(data, tokens, outputs), peer=visits, branches=3)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
@@ -152,7 +159,8 @@ class EncoderDecoder(Stack):
             ctx,
             causal=False,
             depth=self.encoder_depth,
-            peer=ctx.depth,
+            order=self.encoder_order,
+            peer=ctx.visits,
             branches=2,
             tokens=ctx.source_tokens,
             data=ctx.data.source,

@@ -19,7 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Depth, Heads, Inputs, Memory, Model, Parts, Positive, Rate, Seq, Width
+from blockyard.contracts import (
+    BlockOrder,
+    Context,
+    Depth,
+    Heads,
+    Inputs,
+    Memory,
+    Model,
+    Parts,
+    Positive,
+    Rate,
+    Seq,
+    Width,
+)
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_only_embeds, check_parts
 from blockyard.model._embedding import Embeds
@@ -107,7 +120,7 @@ class JointModel(SourceModel):
         else:
             seq.index = seq.index + (1 if self.ties else len(memory.seq))
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + M + N, D)
-        x = self.mixed(x, seq, past, cache, None, record)
+        x = self.mixed(x, seq, cache, None, record)
         if cache is not None:
             cache.length, cache.memory = past + new, memory
         prediction = self.head(x, seq)
@@ -166,6 +179,7 @@ class Joint(Stack):
         *,
         dim: Width = 64,
         depth: Depth = 4,
+        order: BlockOrder | None = None,
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         types: bool = True,
@@ -173,7 +187,9 @@ class Joint(Stack):
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
-        super().__init__(dim=dim, depth=depth, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout)
+        super().__init__(
+            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
+        )
         self.types, self.sees = types, sees
 
     @classmethod

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blockyard.contracts import Context, Depth, Heads, Model, Parts, Positive, Rate, Width
+from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model.joint import JointModel, joined, of_the_source
@@ -34,13 +34,16 @@ class JointEncoder(Stack):
         *,
         dim: Width = 64,
         depth: Depth = 4,
+        order: BlockOrder | None = None,
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         types: bool = True,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
-        super().__init__(dim=dim, depth=depth, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout)
+        super().__init__(
+            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
+        )
         self.types = types
 
     def mixing(self, ctx: Context) -> Context:

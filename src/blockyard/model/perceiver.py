@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import (
+    BlockOrder,
     Context,
     Depth,
     Heads,
@@ -35,12 +36,11 @@ from blockyard.contracts import (
     TokenSpec,
     Width,
 )
+from blockyard.model._block_stack import BlockStack, first_mixers
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_no_cache, check_no_source, check_only_embeds
-from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
 from blockyard.model._stack import CROSS, Stack, crossing
-from blockyard.model._transformer import first_mixers
 from blockyard.weight_init import Init
 
 
@@ -64,7 +64,7 @@ class Latents(nn.Module):
         return latents, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
 
 
-class PerceiverModel(Embeds):
+class PerceiverModel(BlockStack):
     """Latents that read the input: forward(inputs, None, record) -> (B, V), or (B, N, V) for a head of tokens."""
 
     def __init__(
@@ -76,8 +76,7 @@ class PerceiverModel(Embeds):
         self.latents = Latents(inner)
         self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
         self.read = parts.block(inner, cross, *rest)
-        blocks = [parts.block(inner.at(layer), parts.token_mixer, *rest) for layer in range(ctx.depth)]
-        self.blocks = nn.ModuleList(blocks)
+        blocks = self.add_blocks(inner, parts, parts.token_mixer)
         self.head = parts.head(ctx)
         self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives != "sequence" else None
         self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
@@ -96,11 +95,6 @@ class PerceiverModel(Embeds):
         """The mixer that reads the input."""
         return first_mixers(nn.ModuleList([self.read]))[0]
 
-    @property
-    def mixers(self) -> list[TokenMixer]:
-        """The token mixer of each block over the latents, in order; a block without one is left out."""
-        return first_mixers(self.blocks)
-
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
         inputs = Inputs.of(inputs, cache)
@@ -118,13 +112,7 @@ class PerceiverModel(Embeds):
         latent_seq.scale = seq.scale
         latents = self.read(latents, latent_seq, None, Memory(self.input_norm(x), seq))
         note(record, "read", latents)
-        if not torch.compiler.is_compiling():
-            for mixer in self.mixers:
-                mixer.prepare(latents, latent_seq)
-        for layer, block in enumerate(self.blocks):
-            latents = block(latents, latent_seq, None, None)
-            note(record, f"block.{layer}", latents)
-        latents = self.final_norm(latents)
+        latents = self.final_norm(self.through_blocks(latents, latent_seq, None, None, record))
         note(record, "normed", latents)
         if self.write is None:
             prediction = self.head(latents, latent_seq)  # (B, V)
@@ -156,13 +144,14 @@ class Perceiver(Stack):
         *,
         dim: Width = 64,
         depth: Depth = 4,
+        order: BlockOrder | None = None,
         heads: Heads = 4,
         num_latents: Length = 16,
         cross: Callable[[Context], TokenMixer] = CROSS,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
-        super().__init__(dim=dim, depth=depth, heads=heads, init_std=init_std, dropout=dropout)
+        super().__init__(dim=dim, depth=depth, order=order, heads=heads, init_std=init_std, dropout=dropout)
         self.num_latents, self.cross = num_latents, crossing(cross)
 
     def mixing(self, ctx: Context) -> Context:

@@ -54,4 +54,4 @@ def residual_gain(ctx: Context) -> float:
 
     Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """
-    return 1 / math.sqrt(ctx.branches * ctx.depth) if ctx.gain is None else ctx.gain
+    return 1 / math.sqrt(ctx.branches * ctx.visits) if ctx.gain is None else ctx.gain

@@ -58,7 +58,21 @@ def channel_mixer_of_model(f: Facts) -> str | None:
     return _unused(f, "channel_mixer")
 
 
+def residual_of_model(f: Facts) -> str | None:
+    """A model without blocks has nothing to join."""
+    return None if f["model"].target.stacks else f"{f['model']} has no blocks, so {f['residual']} would not be used"
+
+
+def additions_of_block(f: Facts) -> str | None:
+    """A residual choice that treats what a block adds needs a block that adds it to its input."""
+    if not f["residual"].target.of_additions or f["block"].target.adds or not f["model"].target.stacks:
+        return None
+    return f"{f['residual']} treats what a block adds to its input; {f['block']} scales, normalises or replaces it"
+
+
 RULES = (
+    Rule(("model", "residual"), residual_of_model),
+    Rule(("residual", "block"), additions_of_block),
     Rule(("block", "token_mixer"), fusing_tokens),
     Rule(("block", "channel_mixer"), fusing_channels),
     Rule(("block", "channel_mixer"), single_block),

@@ -1,0 +1,144 @@
+"""Hyper-connections: several streams, mixed with each other before every block, which reads and writes a mixture.
+
+Source: Zhu et al. 2024, Hyper-Connections (arXiv 2409.19606), section 2 and algorithm 2; for mixing=sinkhorn
+    Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections (arXiv 2512.24880), section 4
+Reference: for mixing=sinkhorn transformers DeepseekV4HyperConnection
+Equation: y = a^T H,  H <- M^T H + b f(y)^T,  H (n, D) the streams of a token, f(y) what the block adds to y
+    free:     a, b, M = a0, b0, M0 + s tanh(W rms(H)), each stream of H by itself
+    sinkhorn: a = sigmoid(.), b = 2 sigmoid(.), M doubly stochastic by alternating normalisation, of all of H together
+Cost: O(N n^2 D) time a visit; n D (n + 2) parameters a visit (free: D (n + 2)); n streams are kept
+
+    With several streams a block can read what earlier blocks wrote without the sum of all others. The paper joins
+    streams around each branch; here it is around each block. block=single has one branch a block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Because, Context, Count, Residual
+from blockyard.ops.autocast import full_precision
+from blockyard.weight_init import Init
+
+Streams = Annotated[int, Ge(2), Le(64), Because("every token keeps so many vectors")]
+
+
+class State(NamedTuple):
+    """The streams (B, N, n, D), already mixed with each other where a block is running, and its weights (B, N, n)."""
+
+    streams: Tensor
+    write: Tensor | None = None
+
+
+class Hyper(Residual):
+    """All streams start as the embedded tokens; the final norm reads their mean.
+
+    Before training, free mixing gives what `add` gives. Each block reads one stream, in turn, and adds to all of them.
+    With sinkhorn it reads half of that stream, and the other half from the others.
+
+    Options:
+        streams: n, the number of streams
+        mixing: free weights, or weights with bounds: sinkhorn keeps the mean of the streams as they are mixed
+        dynamic: weights depend on the streams of each token; otherwise they are the same for all tokens
+        iterations: of mixing=sinkhorn, normalisations of rows and columns
+    """
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"bias", "scale"})
+    of_additions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        streams: Streams = 4,
+        mixing: Literal["free", "sinkhorn"] = "free",
+        dynamic: bool = True,
+        iterations: Annotated[Count, Le(1_000)] = 20,
+    ) -> None:
+        super().__init__(ctx)
+        self.streams, self.mixing, self.iterations, self.visits = streams, mixing, iterations, ctx.visits
+        # What a visit needs, in this order: the weights to read, to write, and to mix.
+        self.sizes = (streams, streams, streams * streams)
+        # A row of `maps` is over one stream, or over all streams of a token.
+        rows, width = (streams + 2, ctx.dim) if mixing == "free" else (sum(self.sizes), streams * ctx.dim)
+        self.bias = nn.Parameter(torch.empty(ctx.visits, sum(self.sizes)))
+        self.scale = nn.Parameter(torch.empty(ctx.visits, 3)) if dynamic else None
+        self.maps = nn.Parameter(torch.empty(ctx.visits, rows, width)) if dynamic else None
+
+    def init_weights(self, init: Init) -> None:
+        """Weights that do what `add` does; what depends on the streams starts at zero, or small."""
+        init.copy("bias", torch.stack([self._start(visit) for visit in range(self.visits)]))
+        init.constant("scale", 0.01)
+        if self.mixing == "free":
+            init.zeros("maps")
+        else:
+            init.normal("maps", std=1 / math.sqrt(self.maps.shape[-1]) if self.maps is not None else 0.0)
+
+    def _start(self, visit: int) -> Tensor:
+        """Return the initial weights of a visit, (n + n + n n,)."""
+        own, eye = torch.zeros(self.streams), torch.eye(self.streams)
+        own[visit % self.streams] = 1.0
+        if self.mixing == "free":
+            return torch.cat([own, torch.ones(self.streams), eye.flatten()])
+        read = (0.5 * own + 0.5 * (1 - own) / (self.streams - 1)).logit()
+        return torch.cat([read, torch.zeros(self.streams), 4.0 * eye.flatten()])  # sigmoid(0) = 1/2
+
+    def open(self, x: Tensor) -> State:
+        """Return the embedded tokens as every stream."""
+        return State(x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]))  # (B, N, n, D)
+
+    def read(self, state: State, visit: int) -> tuple[Tensor, State]:
+        """Return the mixture that the block reads (B, N, D), and the streams mixed with each other."""
+        streams = state.streams
+        with full_precision(streams):
+            read, write, mix = self._weights(streams, visit)
+            x = torch.einsum("bns,bnsd->bnd", read.expand(streams.shape[:-1]), streams)
+            mixed = torch.einsum("bnst,bnsd->bntd", mix.expand(*streams.shape[:-1], self.streams), streams)
+        return x, State(mixed, write)
+
+    def write(self, state: State, visit: int, x: Tensor, output: Tensor) -> State:
+        """Return the streams with what the block added."""
+        assert state.write is not None
+        return State(state.streams + state.write.unsqueeze(-1) * (output - x).unsqueeze(-2))
+
+    def close(self, state: State) -> Tensor:
+        """Return the mean of the streams, (B, N, D)."""
+        return state.streams.mean(-2)
+
+    def _weights(self, streams: Tensor, visit: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights to read (B|1, N|1, n), to write (B|1, N|1, n), and to mix (B|1, N|1, n, n)."""
+        dtype = streams.dtype
+        read, write, mix = (part.view(1, 1, -1) for part in self.bias[visit].to(dtype).split(self.sizes))
+        mix = mix.unflatten(-1, (self.streams, self.streams))  # from stream, to stream
+        if self.maps is not None and self.scale is not None:
+            maps, (of_read, of_write, of_mix) = self.maps[visit].to(dtype), self.scale[visit].to(dtype)
+            if self.mixing == "free":
+                moves = torch.tanh(F.rms_norm(streams, streams.shape[-1:], eps=1e-6) @ maps.T)  # (B, N, n, n + 2)
+                read = read + of_read * moves[..., 0]
+                write = write + of_write * moves[..., 1]
+                mix = mix + of_mix * moves[..., 2:]
+            else:
+                joined = streams.flatten(-2)  # (B, N, n D)
+                moves = F.rms_norm(joined, joined.shape[-1:], eps=1e-6) @ maps.T  # (B, N, n + n + n n)
+                more_read, more_write, more_mix = moves.split(self.sizes, dim=-1)
+                read = read + of_read * more_read
+                write = write + of_write * more_write
+                mix = mix + of_mix * more_mix.unflatten(-1, (self.streams, self.streams))
+        if self.mixing == "free":
+            return read, write, mix
+        return read.sigmoid(), 2 * write.sigmoid(), _doubly_stochastic(mix, self.iterations)
+
+
+def _doubly_stochastic(scores: Tensor, iterations: int) -> Tensor:
+    """Return positive matrices whose rows and columns sum to one: exp(scores), normalised by turns. (..., n, n)."""
+    logs = scores
+    for _ in range(iterations):
+        logs = logs - logs.logsumexp(-1, keepdim=True)
+        logs = logs - logs.logsumexp(-2, keepdim=True)
+    return logs.exp()
