@@ -22,7 +22,10 @@ FOLDER = ROOT / "docs" / "components"
 HEADINGS = ("Source", "Reference", "Equation", "Cost")
 WRITTEN = "<!-- Written by `python tools/components.py` from conf/ and the docstrings. -->"
 PARTS = {
-    "The model": ("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "model", "head", "preset"),
+    "The model": (
+        *("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "residual", "model", "head"),
+        "preset",
+    ),
     "The task": ("data", "objective", "experiment"),
     "The training": ("optimizer", "schedule", "init", "trainer", "callbacks", "logger", "debug", "executor"),
 }

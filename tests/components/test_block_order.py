@@ -40,7 +40,8 @@ def test_equals_the_unrolled_model(block: str) -> None:
     for name, parameter in model.blocks[1].named_parameters():
         visits = [plain.blocks[visit].get_parameter(name).grad for visit, index in enumerate(ORDER) if index == 1]
         assert_close(parameter.grad, sum(visits))
-    assert sum(p.numel() for p in model.blocks.parameters()) * 6 == sum(p.numel() for p in plain.blocks.parameters()) * 4
+    ours, unshared = (sum(p.numel() for p in either.blocks.parameters()) for either in (model, plain))
+    assert ours * 6 == unshared * 4
 
 
 @pytest.mark.parametrize("position", ["rope", "alibi"])
@@ -124,7 +125,7 @@ def test_refusals(order: tuple[int, ...], message: str) -> None:
     ],
 )
 def test_loops(order: tuple[int, ...], loop: object) -> None:
-    found = loop_of(order)
-    assert (None if found is None else tuple(found)) == loop
-    if found is not None:
-        assert found.order(found.times) == order
+    result = loop_of(order)
+    assert (None if result is None else tuple(result)) == loop
+    if result is not None:
+        assert result.order(result.times) == order

@@ -99,7 +99,8 @@ def _choice(config: Node, choices: dict[str, str | None], family: str) -> str:
     name = choices.get(family) or config[family]["_target_"]
     if family == "model":
         sizes = " ".join(f"{key}={config['model'][key]}" for key in ("dim", "depth", "heads") if key in config["model"])
-        return f"{name} ({sizes})"
+        order = config["model"].get("order")
+        return f"{name} ({sizes}{'' if order is None else ' order=' + ','.join(map(str, order))})"
     return str(name)
 
 

@@ -1,6 +1,6 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
-       [resolution=[0.5,1,2]] [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
+       [resolution=[0.5,1,2]] [loops=[1,2,4]] [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -18,6 +18,9 @@ With resolution, evaluate a classifier of images on the same images in other siz
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
 the picture of the test split.
 
+With loops, evaluate a model whose `model.order` is a loop, such as [0,1,2,1,2,3], with other numbers of times through
+it than in training. Weights for each visit, as most choices of `residual` have, cannot be used more or less often.
+
 With predictions, also write the prediction for each sample to predictions-SPLIT.npz in the run's folder, as every run
 does for the test split at its end: for runs of older versions, and for other splits. Weights other than those of the
 run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `compare` shows those of the test split.
@@ -33,6 +36,7 @@ Examples:
   blockyard eval run=last split=validation predictions=true
   blockyard eval run=last metrics=[F1Score,CalibrationError]
   blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
+  blockyard eval run=looped loops=[1,2,4,8]
 """
 
 from __future__ import annotations
@@ -50,8 +54,8 @@ if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
 
 KEYS = (
-    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "predictions"),
-    *("metrics", "data.root", "data.path", "data.splits"),
+    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "loops"),
+    *("predictions", "metrics", "data.root", "data.path", "data.splits"),
 )
 
 
@@ -70,6 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     samples = args.pop("predictions", False, boolean)
+    loops = args.pop("loops", None, _loops)
     metrics, moved = args.pop("metrics", None, config_value), args.pop_moved()
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
@@ -80,6 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         "resolution=": sizes is not None,
         "predictions=true": samples,
         "metrics=": metrics is not None,
+        "loops=": loops is not None,
     }
     chosen = [kind for kind, requested in kinds.items() if requested]
     if len(chosen) > 1:
@@ -95,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
         return _samples(name, settings)
     from blockyard.evaluate.api import evaluate
 
-    for metric, value in evaluate(name, metrics=metrics, **settings).items():
+    for metric, value in evaluate(name, metrics=metrics, loops=loops or (), **settings).items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
     return 0
 
@@ -189,6 +195,14 @@ def _factors(text: str) -> list[int]:
         return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
     except ValueError:
         raise ValueError("a list of whole numbers >= 2, such as [2,4,8]") from None
+
+
+def _loops(text: str) -> list[int]:
+    reader = integer(1)
+    try:
+        return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
+    except ValueError:
+        raise ValueError("a list of whole numbers >= 1, such as [1,2,4]") from None
 
 
 def _position(args: Args) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Hold a component, yours or ours, to what it declares: build it into small models
 one (causality), that padding and packed documents change nothing, that decoding from a cache equals a full forward
 pass, that permuted tokens give permuted outputs, that gradients reach every parameter, that evaluation is
 deterministic, near in bf16, and compiles into one graph. The checks are those of blockyard's own tests. They are about
-token_mixer, channel_mixer, norm, block, position, head and model; choices of other families are the context.
+token_mixer, channel_mixer, norm, block, residual, position, head and model; choices of other families are the context.
 
 Prints a line for each property; one that is broken comes with the smallest counter-example.
 

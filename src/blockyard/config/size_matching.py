@@ -269,7 +269,7 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dic
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
     by = match.get("by") or "dim"
     along = axis(config, by) if _is_known(by) and isinstance(config.get("model"), dict) else None
-    problems = _problems(match, budgets, overridden, along)
+    problems = _problems(config, match, budgets, overridden, along)
     issues += problems
     if problems or not budgets:
         return {}
@@ -310,7 +310,11 @@ def _is_known(by: Any) -> bool:
 
 
 def _problems(
-    match: dict[str, Any], budgets: dict[str, Any], overridden: Collection[str], along: Axis | None
+    config: dict[str, Any],
+    match: dict[str, Any],
+    budgets: dict[str, Any],
+    overridden: Collection[str],
+    along: Axis | None,
 ) -> list[Issue]:
 
     issues = []
@@ -327,6 +331,10 @@ def _problems(
         if not is_number or not math.isfinite(value) or value < 1:
             text = f"invalid value {quoted(value)}: expected a number of {BUDGETS[what]} >= 1"
             issues.append(Issue(f"{MATCH}.{what}", text, [f"{MATCH}.{what}=1.2e6"]))
+    if budgets and by == "depth" and config["model"].get("order") is not None:
+        issues.append(
+            Issue("model.order", "names blocks by number, so the depth cannot be solved for", ["match.by=dim"])
+        )
     if budgets and along is not None and along.key in overridden:
         issues.append(Issue(along.key, f"is solved for by {MATCH}; leave one of them out"))
     return issues

@@ -17,6 +17,7 @@ from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
+from blockyard.model._block_stack import loops
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import average_in, load_weights
 from blockyard.runs.predictions_file import TEST, SamplePredictions
@@ -52,6 +53,7 @@ def summarize(job: Job) -> Summary:
     metrics = {f"val/{key}": value for key, value in validation.items()}
     metrics |= {f"test/{key}": value for key, value in test.items()}
     metrics |= _averages(job, weights, step)
+    metrics |= _loops(job, model)
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
@@ -141,6 +143,18 @@ def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
     return metrics
 
 
+def _loops(job: Job, model: nn.Module) -> dict[str, float]:
+    """The validation and test metrics with other numbers of times through the loop of blocks."""
+    metrics: dict[str, float] = {}
+    splits = (("val", job.splits.validation, job.options.limit_val), ("test", job.splits.test, job.options.limit_test))
+    for times in job.options.loops:
+        with loops(model, times):
+            for prefix, split, limit in splits:
+                values = job.evaluator(model, split, limit)
+                metrics |= {f"{prefix}/{name}@{times}loops": value for name, value in values.items()}
+    return metrics
+
+
 def _directions(job: Job) -> dict[str, str]:
     """Whether lower or higher is better, for each metric by its full name."""
     directions = {"train/loss": "min"}
@@ -151,6 +165,7 @@ def _directions(job: Job) -> dict[str, str]:
             directions[f"{prefix}/{name}"] = direction
             directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
             directions |= {f"{prefix}/{name}@{average}": direction for average in job.loop.callbacks.averages}
+            directions |= {f"{prefix}/{name}@{times}loops": direction for times in job.options.loops}
         directions |= {f"{prefix}/{best}@{name}": mode for name in job.components.data.spec.slices}
     return directions
 

@@ -25,6 +25,7 @@ from blockyard.contracts import (
 from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 from blockyard.head.token import Token
+from blockyard.model._block_stack import loops_problem
 from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
 from blockyard.token_mixer.attention import Attention
@@ -171,6 +172,7 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
 
 
+Loops = Annotated[int, Ge(1), Le(1_024), Because("each is a pass through the blocks of the loop")]
 Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
 
 
@@ -207,6 +209,8 @@ class TrainerPlan:
         limit_test: test batches to evaluate
         extrapolate: sequence lengths, as multiples of training's, at which the validation and test splits are
             evaluated once more at the end, as test/loss@2x; for decoders of running text and of generated tasks
+        loops: numbers of times through the loop of `model.order` with which the validation and test splits are
+            evaluated once more at the end, as test/loss@4loops
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, and one more for every 0.3 GFLOPs of a batch, up to the cores
@@ -245,6 +249,7 @@ class TrainerPlan:
         limit_val: Count | None = None,
         limit_test: Count | None = None,
         extrapolate: tuple[Factor, ...] = (),
+        loops: tuple[Loops, ...] = (),
         overfit: CountOrZero = 0,
         deterministic: bool = False,
         threads: Literal["auto"] | Threads = "auto",
@@ -259,6 +264,7 @@ class TrainerPlan:
         self.compile, self.require_flash, self.attention = compile, require_flash, attention
         self.num_workers, self.timeout = num_workers, timeout
         self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
+        self.loops = loops
         self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
         self.threads, self.profile, self.extra = threads, profile, extra
         check_options(self)
@@ -303,4 +309,6 @@ class TrainerPlan:
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""
-        return model_problems(model, self.world) if self.context else []
+        issues = model_problems(model, self.world) if self.context else []
+        problem = loops_problem(model) if self.loops else None
+        return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues

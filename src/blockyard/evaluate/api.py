@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockyard.errors import UserError
@@ -116,20 +116,36 @@ def evaluate(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
     metrics: Any = None,
+    loops: Sequence[int] = (),
 ) -> dict[str, float]:
     """The metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
 
     run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
     metrics: further metrics by name, in place of the run's own (`objective.metrics`)
-    Raises UserError where the run, its checkpoint or its data are missing.
+    loops: numbers of times through the loop of `model.order`; the metrics are those of each, `test/accuracy@4loops`
+    Raises UserError for a model without such a loop, and where the run, its checkpoint or its data are missing.
     """
     from blockyard.evaluate.loop import evaluate as measure
+    from blockyard.model._block_stack import loops as loops_of
+    from blockyard.model._block_stack import loops_problem
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow, metrics=metrics)
 
+    problem = loops_problem(loaded.model) if loops else None
+    if problem:
+        raise UserError(f"loops={list(loops)}: {problem}")
+
     def measured(model: Model, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
-        return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
+        settings = {"slices": loaded.data.spec.slices, **settings}
+        if not loops:
+            return measure(model, samples, loaded.objective, **settings)
+        values = {}
+        for times in loops:
+            with loops_of(model, times):
+                result = measure(model, samples, loaded.objective, **settings)
+            values |= {f"{name}@{times}loops": value for name, value in result.items()}
+        return values
 
     return {f"{PARTS[split]}/{name}": value for name, value in as_recorded(loaded, split, measured).items()}
 

@@ -11,7 +11,8 @@ Reference: x-transformers AttentionLayers(layers_execute_order=...)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -112,3 +113,30 @@ def loop_of(order: Sequence[int]) -> Loop | None:
             if times > 1 and len(set(once)) == len(once):
                 return loop
     return None
+
+
+def loops_problem(model: nn.Module) -> str | None:
+    """Return why a model cannot go through its loop another number of times than in training; None where it can."""
+    if not isinstance(model, BlockStack):
+        return "the model has no blocks"
+    if loop_of(model.order) is None:
+        return f"model.order={list(model.order)} is no loop; one is [0,1,2,1,2,3], which visits [1,2] again and again"
+    if model.residual.per_visit:
+        return f"residual {type(model.residual).__name__} has weights for each visit of training; use residual=add"
+    return None
+
+
+@contextmanager
+def loops(model: nn.Module, times: int) -> Iterator[None]:
+    """While inside, the model goes through its loop so many times. Raises ValueError where it cannot."""
+    problem = loops_problem(model)
+    if problem or not isinstance(model, BlockStack):
+        raise ValueError(problem)
+    trained = model.order
+    loop = loop_of(trained)
+    assert loop is not None
+    model.order = loop.order(times)
+    try:
+        yield
+    finally:
+        model.order = trained

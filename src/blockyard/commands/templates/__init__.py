@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockyard.commands.templates.around import POOLED_HEAD, POSITION
-from blockyard.commands.templates.blocks import BLOCK, NORM
+from blockyard.commands.templates.blocks import BLOCK, NORM, RESIDUAL
 from blockyard.commands.templates.mixers import CHANNEL_MIXER, TOKEN_MIXER
 from blockyard.commands.templates.models import MODEL
 from blockyard.commands.templates.tasks import DATA, OBJECTIVE, TOKENIZER
@@ -14,6 +14,7 @@ TEMPLATES = {
     "channel_mixer": CHANNEL_MIXER,
     "norm": NORM,
     "block": BLOCK,
+    "residual": RESIDUAL,
     "position": POSITION,
     "head": POOLED_HEAD,
     "model": MODEL,

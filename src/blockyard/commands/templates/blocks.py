@@ -1,4 +1,4 @@
-"""Templates of norms and blocks."""
+"""Templates of norms, blocks, and of how the outputs of blocks are joined."""
 
 from __future__ import annotations
 
@@ -90,5 +90,59 @@ class CLASS(BranchedBlock):
     assert_close(block(x, seq), after + block.token_mixer(block.token_norm(after), seq))
 """,
     bug=("self.channel_mixer(self.channel_norm(x), seq)", "self.channel_mixer(x, seq)"),
+    verified=True,
+)
+
+RESIDUAL = Template(
+    HEAD
+    + '''import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, Residual
+from blockyard.weight_init import Init
+
+State = tuple[Tensor, Tensor]  # the stream, and the output before the last one, 2 x (B, N, D)
+
+
+class CLASS(Residual):
+    """Each block also reads what the block before the last one returned, with a learned weight.
+
+    Options:
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self.weights = nn.Parameter(torch.empty(ctx.visits))
+
+    def init_weights(self, init: Init) -> None:
+        """Zero, which adds as usual."""
+        init.zeros("weights")
+
+    def open(self, x: Tensor) -> State:
+        """Return the embedded tokens, twice."""
+        return x, x
+
+    def read(self, state: State, visit: int) -> tuple[Tensor, State]:
+        """Return the weighted sum that block number `visit` reads (B, N, D), and the state."""
+        return state[0] + self.weights[visit] * state[1], state
+
+    def write(self, state: State, visit: int, x: Tensor, output: Tensor) -> State:
+        """Return the state after a block has returned `output`."""
+        return output, state[0]
+
+    def close(self, state: State) -> Tensor:
+        """Return what the final norm reads (B, N, D)."""
+        return state[0]
+''',
+    """def test_the_formula() -> None:
+    x, _ = tokens()
+    residual = component()
+    read, state = residual.read(residual.open(x), 0)
+    assert_close(read, x + residual.weights[0] * x)
+    output = torch.tanh(read)
+    read, _ = residual.read(residual.write(state, 0, read, output), 1)
+    assert_close(read, output + residual.weights[1] * x)
+""",
+    bug=("return output, state[0]", "return output, output"),
     verified=True,
 )

@@ -14,7 +14,8 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
     """The validation metric of a sweep, val/NAME, and "max" or "min".
 
     metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of
-    that length, or `@ema` where a callback of that name averages the weights; None is the objective's own.
+    that length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the
+    weights; None is the objective's own.
     Raises UserError where runs of this config do not measure it.
     """
     import_torchmetrics(allow)
@@ -24,7 +25,8 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
     plain, at, after = name.partition("@")
     factors = list((config.get("trainer") or {}).get("extrapolate") or [])
     lengths = [f"{factor}x" for factor in sorted({1, *factors})] if factors else []
-    suffixes = [*lengths, *_averages(config)]
+    loops = [f"{times}loops" for times in (config.get("trainer") or {}).get("loops") or []]
+    suffixes = [*lengths, *loops, *_averages(config)]
     data = instantiate(config["data"], allow).spec
     counts = range(data.classes or 0) if data.class_names else None
     unit = getattr(instantiate(config["tokenizer"], allow), "unit", None)  # of tokens of images
