@@ -143,7 +143,7 @@ def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
     return metrics
 
 
-def _loops(job: Job, model: nn.Module) -> dict[str, float]:
+def _loops(job: Job, model: Model) -> dict[str, float]:
     """The validation and test metrics with other numbers of times through the loop of blocks."""
     metrics: dict[str, float] = {}
     splits = (("val", job.splits.validation, job.options.limit_val), ("test", job.splits.test, job.options.limit_test))

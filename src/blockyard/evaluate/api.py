@@ -140,7 +140,7 @@ def evaluate(
         settings = {"slices": loaded.data.spec.slices, **settings}
         if not loops:
             return measure(model, samples, loaded.objective, **settings)
-        values = {}
+        values: dict[str, float] = {}
         for times in loops:
             with loops_of(model, times):
                 result = measure(model, samples, loaded.objective, **settings)
