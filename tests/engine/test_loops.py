@@ -11,8 +11,8 @@ from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import run
-from tests.tiny import SHORTEST
+from tests.support.engine_runs import run
+from tests.support.tiny import SHORTEST
 
 
 @pytest.fixture(scope="module")

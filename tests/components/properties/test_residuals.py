@@ -16,7 +16,7 @@ from blockyard.residual.x0 import EmbeddedTokens, State
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.tiny_models import build_tiny
-from tests.helpers import LENGTH, blocks, choices, node, tiny, token_ids
+from tests.support.helpers import LENGTH, blocks, choices, node, tiny, token_ids
 
 RESIDUALS = choices("residual")
 # Each mixing of streams, with and without what depends on the token.

@@ -13,7 +13,7 @@ from transformers import DeepseekV4Config
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HyperConnection
 
 from blockyard.contracts import Inputs, Residual
-from tests.helpers import LENGTH, context, factory, tiny, token_ids
+from tests.support.helpers import LENGTH, context, factory, tiny, token_ids
 
 DEPTH, D = 5, 16
 
