@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import yaml
 
-from blockyard.config.catalog import conf_dir
+from blockyard.config.choices.catalog import conf_dir
 from blockyard.config.compose import complete
 from blockyard.contracts import Batch, DataModule, DataSpec, Seq, Splits, TextTokenizer, Tokenizer
 

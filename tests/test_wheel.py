@@ -43,7 +43,7 @@ def run(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
 
 
 def test_the_wheel_is_what_runs(installed, tmp_path):
-    code = "import blockyard, blockyard.config.catalog as c; print(blockyard.__file__); print(c.conf_dir())"
+    code = "import blockyard, blockyard.config.choices.catalog as c; print(blockyard.__file__); print(c.conf_dir())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

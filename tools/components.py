@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog, tree
+from blockyard.config import tree
+from blockyard.config.choices import catalog
 from blockyard.config.placed_nodes import plain_default
 from blockyard.config.schema import REQUIRED, Option, options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "components"

@@ -35,6 +35,7 @@ FLOORS = (
 )
 # The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.
 INNER_FLOORS = {
+    "config": ("untrusted", "choices", "rules", "."),
     "data": ("files", "splits", "rows", "."),
     "engine": ("system", "faults", "lightning", "callbacks loggers", "."),
     "weights": ("convert", "."),

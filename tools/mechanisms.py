@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.start import create_run

@@ -49,10 +49,11 @@ def step_files(tree: Path) -> str:
 
 def repeated_defaults(_: Path) -> str:
     """Options in the YAML of a choice that equal the default of its constructor, and all options there."""
-    from blockyard.config import catalog, tree
+    from blockyard.config import tree
     from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
+    from blockyard.config.choices import catalog
     from blockyard.config.schema import RESERVED, options
-    from blockyard.config.targets import locate
+    from blockyard.config.untrusted.targets import locate
 
     try:
         from blockyard.config.placed_nodes import plain_default

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard import runs, sweep
 
 if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, before anything of theirs is unpickled
-    from blockyard.config import package_finder
+    from blockyard.config.untrusted import package_finder
 
     package_finder.install(os.environ["BLOCKYARD_PACKAGES"])
 
@@ -40,7 +40,7 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'blockyard' has no attribute {name!r}")
-    from blockyard.config.package_finder import importable, sealed
+    from blockyard.config.untrusted.package_finder import importable, sealed
 
     with importable(()):
         attribute = getattr(importlib.import_module(_MODULES[name]), name)

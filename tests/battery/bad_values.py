@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.config.schema import Option, Root, options, slot
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 OBJECT = "{_target_:torch.nn.Identity}"
 HUGE_OBJECT = "{_target_:torch.nn.Embedding,num_embeddings:1000000000,embedding_dim:100000}"

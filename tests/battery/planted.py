@@ -93,10 +93,24 @@ BUGS = (
         ENDINGS,
     ),
     _bug("folder-imports", "cli.py", "        os.getcwd()\n", "        sys.path.append(os.getcwd())\n", STRANGER),
-    _bug("links-followed", "config/project_file.py", "raise _unsafe(step,", "print(step,", PROJECT),
-    _bug("owners-ignored", "config/project_file.py", "if status.st_uid not in (os.getuid(), 0) or", "if", PROJECT),
-    _bug("any-target", "config/targets.py", "return package in TRUSTED_PACKAGES or", "return True or", SAFETY),
-    _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
+    _bug("links-followed", "config/untrusted/project_file.py", "raise _unsafe(step,", "print(step,", PROJECT),
+    _bug(
+        "owners-ignored",
+        "config/untrusted/project_file.py",
+        "if status.st_uid not in (os.getuid(), 0) or",
+        "if",
+        PROJECT,
+    ),
+    _bug(
+        "any-target", "config/untrusted/targets.py", "return package in TRUSTED_PACKAGES or", "return True or", SAFETY
+    ),
+    _bug(
+        "functions-build",
+        "config/untrusted/targets.py",
+        "if not inspect.isclass(located):",
+        "if located is None:",
+        SAFETY,
+    ),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
     _bug("hydra-visible", "config/hydra_sources.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
@@ -125,7 +139,7 @@ BUGS = (
     _bug("secrets-stay", "runs/redact.py", "return bool(_KEY.search(key))", "return False", SECRETS),
     _bug(
         "addresses-pass",
-        "config/local_path.py",
+        "config/untrusted/local_path.py",
         "    if url is None:",
         "    if text:",
         "tests/commands/test_addresses.py",

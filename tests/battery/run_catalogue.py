@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from blockyard.config import catalog, presets
+from blockyard.config import presets
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from tests.battery.data_files import data_overrides
 from tests.config import products

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from tests.battery.bad_values import OBJECT, BadValue, bad_values, every_option
 from tests.battery.cases import battery, cases
 from tests.battery.run_catalogue import overrides

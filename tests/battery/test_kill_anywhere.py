@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from blockyard.config import catalog
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from tests.battery import run_catalogue
 from tests.battery.attempts import Attempt, attempt, run_folder, wait_for_processes

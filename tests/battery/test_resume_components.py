@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.runs.checkpoint import newest_good
 from tests.battery import run_catalogue
 from tests.battery.attempts import attempt, copy_at, run_folder, strike, wait_for_processes

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt
 
-from blockyard.config import catalog
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
 from blockyard.config.schema import Option, options, slot
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from tests.support.tiny import ON_CPU, ONE_BATCH, steps
 
 STEPS, SAVED = 4, 2  # of a run, and those after which it is evaluated and saved

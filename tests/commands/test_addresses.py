@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.config.local_path import local_path, url_problem
+from blockyard.config.untrusted.local_path import local_path, url_problem
 from tests.support.fork import blockyard
 from tests.support.tiny import DEBUG
 

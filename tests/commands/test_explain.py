@@ -7,8 +7,9 @@ import shlex
 import pytest
 
 from blockyard.cli import main
-from blockyard.config import catalog, runnable
+from blockyard.config import runnable
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 
 EVERY = [f"{family}={name}" for family in catalog.groups() for name in catalog.choices(family)]

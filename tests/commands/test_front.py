@@ -10,7 +10,7 @@ import pytest
 from blockyard import address_space
 from blockyard.cli import COMMANDS, main
 from blockyard.commands.completion import complete
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.runs.status import reason_of
 
 HEAVY = ("torch", "pytorch_lightning", "wandb", "timm", "torchvision", "torchmetrics", "hydra", "sklearn")

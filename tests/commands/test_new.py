@@ -12,7 +12,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.commands.templates import TEMPLATES
-from blockyard.config import project_file
+from blockyard.config.untrusted import project_file
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import verify
 from tools import pages

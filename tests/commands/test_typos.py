@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from blockyard.cli import main
-from blockyard.config import catalog
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.known_keys import ABSENT, FAMILIES, absent, family_for
 

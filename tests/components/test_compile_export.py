@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from blockyard.config import catalog
 from blockyard.config.build import Components
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Seq
 from blockyard.model._transformer import Tower

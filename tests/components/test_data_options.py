@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from blockyard.config import catalog, schema, targets
+from blockyard.config import schema
+from blockyard.config.choices import catalog
+from blockyard.config.untrusted import targets
 from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digits import Digits
 

@@ -11,8 +11,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from blockyard.config import catalog
-from blockyard.config.targets import locate
+from blockyard.config.choices import catalog
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Split, Splits
 from blockyard.data.digits import Digits
 from blockyard.errors import UserError

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from blockyard.config import catalog
 from blockyard.config.build import Components
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data.associative_recall import AssociativeRecall
 from blockyard.data.copy import Copy

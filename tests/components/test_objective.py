@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.config import schema
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.config.rules import RULES, Facts
 from blockyard.model._prefix import Prefix
 from tests.config.products import FAMILIES, needs_class_token, pick, readers

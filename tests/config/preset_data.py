@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from blockyard.config import catalog, presets
+from blockyard.config import presets
+from blockyard.config.choices import catalog
 from blockyard.config.schema import options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from tests.config import products
 
 DATA = {

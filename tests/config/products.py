@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from blockyard.config import catalog
 from blockyard.config.check import default_pick
+from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, complete, compose
 from blockyard.config.placed_nodes import default_node
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 # What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
 FAMILIES = (

@@ -9,7 +9,7 @@ import pytest
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.schema import Option, describe, options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 
 def issues(*arguments: str, folders: tuple[str, ...] = ()) -> list[str]:

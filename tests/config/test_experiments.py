@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from blockyard.cli import main
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from tests.support.captioned_files import write_captions
 from tests.support.image_files import write_photographs
 from tests.support.molecule_files import write_molecules

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.config import catalog, tree
+from blockyard.config import tree
 from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.placed_nodes import fill_defaults, plain_default
 from blockyard.config.schema import REQUIRED, RESERVED, options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 CHOICES = [
     pytest.param(choice, id=f"{family}={choice.name}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
-from blockyard.config import installed
+from blockyard.config.untrusted import installed
 
 NORM = '''
     """A gain without statistics.

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from blockyard.config import catalog, schema
+from blockyard.config import schema
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from tests.support.helpers import CONF
 
 FAMILIES = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "__pycache__")

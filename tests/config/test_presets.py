@@ -7,12 +7,13 @@ import torch
 import yaml
 
 from blockyard.cli import main
-from blockyard.config import catalog, presets
+from blockyard.config import presets
 from blockyard.config.build import CONTRACTS, Components
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
 from blockyard.config.schema import options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 from tests.config import products
 from tests.config.preset_data import data_of
 from tests.config.product_batches import batch_for

@@ -8,7 +8,7 @@ from blockyard.cli import main
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.instantiate import instantiate
-from blockyard.config.targets import allowed
+from blockyard.config.untrusted.targets import allowed
 
 HOSTILE = (
     "os.system",

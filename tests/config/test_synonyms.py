@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from blockyard.cli import main
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.config.known_keys import CHOICES, OPTIONS, choices_for, options_for
 from blockyard.config.schema import options
-from blockyard.config.targets import locate
+from blockyard.config.untrusted.targets import locate
 
 
 @pytest.mark.parametrize("choice", CHOICES)

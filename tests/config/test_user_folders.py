@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.config import user_yaml
 from blockyard.config.compose import compose
 from blockyard.config.overrides import expand
+from blockyard.config.untrusted import user_yaml
 from blockyard.errors import UserError
 from tests.battery.hostile_folders import GLOBAL, reaching_hydra
 

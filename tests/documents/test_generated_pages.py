@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from tests.support.paths import ROOT
 from tools import components, pages, verdicts, walks
 from tools.measures import Tree

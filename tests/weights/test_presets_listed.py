@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.weights.convert.converter import converters
 from tests.support.paths import ROOT
 

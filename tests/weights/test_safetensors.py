@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.runs.load import load
 from blockyard.weights.exporting import export_weights
 from tests.config.preset_data import small

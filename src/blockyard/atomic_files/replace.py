@@ -193,3 +193,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | set | frozenset):
         return sorted(value) if isinstance(value, set | frozenset) else list(value)
     raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Numbers that change when a file is written."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size

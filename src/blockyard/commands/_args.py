@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from blockyard.config import catalog, user_folders
+from blockyard.config import user_folders
+from blockyard.config.choices import catalog
 from blockyard.config.option_text import Reader, non_empty, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean, printable

@@ -13,8 +13,8 @@ from torch import nn
 
 from blockyard.config.build import OPTIONAL, Components
 from blockyard.config.size_matching import flops_by_module
-from blockyard.config.targets import locate
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import (
     Block,
     ChannelMixer,

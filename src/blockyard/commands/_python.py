@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.config.override_grammar import packages_typed
-from blockyard.config.package_finder import importable
+from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, fold, quoted
 
 if TYPE_CHECKING:

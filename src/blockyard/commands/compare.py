@@ -168,7 +168,7 @@ def _write(flag: str, file: str, data: ComparisonDocument, place: int) -> None:
         sys.stdout.write(_writer(flag)(data))
         return
     from blockyard.atomic_files import write_text
-    from blockyard.config.local_path import local_path
+    from blockyard.config.untrusted.local_path import local_path
     from blockyard.report.page import write
 
     path = local_path(file, flag)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import read
-from blockyard.config import catalog, tree
+from blockyard.config import tree
+from blockyard.config.choices import catalog
 from blockyard.errors import UserError, did_you_mean, fold, near
 from blockyard.terminal import console, table
 
@@ -129,7 +130,7 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
     from blockyard.config.known_keys import options_for
     from blockyard.config.placed_nodes import whole_node
     from blockyard.config.schema import Root, options
-    from blockyard.config.targets import allowed, locate
+    from blockyard.config.untrusted.targets import allowed, locate
 
     every = [OptionPlace(key, "", option, option.default) for key, option in options(Root).items()]
     for family in catalog.groups():
@@ -163,7 +164,7 @@ def _option_table(matches: Sequence[OptionPlace]) -> Any:
 def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[Any]:
     from rich.text import Text
 
-    from blockyard.config.targets import allowed
+    from blockyard.config.untrusted.targets import allowed
 
     doc = catalog.docstring(choice.target) if choice.target else ""
     yield Text(f"{choice.family}={choice.name}", style="bold")
@@ -189,7 +190,7 @@ def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) 
 def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
     """A command to copy, and what it needs besides."""
     from blockyard.config.runnable import runnable
-    from blockyard.config.targets import allowed
+    from blockyard.config.untrusted.targets import allowed
 
     if choice.family in catalog.OUTSIDE_RUN:
         yield f"  blockyard sweep FILE {choice.family}={choice.name}"
@@ -206,7 +207,7 @@ def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     from blockyard.config.check import default_pick
     from blockyard.config.schema import options
-    from blockyard.config.targets import locate
+    from blockyard.config.untrusted.targets import locate
 
     signature = options(locate(str(choice.target)))
     pick = default_pick(choice, allow)
@@ -221,7 +222,7 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
 def _options_of_parts(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     """The options of the nodes that a YAML names below its top level, such as callbacks."""
     from blockyard.config.schema import options
-    from blockyard.config.targets import allowed, locate
+    from blockyard.config.untrusted.targets import allowed, locate
 
     rows = table(None, "option", "type", "default", "what it does")
     for prefix, node in tree.nodes(catalog.content(choice.path), choice.family):
@@ -254,7 +255,7 @@ def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
     """The declarations that the family's contract names (traits, axes, ports, ...), under the choice's own options."""
     from blockyard.config.build import CONTRACTS
     from blockyard.config.check import default_pick
-    from blockyard.config.targets import locate
+    from blockyard.config.untrusted.targets import locate
     from blockyard.contracts import TokenMixer
 
     target, pick = locate(str(choice.target)), default_pick(choice, allow)

@@ -119,7 +119,7 @@ def _texts(args: Args, key: str) -> list[str] | None:
 
 def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     """Draw images, write them, and print where they are, what they cost, and what was asked about them."""
-    from blockyard.config.local_path import local_path
+    from blockyard.config.untrusted.local_path import local_path
     from blockyard.generate.images import generate_images, write_grid
     from blockyard.generate.judge import distances, read_by
     from blockyard.runs.load import load

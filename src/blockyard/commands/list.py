@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockyard.commands._args import Args, Parser
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 from blockyard.errors import UserError, did_you_mean
 from blockyard.terminal import console, table
 

@@ -34,8 +34,9 @@ import yaml
 
 from blockyard.atomic_files import write_text
 from blockyard.commands.templates import TEMPLATES
-from blockyard.config import catalog, project_file
-from blockyard.config.local_path import local_path
+from blockyard.config.choices import catalog
+from blockyard.config.untrusted import project_file
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean
 
 PACKAGE, CONF = "mypackage", "myconf"

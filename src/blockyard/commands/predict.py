@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.commands._args import checkpoint, read, run_of
-from blockyard.config.local_path import local_path
 from blockyard.config.option_text import non_empty
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, near
 from blockyard.terminal import console, table
 

@@ -52,8 +52,8 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.commands._args import Args, Parser, flag_type
-from blockyard.config.local_path import local_path
 from blockyard.config.option_text import integer
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.home.telling_apart import telling_apart
 from blockyard.runs.delete import FolderSize, check_is_run, check_is_unchanged, delete, size_of
@@ -195,7 +195,7 @@ def _write_home(args: RunsArgs, outputs: str) -> int:
     """Write the home page of all runs that meet the conditions; archived ones are behind a switch of the page."""
     if args.sort or args.best or args.columns or args.limit is not None:
         raise UserError("--html: the page sorts and has all columns; leave --sort, --best, --columns and --limit out")
-    from blockyard.config.local_path import local_path
+    from blockyard.config.untrusted.local_path import local_path
     from blockyard.report.home.page import write_home
 
     root = local_path(outputs, "outputs")

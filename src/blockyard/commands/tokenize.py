@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.commands._args import Args, read
-from blockyard.config.local_path import local_path
 from blockyard.config.option_text import boolean, integer, non_empty, number, one_of
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.config.instantiate import instantiate
-    from blockyard.config.targets import allow_of
+    from blockyard.config.untrusted.targets import allow_of
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data.files.token_shards import read_manifest
 

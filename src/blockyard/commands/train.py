@@ -33,7 +33,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser
-from blockyard.config import catalog, user_folders
+from blockyard.config import user_folders
+from blockyard.config.choices import catalog
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, printable, refuse
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from blockyard.config.instantiate import instantiate
-from blockyard.config.targets import allow_of
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import (
     Architecture,
     Block,

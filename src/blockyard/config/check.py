@@ -15,17 +15,19 @@ from pathlib import Path
 
 import torch
 
-from blockyard.config import catalog, lightning, tree
+from blockyard.atomic_files import stamp
+from blockyard.config import lightning, tree
 from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
+from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, complete
 from blockyard.config.instantiate import settings
-from blockyard.config.local_path import url_problem
 from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
 from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Root, options
-from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
 from blockyard.config.tree import Node
 from blockyard.config.trial_build import build_components, build_model, trained_alike
+from blockyard.config.untrusted.local_path import url_problem
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import first_line, fold, near, quoted, shortened
 
@@ -83,7 +85,7 @@ def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | No
     if not choice.target or not allowed(choice.target, list(allow)):
         return None
     if choice.target.startswith("blockyard."):  # other classes may be loaded again
-        return _own_pick(choice, catalog.stamp(choice.path))
+        return _own_pick(choice, stamp(choice.path))
     return _read_pick(choice, allow)
 
 

@@ -15,15 +15,16 @@ from typing import Any, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
-from blockyard.config import catalog, presets, size_matching, user_folders
+from blockyard.config import presets, size_matching, user_folders
+from blockyard.config.choices import catalog
 from blockyard.config.hydra_config import Choices, HydraConfig, Node, compose_groups
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import SortedOverrides, sort_overrides
 from blockyard.config.placed_nodes import default_node, fill, fill_defaults, nested_choices
 from blockyard.config.schema import RESERVED, options
-from blockyard.config.targets import allow_of, allowed, locate
 from blockyard.config.tree import is_node
+from blockyard.config.untrusted.targets import allow_of, allowed, locate
 from blockyard.contracts import Issue, Text
 from blockyard.errors import UserError, near
 from blockyard.tokenizer.pretrained import read_tokenizer

@@ -9,10 +9,12 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
+from blockyard.config import interpolations, presets, user_folders
+from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.placed_nodes import fill_defaults
 from blockyard.config.tree import Node
+from blockyard.config.untrusted import user_yaml
 from blockyard.contracts import Issue
 from blockyard.errors import shortened
 

@@ -17,7 +17,8 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from blockyard.config import catalog, user_yaml
+from blockyard.config.choices import catalog
+from blockyard.config.untrusted import user_yaml
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl

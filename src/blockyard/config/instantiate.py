@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from blockyard.config.choices.catalog import parameter_name
 from blockyard.config.schema import RESERVED, Option, options
-from blockyard.config.targets import allowed, locate
-from blockyard.config.tree import Node, is_node, parameter_name
+from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import allowed, locate
 
 
 def settings(node: Node, allow: list[str]) -> Node:

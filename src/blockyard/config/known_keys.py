@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.config import catalog, lightning, tree
+from blockyard.config import lightning, tree
+from blockyard.config.choices import catalog
 from blockyard.config.schema import RESERVED, Root, options
-from blockyard.config.targets import allowed, locate
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import did_you_mean, fold, near
 

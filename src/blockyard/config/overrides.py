@@ -9,7 +9,8 @@ from decimal import DecimalException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config import catalog, known_keys, user_folders
+from blockyard.config import known_keys, user_folders
+from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
 from blockyard.errors import UserError, did_you_mean, near, quoted

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from blockyard.config import catalog, tree
+from blockyard.config import tree
 from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
+from blockyard.config.choices import catalog
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
-from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
 from blockyard.contracts import Issue, TorchMetric
 from blockyard.errors import near
 

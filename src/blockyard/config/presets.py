@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.config import catalog
+from blockyard.config.choices import catalog
 
 FAMILY = "preset"
 TASK = ("tokenizer", "source_tokenizer", "head", "objective")

@@ -16,8 +16,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from torch import nn
 
+from blockyard.config.choices.catalog import option_name
 from blockyard.config.machine import cpu_cores
-from blockyard.config.tree import is_node, option_name
+from blockyard.config.tree import is_node
 from blockyard.contracts import Because, FolderPath, Seed, Text
 from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
 

@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
-from blockyard.config.catalog import MATCH
+from blockyard.config.choices.catalog import MATCH
 from blockyard.config.placed_nodes import are_sound
-from blockyard.config.targets import locate
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Context, Issue, active_parameters
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
@@ -11,17 +10,6 @@ from typing import Any, TypeGuard
 Node = dict[str, Any]
 
 ABSENT = object()
-
-
-def option_name(parameter: str) -> str:
-    """The config key of a constructor's parameter: `from` for `from_`, which Python does not allow as a name."""
-    bare = parameter.removesuffix("_")
-    return bare if bare != parameter and keyword.iskeyword(bare) else parameter
-
-
-def parameter_name(option: str) -> str:
-    """The constructor's parameter of a config key."""
-    return f"{option}_" if keyword.iskeyword(option) else option
 
 
 def get(config: Mapping[str, Any], key: str, absent: Any = ABSENT) -> Any:

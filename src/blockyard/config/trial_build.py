@@ -19,8 +19,8 @@ from blockyard.config.build import LATE, Components, context
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
-from blockyard.config.targets import allow_of, locate
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.contracts import ChannelMixer, Context, Embedder, Head, Issue, OptimizerBuilder, Position, TokenMixer
 from blockyard.errors import UserError, first_line
 from blockyard.model._embedding import check_key_widths

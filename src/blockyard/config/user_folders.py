@@ -14,10 +14,11 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from blockyard.config import catalog, user_yaml
-from blockyard.config.installed import VARIABLE, Installed, installed
-from blockyard.config.local_path import url_problem
+from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_override
+from blockyard.config.untrusted import user_yaml
+from blockyard.config.untrusted.installed import VARIABLE, Installed, installed
+from blockyard.config.untrusted.local_path import url_problem
 
 KEY = "hydra.searchpath"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from blockyard.config.build import Components
-from blockyard.config.targets import allow_of
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Splits
 from blockyard.data.splits.loaded import forget, kept
 from blockyard.engine.loader import Layout

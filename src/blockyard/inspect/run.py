@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.engine.loggers import RunLogger, run_loggers
 from blockyard.engine.loggers.wandb import bounded
 from blockyard.errors import UserError

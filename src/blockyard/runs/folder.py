@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
-from blockyard.config.local_path import local_path
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, printable
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock

@@ -18,8 +18,9 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from blockyard.config.targets import TRUSTED_PACKAGES, own_packages
-from blockyard.config.tree import Node, option_name
+from blockyard.config.choices.catalog import option_name
+from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, own_packages
 from blockyard.runs.redact import redact, redact_text
 
 # Naming, output location and logging of a run.

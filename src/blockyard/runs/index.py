@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import link_reason, shared_reason
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.runs.record import SOURCES, RunRecord, read_record
 from blockyard.runs.status import STATES, read_status
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
-from blockyard.config.local_path import local_path
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, RunFolder
 from blockyard.runs.status import Status

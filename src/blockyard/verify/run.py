@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.check import check as issues_of
+from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line

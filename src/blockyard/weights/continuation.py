@@ -18,8 +18,8 @@ from blockyard.atomic_files import replacing
 from blockyard.config import lightning, tree
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import default_node
-from blockyard.config.targets import allow_of, locate
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.folder import RunFolder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import new_folder, write_json, write_text, write_yaml
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.identity import identity

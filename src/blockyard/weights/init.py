@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from blockyard.config.build import Components
-from blockyard.config.targets import allow_of
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Count, Issue, Text
 from blockyard.errors import UserError
 from blockyard.model._part_names import is_in, unknown_part

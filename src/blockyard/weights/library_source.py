@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, first_line
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import is_regular, read_json
+from blockyard.atomic_files import is_regular, read_json, stamp
 from blockyard.config.build import Components
-from blockyard.config.catalog import stamp
-from blockyard.config.local_path import local_path
-from blockyard.config.project_file import default_outputs
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.project_file import default_outputs
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read

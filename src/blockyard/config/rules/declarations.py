@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
 
-from blockyard.config.catalog import OF_SOURCE, SAME
+from blockyard.config.choices.catalog import OF_SOURCE, SAME
 from blockyard.contracts import DataSpec, TokenSpec, Traits
 
 

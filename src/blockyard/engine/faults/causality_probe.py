@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blockyard.config.build import LATE, Components
 from blockyard.config.placed_nodes import placed_nodes
-from blockyard.config.targets import TRUSTED_PACKAGES, allow_of
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of
 from blockyard.contracts import Batch, HasLengths, Split
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError, fold

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockyard.config.targets import allow_of
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.engine.faults.own_generators import own_generators
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError

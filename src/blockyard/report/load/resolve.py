@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.from_plan import from_plan, plan_drift

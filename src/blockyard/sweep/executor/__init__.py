@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockyard.config import catalog
-from blockyard.config.targets import locate
+from blockyard.config.choices import catalog
+from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError, near, quoted
 from blockyard.sweep.executor.base import Executor
 

@@ -22,7 +22,7 @@ import time
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from blockyard.config import package_finder
+from blockyard.config.untrusted import package_finder
 from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from blockyard.config import package_finder
+from blockyard.config.untrusted import package_finder
 from blockyard.engine.faults.interrupts import CODES
 from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.cells import Outcome, Task

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any, Literal
 
-from blockyard.config import package_finder
 from blockyard.config.machine import cpu_cores
+from blockyard.config.untrusted import package_finder
 from blockyard.contracts import Count, CountOrZero, NonNegative, Text
 from blockyard.errors import UserError
 from blockyard.sweep.cell.execute import execute

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.sweep_plan import FILE, FOLDER, SweepPlan

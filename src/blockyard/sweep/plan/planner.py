@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config.local_path import local_path
 from blockyard.config.schema import options
 from blockyard.config.size_matching import ModelSizes
-from blockyard.config.targets import locate
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance

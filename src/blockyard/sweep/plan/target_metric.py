@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blockyard.config.instantiate import instantiate
-from blockyard.config.targets import locate
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
 from blockyard.objective._torchmetrics import import_torchmetrics

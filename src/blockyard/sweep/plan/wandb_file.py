@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from blockyard.atomic_files import write_text
-from blockyard.config.catalog import PACKAGE
+from blockyard.config.choices.catalog import PACKAGE
 from blockyard.errors import UserError
 from blockyard.runs.redact import redact
 from blockyard.sweep.plan.sweep_plan import SweepPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from blockyard.config.catalog import PACKAGE
-from blockyard.config.local_path import local_path
+from blockyard.config.choices.catalog import PACKAGE
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 SUFFIXES = (".yaml", ".yml")

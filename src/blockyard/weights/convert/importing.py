@@ -21,8 +21,8 @@ from blockyard.atomic_files import new_folder, write_json, write_yaml
 from blockyard.config.build import Components, context
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
-from blockyard.config.local_path import local_path
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import Context
 from blockyard.errors import UserError
 from blockyard.ops.meta import without_compiler

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json
-from blockyard.config.local_path import local_path
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, quoted
 from blockyard.runs.weights_file import WEIGHTS, read_weights, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters

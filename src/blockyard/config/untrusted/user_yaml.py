@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files import stamp
 from blockyard.atomic_files.strict_yaml import Limits, StrictLoader, StrictYamlError, load_mapping, read_text
-from blockyard.config import catalog
 
 LIMITS = Limits(size=100_000, depth=20, aliases=20, values=20_000)
 HYDRA = "sets keys of Hydra itself, which are taken from the command line only"
@@ -33,7 +33,7 @@ def read(path: Path) -> str:
     try:
         if not path.is_file():
             raise UnsafeFileError(path, "is not a regular file")
-        return _read(path, catalog.stamp(path))
+        return _read(path, stamp(path))
     except OSError as error:
         raise UnsafeFileError(path, f"cannot be read: {error.strerror}") from error
     except StrictYamlError as error:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from blockyard.config.installed import installed_packages
-from blockyard.config.package_finder import is_not_allowed
+from blockyard.config.untrusted.installed import installed_packages
+from blockyard.config.untrusted.package_finder import is_not_allowed
 
 TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import keyword
 import re
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from blockyard.config.installed import installed
-from blockyard.config.package_finder import spec_unasked
-from blockyard.config.tree import option_name
+from blockyard.atomic_files import stamp
+from blockyard.config.untrusted.installed import installed
+from blockyard.config.untrusted.package_finder import spec_unasked
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 # Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
 OUTSIDE_RUN = ("executor",)
 # Keys of a run that take a choice of another family: what reads the source of data that has one. By default the
@@ -233,6 +234,17 @@ def _imported(name: str, module: str, tree: ast.Module) -> str:
     return f"{module}.{name}"  # `_declared` follows what is imported by its name
 
 
+def option_name(parameter: str) -> str:
+    """The config key of a constructor's parameter: `from` for `from_`, which Python does not allow as a name."""
+    bare = parameter.removesuffix("_")
+    return bare if bare != parameter and keyword.iskeyword(bare) else parameter
+
+
+def parameter_name(option: str) -> str:
+    """The constructor's parameter of a config key."""
+    return f"{option}_" if keyword.iskeyword(option) else option
+
+
 def content(path: Path) -> Any:
     """The content of a YAML file, parsed again only after the file has changed. Raises yaml.YAMLError."""
     return deepcopy(_content(path, stamp(path)))
@@ -243,12 +255,6 @@ def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
     import yaml
 
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def stamp(path: Path) -> tuple[int, ...]:
-    """Numbers that change when a file is written."""
-    status = path.stat()
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def section(text: str, heading: str) -> str:
