@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import write_json
 from blockyard.commands._args import Args, checkpoint, read, run_of
@@ -59,11 +59,20 @@ KEYS = (
 )
 
 
+class RunSelection(TypedDict):
+    """Which weights of a run are evaluated on which split, and what the config may name."""
+
+    split: str
+    which: str
+    outputs: str
+    allow: list[str]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Print one line a metric, or one line a length of the sequences."""
     args = read("eval", arguments)
     name = args.pop("run")
-    settings = {
+    settings: RunSelection = {
         "split": args.pop("split", "test", one_of("test", "validation", "train")),
         "which": args.pop("which", "best", checkpoint),
         "outputs": args.pop("outputs", "outputs"),
@@ -106,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _samples(name: str | RunFolder, settings: dict[str, Any]) -> int:
+def _samples(name: str | RunFolder, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_samples
     from blockyard.runs.predictions_file import file_name, write_predictions
 
@@ -124,7 +133,7 @@ def _samples(name: str | RunFolder, settings: dict[str, Any]) -> int:
     return 0
 
 
-def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
+def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: RunSelection) -> int:
     from blockyard.evaluate.length_extrapolation import table, write
     from blockyard.evaluate.resolution import evaluate_longer
 
@@ -140,7 +149,7 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
     return 0
 
 
-def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) -> int:
+def _write(name: str | RunFolder, beam: int | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
@@ -161,7 +170,7 @@ def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) ->
     return 0
 
 
-def _resolution(name: str | RunFolder, factors: list[float], settings: dict[str, Any]) -> int:
+def _resolution(name: str | RunFolder, factors: list[float], settings: RunSelection) -> int:
     from blockyard.evaluate.resolution import evaluate_resolutions, table
     from blockyard.inspect.figures.resolution_figure import draw_resolutions
 

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import read_json, remove_temporary, write_json
 from blockyard.contracts import Baselines
@@ -44,12 +44,22 @@ _WAIT = 300.0  # seconds for another run that computes the same ones
 _SIZES = {"batch_size", "eval_batch_size", "drop_last"}  # options of data that change no sample
 
 
+class BaselineEntry(TypedDict, total=False):
+    """A baseline in the file of its task: its values, or why it has none. attempts: of a process that ended."""
+
+    values: dict[str, float]
+    seconds: float
+    note: str
+    missing: str
+    attempts: int
+
+
 def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summary: dict[str, Any]) -> dict[str, Any]:
     """Compute the baselines of a finished run, or read them, and write its summary with them; return that summary.
 
     Nothing that happens here changes how the run ended.
     """
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, BaselineEntry] = {}
     try:
         with interrupts.open_again():
             baselines = job.components.objective.baselines(job.splits.test, job.splits.train)
@@ -75,16 +85,17 @@ def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summar
     return summary
 
 
-def _of_summary(entries: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _of_summary(entries: dict[str, BaselineEntry]) -> dict[str, Any]:
     """The entries of a summary, without empty ones."""
-    names = {"baselines": "values", "baseline_notes": "note", "baselines_missing": "missing"}
     parts = {
-        key: {name: entry[part] for name, entry in entries.items() if entry.get(part)} for key, part in names.items()
+        "baselines": {name: values for name, entry in entries.items() if (values := entry.get("values"))},
+        "baseline_notes": {name: note for name, entry in entries.items() if (note := entry.get("note"))},
+        "baselines_missing": {name: reason for name, entry in entries.items() if (reason := entry.get("missing"))},
     }
     return {key: part for key, part in parts.items() if part}
 
 
-def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, dict[str, Any]]:
+def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, BaselineEntry]:
     """The entry of each baseline: those of the file, and the others computed and added to it, one after the other.
 
     An entry of the file: values, seconds and note, or missing; `attempts` where it is LOST.
@@ -103,7 +114,7 @@ def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, dict[str, 
     return {name: entries[name] for name in baselines}
 
 
-def _attempts(entry: dict[str, Any]) -> int:
+def _attempts(entry: BaselineEntry) -> int:
     """Return how many processes have ended while they computed a baseline; an older file has no number for its one."""
     attempts = entry.get("attempts", 1)
     if entry.get("missing") != LOST:
@@ -111,7 +122,7 @@ def _attempts(entry: dict[str, Any]) -> int:
     return attempts if isinstance(attempts, int) else MOST_ATTEMPTS
 
 
-def _computed(baselines: Baselines, name: str) -> dict[str, Any]:
+def _computed(baselines: Baselines, name: str) -> BaselineEntry:
     began = time.monotonic()
     try:
         values = {metric: float(value) for metric, value in baselines[name].items()}
@@ -119,7 +130,8 @@ def _computed(baselines: Baselines, name: str) -> dict[str, Any]:
         return {"missing": reason_of(error)}
     seconds = round(time.monotonic() - began, 3)
     note = baselines.note(name)
-    return {"values": values, "seconds": seconds, **({"note": note} if note else {})}
+    entry: BaselineEntry = {"values": values, "seconds": seconds}
+    return {**entry, "note": note} if note else entry
 
 
 @contextlib.contextmanager
@@ -149,17 +161,17 @@ def _alone(path: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read(path: Path) -> dict[str, BaselineEntry]:
     try:
         entries = read_json(path)
     except (OSError, ValueError):
         return {}
     if not isinstance(entries, dict):
         return {}
-    return {name: entry for name, entry in entries.items() if isinstance(entry, dict)}
+    return {name: entries[name] for name in entries if isinstance(entries[name], dict)}
 
 
-def _write(path: Path, entries: dict[str, dict[str, Any]]) -> None:
+def _write(path: Path, entries: dict[str, BaselineEntry]) -> None:
     try:
         write_json(path, entries, checked=True)
     except OSError as error:  # computed again by the next run

@@ -12,14 +12,13 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 
 from blockyard.contracts import Batch, Objective, Split, active_parameters, auxiliary_loss
 from blockyard.ops.flops import counter
-from blockyard.ops.kernel import record
+from blockyard.ops.kernel import Record, record
 from blockyard.ops.rng import undisturbed
 
 
@@ -61,11 +60,11 @@ def two_samples(split: Split, batch_size: int) -> Batch:
     return batch.map(lambda tensor: tensor[:2])
 
 
-def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[dict[str, Any]]:
+def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[Record]:
     """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
     batch = objective.ready(split.batch(torch.arange(min(2, len(split))), None).to(device))
     with undisturbed(), _preserved(model):
-        return [dict(entry) for entry in record(model, batch)]
+        return list(record(model, batch))
 
 
 @contextmanager
@@ -84,7 +83,7 @@ def _preserved(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def slow_layers(records: Sequence[dict[str, Any]]) -> list[str]:
+def slow_layers(records: Sequence[Record]) -> list[str]:
     """The layers whose attention runs without a flash kernel, each with the reason."""
     fast = ("flash", "cudnn", "flex")
     slow = [entry for entry in records if entry["kernel"] not in (*fast, "none")]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -30,6 +30,7 @@ from blockyard.engine.lightning.patches import patch_trainer, run_after_loop
 from blockyard.engine.lightning.processes import ALLOW, RunDDP, RunFSDP2, RunLauncher, join_processes
 from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
+from blockyard.engine.setup_model import PrecisionRecord
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
@@ -56,7 +57,7 @@ class Job:
     evaluator: Evaluator
     kernels: KernelRecord
     device: torch.device
-    precision: dict[str, Any]
+    precision: PrecisionRecord
     checkpoint: Path | None
     start_step: int
     interrupts: Interrupts
@@ -152,7 +153,11 @@ class Job:
             raise
 
 
-_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}
+_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "16-mixed",
+}
 
 
 def lightning_trainer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.autocast import autocast
-from blockyard.ops.kernel import selected
+from blockyard.ops.kernel import Record, selected
 
 
 class KernelRecord(RunCallback):
@@ -28,7 +28,7 @@ class KernelRecord(RunCallback):
         self.split = split
         self.precision = precision
         self.require_flash, self.ring = require_flash, ring
-        self.kernels: list[dict[str, Any]] | None = None
+        self.kernels: list[Record] | None = None
 
     def on_run_start(self, state: RunState) -> None:
         """Record the kernels.
@@ -50,7 +50,7 @@ class KernelRecord(RunCallback):
                 "or trainer.require_flash=false"
             )
 
-    def look(self, model: nn.Module, device: torch.device) -> list[dict[str, Any]]:
+    def look(self, model: nn.Module, device: torch.device) -> list[Record]:
         """Layer by layer, the attention kernel of a training step of `model`."""
         model.train()
         with autocast(device, self.precision):

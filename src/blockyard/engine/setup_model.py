@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -15,13 +15,29 @@ from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.folder import RunFolder
 
 
+class PrecisionRecord(TypedDict):
+    """The precision of a run as run.json has it. asked: the option; why: where it is "auto"."""
+
+    asked: str | int
+    precision: str
+    why: NotRequired[str]
+
+
+class ThreadsRecord(TypedDict):
+    """The CPU threads of a run as run.json has them. asked: the option; why: where it is "auto"."""
+
+    asked: str | int
+    threads: int
+    why: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class BuiltModel:
     """A model, and the precision that was decided for it; the number of threads is set."""
 
     model: nn.Module
-    precision: dict[str, Any]
-    threads: dict[str, Any]
+    precision: PrecisionRecord
+    threads: ThreadsRecord
 
 
 def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
@@ -32,10 +48,16 @@ def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
     return BuiltModel(model, _precision(run.folder, run.options, data.device), threads)
 
 
-def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> dict[str, Any]:
+def _recorded(folder: RunFolder, name: str, asked: str | int) -> Any:
+    """Return the record of that name in run.json, None unless it answers the same option."""
+    recorded = folder.facts().get(name)
+    return recorded if isinstance(recorded, dict) and recorded.get("asked") == asked else None
+
+
+def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:
     """The precision of a run, and why. A run never changes it: what run.json has counts."""
-    recorded = folder.facts().get("precision")
-    if isinstance(recorded, dict) and recorded.get("asked") == options.precision:
+    recorded: PrecisionRecord | None = _recorded(folder, "precision", options.precision)
+    if recorded is not None:
         return recorded
     if options.precision != "auto":
         return {"asked": options.precision, "precision": str(options.precision)}
@@ -44,11 +66,11 @@ def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) ->
     return {"asked": "auto", "precision": "32", "why": "auto is 32 on a CPU"}
 
 
-def _threads(run: RunSetup, data: DataSetup, model: nn.Module) -> dict[str, Any]:
+def _threads(run: RunSetup, data: DataSetup, model: nn.Module) -> ThreadsRecord:
     """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
     options, components = run.options, run.components
-    recorded = run.folder.facts().get("threads")
-    if isinstance(recorded, dict) and recorded.get("asked") == options.threads:
+    recorded: ThreadsRecord | None = _recorded(run.folder, "threads", options.threads)
+    if recorded is not None:
         return recorded
     if options.threads != "auto":
         return {"asked": options.threads, "threads": options.threads}

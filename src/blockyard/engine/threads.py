@@ -9,7 +9,7 @@ on how busy the machine is. `benchmarks/threads.py` prints the measurements behi
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -17,7 +17,14 @@ import torch
 FLOPS_PER_THREAD = 0.3e9
 
 
-def thread_count(flops: int, *, processes: int = 1) -> dict[str, Any]:
+class ThreadCount(TypedDict):
+    """A number of CPU threads, and the reason."""
+
+    threads: int
+    why: str
+
+
+def thread_count(flops: int, *, processes: int = 1) -> ThreadCount:
     """CPU threads for a training batch of `flops` FLOPs, and the reason, as they are recorded in the run.
 
     torch's own number (the cores this process may use), divided among `processes`, is the upper limit.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -33,11 +33,19 @@ PARTS = {"test": "test", "validation": "val", "train": "train"}  # as they are n
 _LIMIT = {"test": "limit_test", "validation": "limit_val"}
 
 
-def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, dict[str, Any]], Result]) -> Result:
+class PassSettings(TypedDict):
+    """The settings of a pass over a split. limit: the largest number of batches, or None."""
+
+    batch_size: int
+    device: str
+    precision: str
+    limit: int | None
+
+
+def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, PassSettings], Result]) -> Result:
     """Call `function` with the model, a split and the settings that the run recorded, and return its result.
 
-    The settings are batch_size, device, precision and limit, the largest number of batches or None. The run's number
-    of threads is used during the call.
+    The run's number of threads is used during the call.
 
     Raises UserError where the data are missing.
     """
@@ -56,7 +64,7 @@ def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, di
         splits = loaded.components.load()
         _same_data(loaded.data.fingerprint(), summary)
         device = _device(summary, options.accelerator)
-        settings = {
+        settings: PassSettings = {
             "batch_size": loaded.data.eval_batch_size,
             "device": device,
             "precision": _precision(summary, options.precision),
@@ -136,7 +144,7 @@ def evaluate(
     if problem:
         raise UserError(f"loops={list(loops)}: {problem}")
 
-    def measured(model: Model, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
+    def measured(model: Model, samples: Split, settings: PassSettings) -> dict[str, float]:
         settings = {"slices": loaded.data.spec.slices, **settings}
         if not loops:
             return measure(model, samples, loaded.objective, **settings)
@@ -169,7 +177,7 @@ def evaluate_samples(
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
 
-    def metrics(model: Model, samples: Split, settings: dict[str, Any]) -> tuple[dict[str, float], SamplePredictions]:
+    def metrics(model: Model, samples: Split, settings: PassSettings) -> tuple[dict[str, float], SamplePredictions]:
         total = samples_of_pass(samples, settings["batch_size"], settings["limit"])
         recorder = SampleRecorder(loaded.objective, samples, loaded.data.spec, total=total)
         values = measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, observe=recorder, **settings)
@@ -217,7 +225,7 @@ def evaluate_written(
         )
     tokenizer = loaded.tokenizer
 
-    def write(model: Model, samples: Split, settings: dict[str, Any]) -> Written:
+    def write(model: Model, samples: Split, settings: PassSettings) -> Written:
         if not isinstance(samples, TextPairs):
             raise UserError(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch, Model, Objective, Split
 from blockyard.errors import UserError
-from blockyard.evaluate.api import PARTS, as_recorded, check_split
+from blockyard.evaluate.api import PARTS, PassSettings, as_recorded, check_split
 from blockyard.evaluate.length_extrapolation import extrapolate
 from blockyard.evaluate.loop import evaluate
 from blockyard.runs.folder import RunFolder
@@ -168,7 +168,7 @@ def evaluate_longer(
             "text (data.sample=window) or a generated task"
         )
 
-    def curve(model: Model, samples: Split, settings: dict[str, Any]) -> Curve:
+    def curve(model: Model, samples: Split, settings: PassSettings) -> Curve:
         return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
 
     return as_recorded(loaded, split, curve), loaded
@@ -200,7 +200,7 @@ def evaluate_resolutions(
         raise UserError(f"{loaded.folder.name} {what}; resolution needs a run with one prediction for each image")
     shape = (spec.shape[1], spec.shape[2])
 
-    def resized(model: Model, samples: Split, settings: dict[str, Any]) -> Resolutions:
+    def resized(model: Model, samples: Split, settings: PassSettings) -> Resolutions:
         return at_resolutions(model, samples, loaded.objective, factors, part=PARTS[split], shape=shape, **settings)
 
     return as_recorded(loaded, split, resized), loaded

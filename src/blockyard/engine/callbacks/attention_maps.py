@@ -10,7 +10,7 @@ one sample. The maps are of the last step's weights, which need not be the best.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import CountOrZero, Side, iter_blocks
@@ -24,6 +24,27 @@ if TYPE_CHECKING:
 
 FILE = "attention.json"
 _DIGITS = 4
+
+
+class SavedMap(TypedDict):
+    """One map at one step. path: of the layer in the model; head: None for the mean over all."""
+
+    step: int
+    layer: int | None
+    path: str
+    head: int | None
+    causal: bool
+    map: list[list[float]]
+
+
+class MapFile(TypedDict):
+    """The content of the file: the sample, its numbers of tokens and of prefix tokens, their grid, and the maps."""
+
+    sample: int
+    tokens: int
+    prefix: int
+    grid: list[int] | None
+    maps: list[SavedMap]
 
 
 class AttentionMaps(RunCallback):
@@ -76,13 +97,13 @@ class AttentionMaps(RunCallback):
         if (last or self.every_evaluation) and state.validation is not None:
             self._write(state, self._maps(state))
 
-    def _maps(self, state: RunState) -> dict[str, Any]:
+    def _maps(self, state: RunState) -> MapFile:
         import torch
 
         assert state.validation is not None
         batch = take(state.validation, torch.tensor([self.sample]), None).to(state.learner.device)
         batch = state.learner.objective.ready(batch)
-        maps: list[dict[str, Any]] = []
+        maps: list[SavedMap] = []
         records = attention(state.learner.model, batch)
         for record in records:
             layer = block_number(record.layer)
@@ -114,13 +135,13 @@ class AttentionMaps(RunCallback):
         tables = smaller(weights, self.side).cpu().tolist()
         return [[[round(value, _DIGITS) for value in row] for row in table] for table in tables]
 
-    def _write(self, state: RunState, content: dict[str, Any]) -> None:
+    def _write(self, state: RunState, content: MapFile) -> None:
         if not state.main:
             return
         path = state.checkpoints.parent / FILE
-        earlier: list[dict[str, Any]] = []
+        earlier: list[SavedMap] = []
         if self.every_evaluation:
             # A resumed run repeats its last evaluations.
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 earlier = [record for record in read_json(path)["maps"] if record["step"] < state.step]
-        write_json(path, content | {"maps": [*earlier, *content["maps"]]}, indent=None)
+        write_json(path, {**content, "maps": [*earlier, *content["maps"]]}, indent=None)

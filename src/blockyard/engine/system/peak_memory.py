@@ -6,7 +6,7 @@ import re
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 _STATUS = Path("/proc/self/status")
 
 
-def peak_memory(device: torch.device) -> dict[str, Any]:
+class PeakMemory(TypedDict):
+    """Peak memory in bytes, and what it measures."""
+
+    bytes: int
+    kind: str
+
+
+def peak_memory(device: torch.device) -> PeakMemory:
     """Peak memory so far, in bytes: allocated by torch on a GPU, resident in the whole process on a CPU."""
     if device.type == "cuda":
         import torch

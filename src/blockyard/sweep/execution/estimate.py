@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.size_matching import ModelSizes
@@ -293,6 +293,18 @@ FILE = "time.json"
 _KEPT = 50  # records, the newest
 
 
+class TimeRecord(TypedDict):
+    """One command of a sweep in `time.json`: the time that was announced and the time that it took."""
+
+    ended: str
+    cells: int
+    parallel: int | None
+    announced_seconds: float | None
+    announced_at_most_seconds: float | None
+    taken_seconds: float
+    ratio: float | None
+
+
 def record_time(folder: Path, announced: Estimate, seconds: float, *, at_most: bool = False) -> str | None:
     """Append a record to `time.json` in a sweep's folder and return a line for the end of the command.
 
@@ -304,7 +316,7 @@ def record_time(folder: Path, announced: Estimate, seconds: float, *, at_most: b
     if not announced.cells:
         return None
     ratio = None if not announced.seconds else seconds / announced.seconds
-    record = {
+    record: TimeRecord = {
         "ended": now(),
         "cells": announced.cells,
         "parallel": announced.parallel,
@@ -324,10 +336,10 @@ def record_time(folder: Path, announced: Estimate, seconds: float, *, at_most: b
     )
 
 
-def read_times(folder: Path) -> list[dict[str, Any]]:
+def read_times(folder: Path) -> list[TimeRecord]:
     """The records of earlier commands, the oldest first; none where the file is missing or damaged."""
     try:
         records = read_json(folder / FILE)["commands"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [each for each in records if isinstance(each, dict)] if isinstance(records, list) else []
+    return list(filter(lambda record: isinstance(record, dict), records)) if isinstance(records, list) else []
