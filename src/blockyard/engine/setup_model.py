@@ -48,10 +48,10 @@ def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
     return BuiltModel(model, _precision(run.folder, run.options, data.device), threads)
 
 
-def _recorded(folder: RunFolder, name: str, asked: str | int) -> Any:
-    """Return the record of that name in run.json, None unless it answers the same option."""
+def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
+    """Return the record of that name in run.json; None where it is of another value of the option."""
     recorded = folder.facts().get(name)
-    return recorded if isinstance(recorded, dict) and recorded.get("asked") == asked else None
+    return recorded if isinstance(recorded, dict) and recorded.get("asked") == option else None
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:

@@ -61,7 +61,7 @@ def cell_config(
     """The complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
     question = read(path)
     factors = question.body if question.kind == "grid" else {}
-    space = [*question.tune, *((question.search or {}).get("space") or {})]
+    space = [*question.tune, *question.space]
     values = {argument.partition("=")[0]: argument.partition("=")[2] for argument in arguments}
     own = {"arm", "seed", *space, *([] if "arm" in values else factors)}
     base = [argument for argument in arguments if argument.partition("=")[0] not in own]

@@ -8,7 +8,7 @@ the remaining mismatch is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict
 
 from blockyard.config.compose import Composed
 from blockyard.config.size_matching import BUDGETS as QUANTITIES
@@ -17,14 +17,30 @@ from blockyard.config.size_matching import ModelSizes, axis, nearest
 _LARGE = 0.05  # of the target: a larger mismatch is pointed out
 
 
+class MatchedWidth(TypedDict):
+    """The width of one arm, its size, and by which part of the target the size is off."""
+
+    dim: int
+    value: int
+    off: float
+
+
+class MatchedSizes(TypedDict, total=False):
+    """The size that the arms share: by which quantity, the baseline's, and each arm's width. Empty where none is."""
+
+    by: str
+    target: int
+    arms: dict[str, MatchedWidth]
+
+
 def solve_widths(
     quantity: str,
     baseline: str,
     overrides: dict[str, list[str]],
     compose: Callable[[Sequence[str]], Composed],
     sizes: ModelSizes,
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """Widths by arm, and the record {by, target, arms: {name: {dim, value, off}}}.
+) -> tuple[dict[str, int], MatchedSizes]:
+    """Widths by arm, and their record.
 
     quantity: "params", "flops" or "active"; overrides: by arm. An arm whose model cannot be built is left out: checking
     it gives the reason.
@@ -36,7 +52,7 @@ def solve_widths(
     if target is None:
         return {}, {}
     widths: dict[str, int] = {}
-    record: dict[str, Any] = {"by": quantity, "target": target, "arms": {}}
+    record: MatchedSizes = {"by": quantity, "target": target, "arms": {}}
     for name, config in arms.items():
         along = axis(config)
         if along is None:
@@ -52,7 +68,7 @@ def solve_widths(
     return widths, record
 
 
-def width_notes(record: dict[str, Any]) -> list[str]:
+def width_notes(record: MatchedSizes) -> list[str]:
     """The note about matched sizes, with the arms whose mismatch is large."""
     if not record:
         return []

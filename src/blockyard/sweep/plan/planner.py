@@ -20,7 +20,7 @@ from blockyard.sweep.cells import Arm, Cell, Refused, Variant
 from blockyard.sweep.plan import cell_settings, matched_widths
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
-from blockyard.sweep.plan.matched_widths import QUANTITIES
+from blockyard.sweep.plan.matched_widths import QUANTITIES, MatchedSizes
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
@@ -42,7 +42,7 @@ class SizeMatch:
     """
 
     by: str | None
-    matched: dict[str, Any]
+    matched: MatchedSizes
     sizes: ModelSizes
 
     def problems(self, arm: str, config: Node) -> list[str]:
@@ -69,7 +69,7 @@ def infer_integers(question: Question, config: Node) -> None:
 
 def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
     """Yield which arms have not every option of the search space, or not with all its values."""
-    space = (question.search or {}).get("space") or {}
+    space = question.space
     for variant in variants:
         for key, dimension in space.items():
             if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
@@ -85,8 +85,7 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
 
 
 def _ranges(question: Question) -> dict[str, dict[str, Any]]:
-    space = (question.search or {}).get("space") or {}
-    return {key: dimension for key, dimension in space.items() if isinstance(dimension, dict)}
+    return {key: dimension for key, dimension in question.space.items() if isinstance(dimension, dict)}
 
 
 def _owner(config: Node, key: str) -> tuple[Node | None, str]:
@@ -102,7 +101,7 @@ def space_problems(
     question: Question, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
 ) -> Iterator[str]:
     """Yield which values of the search space the baseline, composed from `overrides`, cannot have, and why."""
-    for key, dimension in ((question.search or {}).get("space") or {}).items():
+    for key, dimension in question.space.items():
         for value in dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"]):
             composed, reasons = composer.checked([*overrides, to_override(key, value)])
             reasons = reasons or match.problems(str(question.baseline), composed.config)
@@ -215,7 +214,7 @@ class _Planner:
     refused: list[Refused] = field(default_factory=list)
     metric: dict[str, str] = field(default_factory=dict)
     metric_problem: list[str] = field(default_factory=list)  # why the metric cannot be used, if it cannot
-    matched: dict[str, Any] = field(default_factory=dict)
+    matched: MatchedSizes = field(default_factory=MatchedSizes)
     mistakes: list[str] = field(default_factory=list)  # names that exist nowhere, in the overrides of an arm
     precisions: set[str | int] = field(default_factory=set)
     _folders: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,6 @@ helps, and no trial runs twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan import history
@@ -16,6 +15,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trial_loop import TrialLoop
 from blockyard.sweep.search.tune import plan_with_chosen
+from blockyard.sweep.spec.budget import Search
 
 DEFAULT_PARALLEL = 8  # trials in parallel where the executor cannot tell how many run together
 
@@ -55,7 +55,7 @@ def run_search(
     return result
 
 
-def parallel_trials(executor: Executor, search: dict[str, Any]) -> int:
+def parallel_trials(executor: Executor, search: Search) -> int:
     """How many trials are open at the same time.
 
     A sampler or pruner that learns from finished trials must not create all of them beforehand: there it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.engine.faults.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
@@ -25,6 +25,8 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials
+from blockyard.sweep.search.tune import SearchFacts
+from blockyard.sweep.spec.budget import Search
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -49,7 +51,7 @@ class TrialLoop:
         say: Callable[[str], object],
     ) -> None:
         self.plan, self.executor, self.say = plan, executor, say
-        self.options: dict[str, Any] = plan.question["search"]
+        self.options: Search = plan.question["search"]
         self.capacity = capacity
         seeds = plan.question["seeds"]
         self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -76,10 +78,16 @@ class TrialLoop:
                     arm.retry(trial, self.owner.name)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> SearchFacts:
         """What the plan records of the search besides its trials."""
-        options = {name: self.options.get(name) for name in ("trials", "sampler", "pruner")}
-        return options | {"metric": self.metric, "direction": self.direction, "seed": self.seeds[0]}
+        return {
+            "trials": self.options.get("trials"),
+            "sampler": self.options.get("sampler"),
+            "pruner": self.options.get("pruner"),
+            "metric": self.metric,
+            "direction": self.direction,
+            "seed": self.seeds[0],
+        }
 
     def report_failures(self) -> None:
         """Tell which arms have failed trials, and what tries them again."""

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.errors import UserError
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import OWNER
+from blockyard.sweep.spec.budget import Search
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 
 
 AGAIN = "again"
+
+
+class TrialRecord(TypedDict):
+    """One trial in plan.json. curve: the values that the pruner saw; run: its folder below `outputs`."""
+
+    number: int
+    state: str
+    setting: dict[str, Any]
+    value: float | None
+    run: str | None
+    reason: str | None
+    curve: list[float | None]
 
 
 @dataclass
@@ -41,14 +54,14 @@ class Trials:
     arm: str
     study: Study
     template: ArmTemplate
-    search: dict[str, Any]
+    search: Search
     space: dict[str, Any]
     budget: int
     direction: str
 
     @classmethod
     def open(
-        cls, template: ArmTemplate, folder: Path, search: dict[str, Any], metric: str, direction: str, seed: int
+        cls, template: ArmTemplate, folder: Path, search: Search, metric: str, direction: str, seed: int
     ) -> Trials:
         """Open the study of an arm in a sweep's folder, or create it. Call it inside `runs.lock.exclusive`.
 
@@ -110,7 +123,7 @@ class Trials:
         complete = [trial for trial in self.counted() if trial.state.name == "COMPLETE"]
         return min(complete, key=lambda trial: (sign * trial.values[0], trial.number), default=None)
 
-    def record(self) -> list[dict[str, Any]]:
+    def record(self) -> list[TrialRecord]:
         """All trials as plain data."""
         return [
             {

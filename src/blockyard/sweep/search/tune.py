@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.runs.identity import run_name
 from blockyard.sweep.cells import Cell, Refused, Variant
@@ -100,7 +100,18 @@ def _value(metrics: float | Mapping[str, float] | None, name: str) -> float | No
 # The result of a search: the best setting of each arm as cells on all seeds, and the record of the trials.
 
 
-def plan_with_chosen(plan: SweepPlan, arms: Sequence[Trials], facts: dict[str, Any], seeds: Sequence[int]) -> SweepPlan:
+class SearchFacts(TypedDict):
+    """What plan.json records of a search besides its trials. seed: of all trials."""
+
+    trials: int
+    sampler: str
+    pruner: str
+    metric: str
+    direction: str
+    seed: int
+
+
+def plan_with_chosen(plan: SweepPlan, arms: Sequence[Trials], facts: SearchFacts, seeds: Sequence[int]) -> SweepPlan:
     """The plan with the chosen settings. An arm without a complete trial is refused, with the reasons.
 
     facts: about the search, stored with the record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.sweep.spec.fields import did_you_mean, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
@@ -85,7 +85,16 @@ def parse_tune_seeds(value: Any, tuned: bool, seeds: int, problems: list[str]) -
     return None
 
 
-def parse_search(value: Any, problems: list[str]) -> dict[str, Any] | None:
+class Search(TypedDict):
+    """The search of a sweep file with its defaults. space: key -> choices, or a range (`RANGE`)."""
+
+    trials: int
+    sampler: str
+    pruner: str
+    space: dict[str, Any]
+
+
+def parse_search(value: Any, problems: list[str]) -> Search | None:
     """The search with its defaults: trials, sampler, pruner, space."""
     if value is None:
         return None
@@ -114,7 +123,7 @@ def parse_search(value: Any, problems: list[str]) -> dict[str, Any] | None:
     for key, dimension in space.items():
         problems += [problem] if (problem := key_problem(str(key), "search.space")) else []
         _check_dimension(f"search.space.{key}", dimension, problems)
-    return search
+    return Search(trials=trials, sampler=search["sampler"], pruner=search["pruner"], space=space)
 
 
 def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:

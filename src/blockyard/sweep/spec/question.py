@@ -114,11 +114,16 @@ class Question:
     seeds: tuple[int, ...]
     tune: dict[str, list[Any]]
     tune_seeds: int | None
-    search: dict[str, Any] | None
+    search: budget.Search | None
     match: str | None
     metric: str | None
     expect: str | None
     margin: float | None
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """The search space; empty where nothing is searched."""
+        return self.search["space"] if self.search else {}
 
     def as_dict(self) -> dict[str, Any]:
         """The content as plain data under the file's own keys, defaults included."""
@@ -174,7 +179,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     seeds = budget.parse_seeds(content.get("seeds", SEEDS), problems)
     tuned = budget.parse_tune(content.get("tune"), problems)
     search = budget.parse_search(content.get("search"), problems)
-    check_owners(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
+    check_owners(arms, [*tuned, *(search["space"] if search else ())], content, problems)
     if content.get("tune") is not None and content.get("search") is not None:
         problems.append("search: tune and search both choose settings; remove one of them")
     cells = len(arms) * len(seeds) * len(budget.settings(tuned))
