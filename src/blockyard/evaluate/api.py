@@ -145,13 +145,13 @@ def evaluate(
         raise UserError(f"loops={list(loops)}: {problem}")
 
     def measured(model: Model, samples: Split, settings: PassSettings) -> dict[str, float]:
-        settings = {"slices": loaded.data.spec.slices, **settings}
+        slices = loaded.data.spec.slices
         if not loops:
-            return measure(model, samples, loaded.objective, **settings)
+            return measure(model, samples, loaded.objective, slices=slices, **settings)
         values: dict[str, float] = {}
         for times in loops:
             with loops_of(model, times):
-                result = measure(model, samples, loaded.objective, **settings)
+                result = measure(model, samples, loaded.objective, slices=slices, **settings)
             values |= {f"{name}@{times}loops": value for name, value in result.items()}
         return values
 
