@@ -20,7 +20,7 @@ run: $(VENV)/run.done  ## ask the first question: fifteen runs, a verdict, a pag
 test: $(VENV)/dev.done lint  ## the default suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
-test-all: $(VENV)/dev.done lint  ## also every legal pair and triple of choices and the long runs
+test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not battery and not schedulers"
 
 battery: $(VENV)/dev.done  ## every case of the batteries of kills, damage and hostile input; hours

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from random import Random
@@ -19,17 +18,6 @@ Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 def legal_cover(strength: int) -> list[dict[str, str]]:
     """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
     return _cover(_subsets(strength), strength, skeletons())
-
-
-def sample(cover: list[dict[str, str]], count: int) -> list[dict[str, str]]:
-    """The first rows of a cover, which hold most of its pairs, and later ones until two hold each of its choices."""
-    held: Counter[tuple[str, str]] = Counter()
-    kept = []
-    for number, row in enumerate(cover):
-        if number < count or any(held[choice] < 2 for choice in row.items()):
-            kept.append(row)
-            held.update(row.items())
-    return kept
 
 
 def refused_cover() -> list[dict[str, str]]:

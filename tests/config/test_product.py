@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.contracts import Inputs
 from tests.config import products
-from tests.config.cover import legal_cover, refused_cover, sample
+from tests.config.cover import legal_cover, refused_cover
 from tests.config.legality import legal
 from tests.config.product_batches import rows_of
 
@@ -95,26 +94,12 @@ def test_pairs_that_cannot_work_are_refused(shard: int):
 
 @GROUP
 @pytest.mark.parametrize("shard", range(4))
-def test_a_sample_of_legal_pairs_runs(shard: int):
-    """A quarter of the rows that hold every legal pair: each choice is in two of them or more, two pairs of three in
-    one. The others run with `test_legal_pairs_all_run`.
-    """
-    configs = sample(legal_cover(2), len(legal_cover(2)) // 4)
-    seen = Counter(choice for row in configs for choice in row.items())
-    everything = {(family, name) for family, names in products.names().items() for name in names}
-    assert seen.keys() == everything, f"every choice is legal somewhere, but {sorted(everything - seen.keys())}"
-    assert min(seen.values()) >= 2
-    assert len(configs) < len(legal_cover(2)) // 3
-    assert [row for row in configs[shard::4] if run_or_refuse(row) != "ran"] == []
-
-
-@GROUP
-@pytest.mark.full
-@pytest.mark.parametrize("shard", range(4))
 def test_legal_pairs_all_run(shard: int):
-    """The rows beyond the sample."""
-    tried = sample(legal_cover(2), len(legal_cover(2)) // 4)
-    assert [row for row in legal_cover(2)[shard::4] if row not in tried and run_or_refuse(row) != "ran"] == []
+    configs = legal_cover(2)
+    seen = {(family, name) for row in configs for family, name in row.items()}
+    everything = {(family, name) for family, names in products.names().items() for name in names}
+    assert seen == everything, f"every choice is legal somewhere, but {sorted(everything - seen)}"
+    assert [row for row in configs[shard::4] if run_or_refuse(row) != "ran"] == []
 
 
 @pytest.mark.full
