@@ -23,6 +23,7 @@ FAMILIES = (
     "channel_mixer",
     "norm",
     "block",
+    "residual",
     "model",
     "head",
     "objective",

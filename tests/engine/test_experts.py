@@ -94,6 +94,25 @@ def test_recomputed_blocks_count_loads_and_losses_once() -> None:
     copy.deepcopy(again)  # which a loss that stays behind would prevent
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_every_visit_of_a_block_has_a_loss(checkpointed: bool) -> None:
+    """A block that is visited twice adds both losses, as two blocks with its weights do."""
+    overrides = ("channel_mixer=experts", "channel_mixer.weight=1", "model.depth=1", "model.order=[0,0]")
+    parts = components(*overrides)
+    batch = parts.objective.ready(parts.load().train.batch(torch.arange(4), 1))
+    model = parts.model(0).train()
+    twice = components(*overrides[:2], "model.depth=2").model(0).train()
+    for block in twice.blocks:
+        block.load_state_dict(model.blocks[0].state_dict())
+    rest = {name: value for name, value in model.state_dict().items() if not name.startswith("blocks.")}
+    twice.load_state_dict(rest, strict=False)
+    if checkpointed:
+        checkpoint_blocks(model)
+    expected, computed = gradients(twice, batch), gradients(model, batch)
+    name = "channel_mixer.router.weight"
+    assert_close(computed[f"blocks.0.{name}"], expected[f"blocks.0.{name}"] + expected[f"blocks.1.{name}"])
+
+
 def test_muon_and_weight_decay_take_every_matrix_of_every_expert() -> None:
     model = components("channel_mixer=experts", "channel_mixer.shared=1").model(0)
     muon = {id(p) for p in hidden_matrices(model)}

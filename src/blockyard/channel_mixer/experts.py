@@ -40,7 +40,7 @@ FROM_THE_CHOICES: Mapping[str, Expert] = MappingProxyType({})
 class Experts(ChannelMixer):
     """Every expert has weights of its own, so that weight decay and Muon treat them like those of one mixer.
 
-    auxiliary: the balance loss and the z-loss of the last forward pass in training
+    auxiliary: the balance loss and the z-loss of the last forward pass in training, over all visits of the block
     offset: (E,), what balance=bias adds to the scores for the choice of experts alone
     loads: (E,) int64, the tokens of this step that chose each expert, before any is dropped
 
@@ -210,7 +210,7 @@ class Experts(ChannelMixer):
             total = total + self.weight * self.count * (loads / tokens * mean).sum()
         if self.z_loss:
             total = total + self.z_loss * (logits.logsumexp(-1).square() * mask).sum() / tokens
-        self.auxiliary = total
+        self.auxiliary = total if self.auxiliary is None else self.auxiliary + total  # of every visit of the block
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of the chosen experts: (B, N, D)."""

@@ -234,10 +234,12 @@ class Residual(nn.Module):
 
     Constructor: (ctx, *, options).
 
+    empty: it changes nothing about the stream, and so may stand in a model without blocks
     of_additions: it treats what a block adds to its input on its own, and so needs a block that `adds`
     per_visit: it has weights for each visit, so that the number of visits cannot change after training
     """
 
+    empty: ClassVar[bool] = False
     of_additions: ClassVar[bool] = False
     per_visit: ClassVar[bool] = True
 
@@ -324,7 +326,8 @@ def active_parameters(model: nn.Module) -> int:
 class HasAuxiliary(Protocol):
     """A module with a loss of its own beside the objective's, such as the commitment of a codebook.
 
-    auxiliary: what its forward in training adds to the loss of the batch, a scalar; None where it adds nothing. It is
+    auxiliary: what its forward in training adds to the loss of the batch, a scalar; None where it adds nothing. A
+        module in a block that may be visited more than once (`model.order`) adds to what is there. It is
         logged as `train/auxiliary` and is no part of any other metric; its weight is an option of the module
     """
 

@@ -18,6 +18,7 @@ from blockyard.contracts import Residual
 class Add(Residual):
     """One stream, to which each block adds what its branches give. It has no weights."""
 
+    empty: ClassVar[bool] = True
     per_visit: ClassVar[bool] = False
 
     def read(self, state: Tensor, visit: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ Source: Kimi Team 2026, Attention Residuals (arXiv 2603.15031), the full form
 Reference: torch.nn.functional.scaled_dot_product_attention over the depth of each token
 Equation: y_i = sum_{j <= i} a_ij v_j,  a_i = softmax_j(w_i . rms(v_j)),  v_0 the embedded tokens, v_{j+1} what block j
     adds to y_j
-Cost: O(N D L^2) time over L visits, L + 1 vectors of parameters; all L additions are kept
+Cost: O(N D L^2) time over L visits, L vectors of parameters; all L additions are kept
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Additions = tuple[Tensor, ...]  # the embedded tokens, then what every visit so 
 
 
 class DepthAttention(Residual):
-    """Each visit, and the final norm, has a trained query; keys are the additions, normalised without a gain.
+    """Each visit but the first, and the final norm, has a trained query. Keys are the additions, without a gain.
 
     Queries start at zero, so that the first averages are plain means.
     """
@@ -33,7 +33,7 @@ class DepthAttention(Residual):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self.queries = nn.Parameter(torch.empty(ctx.visits + 1, ctx.dim))  # (L + 1, D)
+        self.queries = nn.Parameter(torch.empty(ctx.visits, ctx.dim))  # (L, D), of visits 1, 2, ... and the final norm
 
     def init_weights(self, init: Init) -> None:
         """Zero."""
@@ -57,7 +57,7 @@ class DepthAttention(Residual):
             return state[0]
         values = torch.stack(state)  # (L', B, N, D)
         with full_precision(values):
-            query = self.queries[len(state) - 1].to(values.dtype)
+            query = self.queries[len(state) - 2].to(values.dtype)
             scores = F.rms_norm(values, values.shape[-1:], eps=1e-6) @ query  # (L', B, N)
             weights = scores.softmax(0)
             return (weights.unsqueeze(-1) * values).sum(0)

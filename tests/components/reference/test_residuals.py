@@ -90,9 +90,11 @@ def test_depth_attention() -> None:
     additions = [x]
 
     def average(visit: int) -> Tensor:
+        if visit == 0:
+            return x
         values = torch.stack(additions, 2)  # (B, N, L, D)
         keys = values / (values.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-        query = model.residual.queries[visit].expand(*values.shape[:2], 1, -1)
+        query = model.residual.queries[visit - 1].expand(*values.shape[:2], 1, -1)
         return F.scaled_dot_product_attention(query, keys, values, scale=1.0).squeeze(2)
 
     for visit, block in enumerate(blocks):

@@ -59,8 +59,8 @@ def channel_mixer_of_model(f: Facts) -> str | None:
 
 
 def residual_of_model(f: Facts) -> str | None:
-    """A model without blocks has nothing to join."""
-    return None if f["model"].target.stacks else f"{f['model']} has no blocks, so {f['residual']} would not be used"
+    """A model without blocks has no outputs to join."""
+    return _unused(f, "residual")
 
 
 def additions_of_block(f: Facts) -> str | None:
