@@ -30,6 +30,7 @@ FAMILIES = (
     "channel_mixer",
     "norm",
     "block",
+    "residual",
     "model",
     "head",
     "tokenizer",

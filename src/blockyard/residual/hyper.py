@@ -29,7 +29,7 @@ from blockyard.weight_init import Init
 Streams = Annotated[int, Ge(2), Le(64), Because("every token keeps so many vectors")]
 
 
-class State(NamedTuple):
+class MixedStreams(NamedTuple):
     """The streams (B, N, n, D), already mixed with each other where a block is running, and its weights (B, N, n)."""
 
     streams: Tensor
@@ -89,25 +89,25 @@ class Hyper(Residual):
         read = (0.5 * own + 0.5 * (1 - own) / (self.streams - 1)).logit()
         return torch.cat([read, torch.zeros(self.streams), 4.0 * eye.flatten()])  # sigmoid(0) = 1/2
 
-    def open(self, x: Tensor) -> State:
+    def open(self, x: Tensor) -> MixedStreams:
         """Return the embedded tokens as every stream."""
-        return State(x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]))  # (B, N, n, D)
+        return MixedStreams(x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]))  # (B, N, n, D)
 
-    def read(self, state: State, visit: int) -> tuple[Tensor, State]:
+    def read(self, state: MixedStreams, visit: int) -> tuple[Tensor, MixedStreams]:
         """Return the mixture that the block reads (B, N, D), and the streams mixed with each other."""
         streams = state.streams
         with full_precision(streams):
             read, write, mix = self._weights(streams, visit)
             x = torch.einsum("bns,bnsd->bnd", read.expand(streams.shape[:-1]), streams)
             mixed = torch.einsum("bnst,bnsd->bntd", mix.expand(*streams.shape[:-1], self.streams), streams)
-        return x, State(mixed, write)
+        return x, MixedStreams(mixed, write)
 
-    def write(self, state: State, visit: int, x: Tensor, output: Tensor) -> State:
+    def write(self, state: MixedStreams, visit: int, x: Tensor, output: Tensor) -> MixedStreams:
         """Return the streams with what the block added."""
         assert state.write is not None
-        return State(state.streams + state.write.unsqueeze(-1) * (output - x).unsqueeze(-2))
+        return MixedStreams(state.streams + state.write.unsqueeze(-1) * (output - x).unsqueeze(-2))
 
-    def close(self, state: State) -> Tensor:
+    def close(self, state: MixedStreams) -> Tensor:
         """Return the mean of the streams, (B, N, D)."""
         return state.streams.mean(-2)
 

@@ -23,7 +23,7 @@ from blockyard.contracts import Context, NonNegative, Residual
 from blockyard.weight_init import Init
 
 
-class State(NamedTuple):
+class KeptOutputs(NamedTuple):
     """The stream (B, N, D), and the outputs of the first half that no visit has read yet, the latest last."""
 
     stream: Tensor
@@ -50,21 +50,21 @@ class UNet(Residual):
         """`start` everywhere."""
         init.constant("weights", self.start)
 
-    def open(self, x: Tensor) -> State:
+    def open(self, x: Tensor) -> KeptOutputs:
         """Return the embedded tokens as the stream."""
-        return State(x)
+        return KeptOutputs(x)
 
-    def read(self, state: State, visit: int) -> tuple[Tensor, State]:
+    def read(self, state: KeptOutputs, visit: int) -> tuple[Tensor, KeptOutputs]:
         """Return the stream (B, N, D), in the second half with the latest kept output added to it."""
         if visit < self.second:
             return state.stream, state
         x = state.stream + self.weights[visit - self.second] * state.kept[-1]
-        return x, State(x, state.kept[:-1])
+        return x, KeptOutputs(x, state.kept[:-1])
 
-    def write(self, state: State, visit: int, x: Tensor, output: Tensor) -> State:
+    def write(self, state: KeptOutputs, visit: int, x: Tensor, output: Tensor) -> KeptOutputs:
         """Return the output as the stream; one of the first half is also kept."""
-        return State(output, (*state.kept, output) if visit < self.pairs else state.kept)
+        return KeptOutputs(output, (*state.kept, output) if visit < self.pairs else state.kept)
 
-    def close(self, state: State) -> Tensor:
+    def close(self, state: KeptOutputs) -> Tensor:
         """Return the stream."""
         return state.stream
