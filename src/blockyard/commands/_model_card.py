@@ -31,6 +31,7 @@ from blockyard.contracts import (
 from blockyard.errors import fold
 from blockyard.model._part_names import is_in
 from blockyard.ops.kernel import expected
+from blockyard.ops.meta import without_compiler
 from blockyard.terminal import console, table
 
 # The family of a module, by its class. Any other module inside a block belongs to `block`, and else to `model`.
@@ -186,7 +187,9 @@ def _groups(components: Components, model: nn.Module) -> Table:
     for column in rows.columns[1:]:
         column.justify = "right"
     names = {id(p): name for name, p in model.named_parameters()}
-    for group in components.optimizer.build(model).param_groups:
+    with without_compiler():
+        optimizer = components.optimizer.build(model)
+    for group in optimizer.param_groups:
         parts = fold(_covering([names[id(p)] for p in group["params"]], list(names.values())))
         count = sum(p.numel() for p in group["params"])
         rows.add_row(parts, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
