@@ -68,6 +68,8 @@ def test_only_what_decodes_from_a_cache_has_figures() -> None:
     nothing = dict.fromkeys(("decode_tokens_per_second", "cache_bytes_per_token", "cache_bytes"))
     assert decoding(text_plan("token_mixer=pool", "position=none").model(0)) == nothing
     assert decoding(build.Components(compose(["experiment=vit_digits"]).config).model(0)) == nothing
+    whole = compose([*TEXT, "tokenizer=byte", "data=code_topics", "head=flatten", "objective=classify"])
+    assert decoding(build.Components(whole.config).model(0)) == nothing
     assert decoding(torch.nn.Linear(2, 2)) == nothing
 
 

@@ -24,7 +24,8 @@ def decoding(model: nn.Module) -> dict[str, float | None]:
 
     The rate is the median over three sequences of at most 64 tokens. `cache_bytes_per_token` is what each token adds,
     0 for a state of constant size; `cache_bytes` is the cache of a whole sequence. All are None where the model does
-    not decode from a cache: an encoder, a mixer without one, a model that is not blockyard's.
+    not decode from a cache: an encoder, a mixer without one, a head for sequences of one length, a model that is not
+    blockyard's.
     """
     runs = _measure(model) if _has_cache(model) else []
     return {
@@ -39,6 +40,8 @@ def _has_cache(model: nn.Module) -> TypeGuard[Model]:
     if not isinstance(model, HasCache) or not isinstance(ctx, Context):
         return False
     if not ctx.causal or ctx.tokens.vocabulary is None or ctx.tokens.max_len < 2:
+        return False
+    if getattr(getattr(model, "head", None), "fixed_length", False):  # it reads whole sequences only
         return False
     try:
         model.init_cache(1)
