@@ -65,7 +65,10 @@ BAD = [
     ("inspect run=x circuits samples=1", ["samples=1", "not of circuits"]),
     (
         "inspect run=x circuits mixing sample=1",
-        ["sample=1", "an option of attention, equivariance, experts, mixing, norms and restore, not of circuits; run them"],
+        [
+            "sample=1",
+            "an option of attention, equivariance, experts, mixing, norms and restore, not of circuits; run them",
+        ],
     ),
     ("inspect run=x mixing of=stream", ["of=stream", "one of mixer, block"]),
     ("inspect run=x mixing prompt=a sample=1", ["sample=1", "has no effect together with prompt"]),
