@@ -35,8 +35,8 @@ except (ImportError, SystemError, MemoryError, OSError, RuntimeError) as error:
     text = str(error).lower()
     native = isinstance(error, (SystemError, MemoryError)) or any(part in text for part in {parts})
     sys.exit({full} if native else 0)
-except Exception:
-    pass
+except Exception:  # not about memory: the command itself meets it and reports it
+    sys.exit(0)
 """
 _UNMAPPED = ("failed to map segment", "cannot allocate memory", "can't allocate memory")
 _NO_THREAD = "can't start new thread"  # for which a limit of processes may be the reason too

@@ -43,9 +43,9 @@ def test_evaluated_later(looped: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.order=[0,1,0,2]", "model.depth=3"], "no loop"),
+        (["model.order=[0,1,0,2]", "model.depth=3"], "not a loop"),
         (["model.order=[0,0]", "residual=x0"], "for each visit"),
-        ([], "no loop"),
+        ([], "not a loop"),
     ],
 )
 def test_refused_by_check(overrides: list[str], message: str) -> None:
@@ -57,5 +57,5 @@ def test_refused_by_check(overrides: list[str], message: str) -> None:
 
 def test_refused_by_eval(tmp_path: Path) -> None:
     folder = run(tmp_path, base=SHORTEST)
-    with pytest.raises(UserError, match="no loop"):
+    with pytest.raises(UserError, match="not a loop"):
         evaluate(folder.path, loops=[2])

@@ -91,7 +91,9 @@ class Experts(ChannelMixer):
         self.expert = nn.ModuleList(member(ctx) for _ in range(count))
         self.shared = nn.ModuleList(member(ctx) for _ in range(shared))
         if self.expert[0].empty or isinstance(self.expert[0], Experts):
-            raise ValueError(f"channel_mixer.expert={expert} is no expert; use mlp, glu or another mixer with weights")
+            raise ValueError(
+                f"channel_mixer.expert={expert} cannot be an expert; use mlp, glu or another mixer with weights"
+            )
         self.router = linear(ctx, ctx.dim, count)
         self.count, self.active, self.route, self.score = count, active, route, score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise

@@ -183,8 +183,8 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
 
 def _groups(components: Components, model: nn.Module) -> Table:
     """The parameter groups of the optimizer: what is in them, and their learning rate and weight decay."""
-    rows = table(None, "parameter group", "parameters", "learning rate", "weight decay")
-    for column in rows.columns[1:]:
+    groups = table(None, "parameter group", "parameters", "learning rate", "weight decay")
+    for column in groups.columns[1:]:
         column.justify = "right"
     names = {id(p): name for name, p in model.named_parameters()}
     with without_compiler():
@@ -192,8 +192,8 @@ def _groups(components: Components, model: nn.Module) -> Table:
     for group in optimizer.param_groups:
         parts = fold(_covering([names[id(p)] for p in group["params"]], list(names.values())))
         count = sum(p.numel() for p in group["params"])
-        rows.add_row(parts, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
-    return rows
+        groups.add_row(parts, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
+    return groups
 
 
 def _covering(members: list[str], names: list[str]) -> list[str]:

@@ -99,11 +99,11 @@ def run(arguments: Sequence[str]) -> int:
     def count() -> int:
         return len(load_selection(args.overrides, outputs=outputs, by=args.by).tasks)
 
-    for place, data in enumerate(_each_task(of_task, count), start=1):
+    for index, data in enumerate(_each_task(of_task, count), start=1):
         for flag, file in files.items():
-            _write(flag, file, data, place)
+            _write(flag, file, data, index)
         if not files:
-            sys.stdout.write("\n" if place > 1 else "")
+            sys.stdout.write("\n" if index > 1 else "")
             show(data)
     return 0
 
@@ -160,8 +160,8 @@ def _with_files(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _write(flag: str, file: str, data: ComparisonDocument, place: int) -> None:
-    """Write one format. place: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
+def _write(flag: str, file: str, data: ComparisonDocument, index: int) -> None:
+    """Write one format. index: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
     if file in ("", "-"):
@@ -172,7 +172,7 @@ def _write(flag: str, file: str, data: ComparisonDocument, place: int) -> None:
     from blockyard.report.page import write
 
     path = local_path(file, flag)
-    path = path if place == 1 else path.with_name(f"{path.stem}-{place}{path.suffix}")
+    path = path if index == 1 else path.with_name(f"{path.stem}-{index}{path.suffix}")
     try:
         if flag == "--html":
             write(data, path)
@@ -180,7 +180,7 @@ def _write(flag: str, file: str, data: ComparisonDocument, place: int) -> None:
             write_text(path, _writer(flag)(data))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    sys.stderr.write(f"{path if place > 1 else file}\n")
+    sys.stderr.write(f"{path if index > 1 else file}\n")
 
 
 def _writer(flag: str) -> Callable[[ComparisonDocument], str]:

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import write_json
@@ -78,12 +79,12 @@ def run(arguments: Sequence[str]) -> int:
         "outputs": args.pop("outputs", "outputs"),
         "allow": args.pop_allow(),
     }
-    factors = args.pop("extrapolate", None, _factors)
+    factors = args.pop("extrapolate", None, partial(_whole_numbers, least=2))
     position = {} if factors is None else _position(args)
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     samples = args.pop("predictions", False, boolean)
-    loops = args.pop("loops", None, _loops)
+    loops = args.pop("loops", None, partial(_whole_numbers, least=1))
     metrics, moved = args.pop("metrics", None, config_value), args.pop_moved()
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
@@ -198,20 +199,12 @@ def _sizes(text: str) -> list[float]:
         raise ValueError("a list of numbers above 0, such as [0.5,1,2]") from None
 
 
-def _factors(text: str) -> list[int]:
-    reader = integer(2)
+def _whole_numbers(text: str, least: int) -> list[int]:
+    reader = integer(least)
     try:
         return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
     except ValueError:
-        raise ValueError("a list of whole numbers >= 2, such as [2,4,8]") from None
-
-
-def _loops(text: str) -> list[int]:
-    reader = integer(1)
-    try:
-        return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
-    except ValueError:
-        raise ValueError("a list of whole numbers >= 1, such as [1,2,4]") from None
+        raise ValueError(f"a list of whole numbers >= {least}, such as [2,4,8]") from None
 
 
 def _position(args: Args) -> dict[str, Any]:

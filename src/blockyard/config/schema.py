@@ -289,12 +289,18 @@ def describe(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join("null" if arg is type(None) else describe(arg) for arg in args)
     if origin is dict and args[0] is str:
-        return f"a mapping of names to {describe(args[1])}"
+        return f"a mapping of names to {_of_each_name(args[1])}"
     if origin in (list, tuple):
         return "a list of " + ", ".join(dict.fromkeys(describe(arg) for arg in args if arg is not Ellipsis))
     return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
     )
+
+
+def _of_each_name(annotation: Any) -> str:
+    """The type of the values of a mapping as text; a choice of several in parentheses."""
+    text = "values" if annotation is Any else describe(annotation)
+    return f"({text})" if get_origin(annotation) in (Union, types.UnionType) else text
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:

@@ -98,9 +98,9 @@ class Loop(NamedTuple):
 
 
 def loop_of(order: Sequence[int]) -> Loop | None:
-    """Return an order as a loop over its shortest core; None where it is no loop.
+    """Return an order as a loop over its shortest core; None if it does not repeat exactly one run of blocks.
 
-    [0, 1, 2, 1, 2, 3] is a loop over [1, 2]; [0, 1, 0] is none, and neither is [0, 0, 1, 1], which has two.
+    [0, 1, 2, 1, 2, 3] is a loop over [1, 2]. [0, 1, 0] repeats no run, and [0, 0, 1, 1] repeats two.
     """
     order, visits = tuple(order), len(order)
     for start in range(visits):
@@ -120,7 +120,7 @@ def loops_problem(model: nn.Module) -> str | None:
     if not isinstance(model, BlockStack):
         return "the model has no blocks"
     if loop_of(model.order) is None:
-        return f"model.order={list(model.order)} is no loop; one is [0,1,2,1,2,3], which visits [1,2] again and again"
+        return f"model.order={list(model.order)} is not a loop; [0,1,2,1,2,3] is one, which repeats [1,2]"
     if model.residual.per_visit:
         return f"residual {type(model.residual).__name__} has weights for each visit of training; use residual=add"
     return None

@@ -118,18 +118,15 @@ class Hyper(Residual):
         mix = mix.unflatten(-1, (self.streams, self.streams))  # from stream, to stream
         if self.maps is not None and self.scale is not None:
             maps, (of_read, of_write, of_mix) = self.maps[visit].to(dtype), self.scale[visit].to(dtype)
+            vectors = streams if self.mixing == "free" else streams.flatten(-2)  # (B, N, n, D) or (B, N, n D)
+            moves = F.rms_norm(vectors, vectors.shape[-1:], eps=1e-6) @ maps.T  # (B, N, ..., rows)
             if self.mixing == "free":
-                moves = torch.tanh(F.rms_norm(streams, streams.shape[-1:], eps=1e-6) @ maps.T)  # (B, N, n, n + 2)
-                read = read + of_read * moves[..., 0]
-                write = write + of_write * moves[..., 1]
-                mix = mix + of_mix * moves[..., 2:]
+                more_read, more_write, more_mix = torch.tanh(moves).split([1, 1, self.streams], dim=-1)
+                more_read, more_write = more_read.squeeze(-1), more_write.squeeze(-1)
             else:
-                joined = streams.flatten(-2)  # (B, N, n D)
-                moves = F.rms_norm(joined, joined.shape[-1:], eps=1e-6) @ maps.T  # (B, N, n + n + n n)
                 more_read, more_write, more_mix = moves.split(self.sizes, dim=-1)
-                read = read + of_read * more_read
-                write = write + of_write * more_write
-                mix = mix + of_mix * more_mix.unflatten(-1, (self.streams, self.streams))
+                more_mix = more_mix.unflatten(-1, (self.streams, self.streams))
+            read, write, mix = read + of_read * more_read, write + of_write * more_write, mix + of_mix * more_mix
         if self.mixing == "free":
             return read, write, mix
         return read.sigmoid(), 2 * write.sigmoid(), _doubly_stochastic(mix, self.iterations)
