@@ -24,7 +24,18 @@ HEADINGS = ("Source", "Reference", "Equation", "Cost")
 WRITTEN = "<!-- Written by `python tools/components.py` from conf/ and the docstrings. -->"
 PARTS = {
     "The model": (
-        *("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "residual", "model", "head"),
+        *(
+            "tokenizer",
+            "position",
+            "token_mixer",
+            "channel_mixer",
+            "norm",
+            "block",
+            "residual",
+            "layers",
+            "model",
+            "head",
+        ),
         "preset",
     ),
     "The task": ("data", "objective", "experiment"),

@@ -31,6 +31,7 @@ FAMILIES = (
     "norm",
     "block",
     "residual",
+    "layers",
     "model",
     "head",
     "tokenizer",

@@ -37,11 +37,14 @@ def _members(block: type) -> set[str]:
     return {name for base in block.__mro__ if base.__name__ != "Block" for name in vars(base) if base is not nn.Module}
 
 
-def build_tiny(name: str, residual: str = "add", **options: object) -> nn.Module:
+def build_tiny(
+    name: str, residual: str = "add", layers: Any = None, token_mixer: str = "attention", **options: object
+) -> nn.Module:
     """A model of a choice of `model`, with its initial weights and those of the sizes that are options of it."""
     target = node("model", name)[0]
     sizes = {"dim": 16, "depth": 2, "heads": 4, **options}
     plan = target(**{key: value for key, value in sizes.items() if key in schema.options(target)})
     data = DataSpec("text", (6,), source=DataSpec("text", (7,)) if target.takes_source else None)
     ctx: Context = plan.context(data, TokenSpec((6,), vocabulary=11), 11)
-    return initialise(plan.build(ctx, tiny_parts(position="learned", residual=residual)), 0)
+    parts = tiny_parts(position="learned", residual=residual, token_mixer=token_mixer)
+    return initialise(plan.build(ctx, parts._replace(layers=layers)), 0)

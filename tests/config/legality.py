@@ -10,7 +10,7 @@ from typing import Any
 from blockyard.config.choices import catalog
 from blockyard.config.rules import RULES, Facts
 from blockyard.model._prefix import Prefix
-from tests.config.products import FAMILIES, needs_class_token, pick, readers
+from tests.config.products import FAMILIES, kinds, needs_class_token, pick, readers
 
 # The families that say what the others are judged by: few of their combinations are legal.
 FRAME = ("data", "tokenizer", "head", "model", "objective")
@@ -20,12 +20,26 @@ REST = tuple(family for family in FAMILIES if family not in FRAME)
 
 def legal(row: dict[str, str]) -> bool:
     """Whether no rule refuses a row, as its YAMLs stand."""
-    return all(_allowed(number, row) for number in range(len(RULES)))
+    return all(_allowed(number, row) for number in range(len(RULES))) and _kinds_fit(row, None)
 
 
 def fits(row: dict[str, str], family: str | None = None) -> bool:
     """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
-    return all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys())
+    if not all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys()):
+        return False
+    return "layers" not in row or _kinds_fit(row, None if family == "layers" else family)
+
+
+def _kinds_fit(row: dict[str, str], family: str | None) -> bool:
+    """Whether no rule about the families of a row refuses a kind of its layers; with `family`, only those about it."""
+    for differing in kinds(row["layers"]).values():
+        if family in differing:
+            continue
+        of_kind = row | differing
+        rules = [number for number, pair in _rules_about(family) if pair <= of_kind.keys() and pair & differing.keys()]
+        if not all(_allowed(number, of_kind, frozenset(differing)) for number in rules):
+            return False
+    return True
 
 
 def known_as_refused(row: dict[str, str]) -> bool:
@@ -73,28 +87,33 @@ class _Reads(Mapping[str, Any]):
         return len(self.picks)
 
 
-# For each rule: the families that it has read, and by their choices whether it allows them.
-_ALLOWED: dict[int, dict[tuple[str, ...], dict[tuple[str, ...], bool]]] = {number: {} for number in range(len(RULES))}
+# For each rule, and the families in which a kind of layers differs: the families that it has read, and by their choices
+# whether it allows them.
+_ALLOWED: dict[tuple[int, frozenset[str]], dict[tuple[str, ...], dict[tuple[str, ...], bool]]] = {}
 
 # What any rule has refused: the families that it has read, and their choices.
 _REFUSED: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
 
 
-def _allowed(number: int, row: dict[str, str]) -> bool:
-    """Whether a rule allows the choices of a row. It runs once for all rows that agree in what it reads."""
-    for families, table in _ALLOWED[number].items():
+def _allowed(number: int, row: dict[str, str], differing: frozenset[str] = frozenset()) -> bool:
+    """Whether a rule allows the choices of a row. It runs once for all rows that agree in what it reads.
+
+    differing: the families in which a kind of layers differs, where these are its choices
+    """
+    tables = _ALLOWED.setdefault((number, differing), {})
+    for families, table in tables.items():
         allowed = table.get(tuple(row[family] for family in families))
         if allowed is not None:
             return allowed
     reads = _Reads(_picks({family: row[family] for family in (*_families(number), *FRAME)}))
     try:
-        allowed = RULES[number].reason(Facts(reads)) is None  # type: ignore[arg-type]
+        allowed = RULES[number].reason(Facts(reads, differing=differing)) is None  # type: ignore[arg-type]
     except ValueError:
         allowed = False  # the tokenizer cannot read this data
     families = tuple(sorted(reads.families))
     choices = tuple(row[family] for family in families)
-    _ALLOWED[number].setdefault(families, {})[choices] = allowed
-    if not allowed:
+    tables.setdefault(families, {})[choices] = allowed
+    if not allowed and not differing:
         _REFUSED.setdefault(families, set()).add(choices)
     return allowed
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from blockyard.config import layer_kinds
 from blockyard.config.check import default_pick
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, complete, compose
@@ -24,6 +25,7 @@ FAMILIES = (
     "norm",
     "block",
     "residual",
+    "layers",
     "model",
     "head",
     "objective",
@@ -75,8 +77,18 @@ def config(choices: dict[str, str]) -> Composed:
     for key, name in readers(choices["data"]).items():
         tree[key] = copy.deepcopy(_node(catalog.OF_SOURCE[key], name))
         tree["model"].update({"shared": False} if "shared" in tree["model"] else {})
+    for kind, differing in kinds(choices["layers"]).items():
+        nodes = {family: copy.deepcopy(_node(family, name)) for family, name in differing.items()}
+        tree["layers"]["kinds"][kind] = {"_target_": layer_kinds.TARGET, **nodes}
     complete(tree)
     return Composed(tree, dict(choices))
+
+
+@cache
+def kinds(layers: str) -> dict[str, dict[str, str]]:
+    """The choices by family in which each kind of a choice of layers differs."""
+    described = yaml.safe_load(catalog.choices("layers")[layers].path.read_text()).get("kinds", {})
+    return {kind: dict(override.split("=") for override in overrides) for kind, overrides in described.items()}
 
 
 @cache

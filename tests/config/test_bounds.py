@@ -193,7 +193,10 @@ def test_an_object_is_no_value(key: str, value: str) -> None:
 def test_options_that_take_objects_are_few() -> None:
     own = {"data.train", "data.validation", "data.test", "data.module"}  # classes of the user's
     slots = {chosen.key for chosen in every_option() if chosen.option.slot}
-    assert slots == {"token_mixer.members", "channel_mixer.members", "model.cross", "objective.metrics"} | own
+    of_layers = {"layers.kinds"}
+    assert (
+        slots == {"token_mixer.members", "channel_mixer.members", "model.cross", "objective.metrics"} | own | of_layers
+    )
     assert slot(options(Wrapping)["inner"].annotation) is not None
 
 

@@ -62,6 +62,7 @@ DEFAULT_CHOICES = {
     "channel_mixer": "mlp",
     "norm": "layer",
     "block": "pre_norm",
+    "layers": "same",
 }
 LISTOPS = {"data": "listops", "tokenizer": "symbols", "model": "encoder", "head": "mean_pool", "objective": "classify"}
 PAIRS = {

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
+from blockyard.config import layer_kinds
 from blockyard.config.build import OPTIONAL, Components
 from blockyard.config.size_matching import flops_by_module
 from blockyard.config.tree import Node
@@ -29,6 +30,7 @@ from blockyard.contracts import (
     iter_blocks,
 )
 from blockyard.errors import fold
+from blockyard.model._block_stack import BlockStack
 from blockyard.model._part_names import is_in
 from blockyard.ops.kernel import expected
 from blockyard.ops.meta import without_compiler
@@ -51,6 +53,7 @@ ORDER = (
     "model",
     "block",
     "residual",
+    "layers",
     "token_mixer",
     "channel_mixer",
     "norm",
@@ -79,6 +82,9 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     rows.add_row("sum", "", _format(total), _format(sum(flops.values()) if flops else None), style="bold")
     screen.print(rows)
     screen.print()
+    if "layers" in config:
+        screen.print(_layers(components, config, choices))
+        screen.print()
     unknown = None
     try:
         screen.print(_groups(components, model))
@@ -94,6 +100,22 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     )
     for name, text in facts.items():
         screen.print(Text(f"{name:<12}{text}"))
+
+
+def _layers(components: Components, config: Node, choices: dict[str, str | None]) -> Table:
+    """The kinds of layers: which layers are of each, and their parts; of a stack with another depth its layers too."""
+    architecture: Any = components.architecture
+    depths = {"": architecture.depth, "encoder ": getattr(architecture, "encoder_depth", architecture.depth)}
+    kinds: dict[str, dict[str, list[int]]] = {}
+    for stack, depth in depths.items():
+        if not stack or depth != architecture.depth:
+            for layer, kind in enumerate(components.parts.kinds(depth)):
+                kinds.setdefault(kind, {}).setdefault(stack, []).append(layer)
+    rows = table(None, "kind", "layers", *layer_kinds.FAMILIES)
+    for kind, layers in kinds.items():
+        numbers = "; ".join(f"{stack}{','.join(map(str, numbers))}" for stack, numbers in layers.items())
+        rows.add_row(kind, numbers, *layer_kinds.described(config, kind, choices).values())
+    return rows
 
 
 def _choice(config: Node, choices: dict[str, str | None], family: str) -> str:
@@ -219,8 +241,12 @@ def _kernels(ctx: Context, model: Any, trainer: Node) -> dict[str, int]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     kernels: Counter[str] = Counter()
+    towers = [module for module in model.modules() if isinstance(module, BlockStack)]
+    positions = {mixer: scheme for tower in towers for scheme, mixers in tower.placed_mixers() for mixer in mixers}
     for mixer in attending:
-        kernel, reason = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
+        kernel, reason = expected(
+            ctx, positions.get(mixer, model.position), device, dtype, getattr(mixer, "dropout", 0.0), mixer
+        )
         kernels[f"{kernel} kernel expected on {device}{f' ({reason})' if reason else ''}"] += 1
     return dict(kernels)
 

@@ -5,7 +5,6 @@ The config is plain data, complete (every option of every node), and has passed 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +23,7 @@ from blockyard.contracts import (
     DataModule,
     DataSpec,
     Head,
+    Layers,
     Model,
     Objective,
     OptimizerBuilder,
@@ -50,6 +50,7 @@ CONTRACTS: dict[str, type] = {
     "norm": nn.Module,
     "block": Block,
     "residual": Residual,
+    "layers": Layers,
     "model": Architecture,
     "head": Head,
     "objective": Objective,
@@ -66,7 +67,7 @@ RUNTIME_CONTRACTS = {
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
 # Keys that a config has only where they say something.
-OPTIONAL = (*SOURCE_CONTRACTS, "residual", "init")
+OPTIONAL = (*SOURCE_CONTRACTS, "residual", "layers", "init")
 # Built from a Context.
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "head")
 LATE_KEYS = (*LATE, "source_position")
@@ -110,8 +111,8 @@ class Components:
     def node(self, family: str) -> Any:
         """The object of a family, or its objects by name where a family holds several (callbacks).
 
-        None for a part of the source that is that of the sequence, for initial weights that are drawn, and for a
-        residual that adds.
+        None for a part of the source that is that of the sequence, for initial weights that are drawn, for a residual
+        that adds, and for layers that are alike.
         """
         if family in OPTIONAL and family not in self.config:
             return None
@@ -152,7 +153,7 @@ class Components:
     @property
     def parts(self) -> Parts:
         """The factories of the model's modules."""
-        late: dict[str, Callable[..., Any]] = {family: self.node(family) for family in LATE}
+        late: dict[str, Any] = {family: self.node(family) for family in (*LATE, "layers")}
         if self.objective.reads == "source":
             return Parts(embedder=self.source_tokenizer.embedder, **late)
         own = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer.embedder

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from blockyard.atomic_files import stamp
-from blockyard.config import lightning, tree
+from blockyard.config import layer_kinds, lightning, tree
 from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, complete
@@ -163,9 +163,20 @@ def check(
     facts = Facts(picks(replace(composed, config=config), sound))
     combinations = list(_combinations(composed, facts, allow))
     issues += [issue for _, issue in combinations]
+    kinds = {} if unsound else _kinds(replace(composed, config=config), sound)
+    own = {rule for rule, _ in combinations}
+    of_kinds = {name: list(_combinations_of_kind(name, *kind, own, allow)) for name, kind in kinds.items()}
+    issues += [issue for found in of_kinds.values() for _, issue in found]
     # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
-    issues += build_components(config, facts, refused, unsound, reads_data=training)
+    # What only the layers of a kind have, which no rule refuses there.
+    parts = {
+        f"{layer_kinds.KINDS}.{name}": facts.only(
+            facts.differing - {f for rule, _ in of_kinds[name] for f in rule.pair}
+        )
+        for name, (_, facts) in kinds.items()
+    }
+    issues += build_components(config, facts, refused, unsound, parts, reads_data=training)
     if not issues:
         key = None if models is None else trained_alike(config)
         if models is None or key is None or key not in models:
@@ -275,6 +286,32 @@ def _values(place: Placed, *, on_this_machine: bool) -> Iterator[Issue]:
     for name, option in declared.items():
         if option.default is REQUIRED and place.node.get(name) is None and name not in place.node:
             yield Issue(f"{key}.{name}", f"is required: {option.describe()}", [f"{key}.{name}=..."])
+
+
+def _kinds(composed: Composed, families: Sequence[str]) -> dict[str, tuple[Composed, Facts]]:
+    """Each kind of layers as a config of its own, and the choices of that."""
+    kinds = {}
+    for name, nodes in layer_kinds.nodes_of_kinds(composed.config).items():
+        names = {
+            family: layer_kinds.choice_name(node, catalog.choices(family, composed.folders))
+            for family, node in nodes.items()
+        }
+        kind = replace(composed, config=composed.config | nodes, choices=composed.choices | names)
+        kinds[name] = kind, Facts(picks(kind, families), differing=frozenset(nodes))
+    return kinds
+
+
+def _combinations_of_kind(
+    name: str, kind: Composed, facts: Facts, refused: set[Rule], allow: list[str]
+) -> Iterator[tuple[Rule, Issue]]:
+    """As `_combinations`, in the layers of a kind. refused: rules that refuse the config's own parts."""
+    key = f"{layer_kinds.KINDS}.{name}"
+    for rule, issue in _combinations(kind, facts, allow):
+        if rule not in refused and {*rule.pair} & facts.differing:
+            inside = [
+                f"{key}.{each}" if each.partition("=")[0] in layer_kinds.FAMILIES else each for each in issue.legal
+            ]
+            yield rule, Issue(f"{key}: {issue.key}", issue.text, inside)
 
 
 def _combinations(composed: Composed, facts: Facts, allow: list[str]) -> Iterator[tuple[Rule, Issue]]:

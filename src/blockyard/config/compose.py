@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
-from blockyard.config import presets, size_matching, user_folders
+from blockyard.config import layer_kinds, presets, size_matching, user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.hydra_config import Choices, HydraConfig, Node, compose_groups
 from blockyard.config.known_keys import KnownKeys
@@ -74,7 +74,7 @@ def _is_text(path: object) -> TypeGuard[str]:
 # Families whose node is left out of a config where it is the default, as it was before there was the family: the
 # identity of those runs is the same.
 
-LEFT_OUT = {"residual": "add", "init": "default"}
+LEFT_OUT = {"residual": "add", "layers": "same", "init": "default"}
 
 
 def leave_out_defaults(config: Node, choices: dict[str, str | None]) -> None:
@@ -188,21 +188,44 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
 
     Hydra composes the choices once. From that follow, one after the other: the *base*, of choices alone; the
     *expanded* config, with nested choices filled in, which decides what keys there are; the *overridden* config, with
-    every known value set; and the *complete* one, with all defaults and the solved size.
+    every known value set; and the *complete* one, with all defaults and the solved size. Each kind of layers is
+    composed in the same way, and its nodes are put into the overridden config.
     """
     folders, problems = user_folders.folders(config_dirs, overrides)
     if problems:  # a folder that cannot be trusted is not composed from
         return Composed({}, {}, (), [Issue(where, what) for where, what in problems])
     issues: list[Issue] = []
     ordered = sort_overrides(overrides, folders, issues, multirun)
+    ordered.values, of_kinds = layer_kinds.split(ordered.values)
+    overridden, choices = _overridden(ordered, folders, issues)
+    if not overridden:
+        return Composed({}, {}, folders, issues)
+
+    def whole(ordered: SortedOverrides, found: list[Issue]) -> tuple[Node, Choices]:
+        config, choices = _overridden(ordered, folders, found)
+        if config:
+            retarget(config, ordered.values, keep_typed=True)
+            complete(config, folders)
+        return config, choices
+
+    layer_kinds.expand(overridden, of_kinds, ordered, folders, issues, whole)
+    return _completed(overridden, choices, ordered, folders, issues)
+
+
+def _overridden(ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]) -> tuple[Node, Choices]:
+    """Return the config with every known value set, and the choice of each family; ({}, {}) where that fails.
+
+    What is wrong is appended to `issues`.
+    """
     groups, replaced = presets.expand(ordered.groups, folders)
     hydra, hydra_issues = compose_groups(groups, replaced, folders)
     if hydra is None:
-        return Composed({}, {}, folders, [*issues, *hydra_issues])
-
+        issues += hydra_issues
+        return {}, {}
     base, base_issues = _with_values(hydra, (), folders)
     if not base:
-        return Composed({}, {}, folders, [*issues, *base_issues, *hydra_issues])
+        issues += [*base_issues, *hydra_issues]
+        return {}, {}
     expanded = _expanded(hydra, base, ordered.values, folders)
     values, unknown = _known_values(expanded, hydra.choices, ordered.values, folders)
     issues += unknown
@@ -210,10 +233,9 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         overridden, value_issues = _with_values(hydra, values, folders)
         issues += [*value_issues, *hydra_issues]
     else:
-        overridden, issues = expanded, [*issues, *base_issues, *hydra_issues]
-    if not overridden:
-        return Composed({}, {}, folders, issues)
-    return _completed(overridden, hydra.choices, ordered, folders, issues)
+        overridden = expanded
+        issues += [*base_issues, *hydra_issues]
+    return overridden, hydra.choices if overridden else {}
 
 
 def _with_values(hydra: HydraConfig, values: Sequence[str], folders: tuple[Path, ...]) -> tuple[Node, list[Issue]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate
@@ -28,11 +29,44 @@ def parse_override(text: str) -> Override:
     if _depth(text) > DEEPEST:
         raise ValueError(f"lists or mappings nested deeper than {DEEPEST}")
     try:
-        return OverridesParser.create().parse_override(text)
+        return OverridesParser.create().parse_override(_quoted_overrides(text))
     except HydraException as error:
         raise ValueError(first_line(error)) from error
     except ValueError as error:  # a number of more digits than Python reads
         raise ValueError("a number of too many digits") from error
+
+
+# Options that take lists of overrides, which Hydra's grammar takes in quotes only.
+_LISTS_OF_OVERRIDES = re.compile(r"(\+*layers\.kinds\.[\w-]+=)(.*)", re.DOTALL)
+
+
+def _quoted_overrides(text: str) -> str:
+    """Put the items of `layers.kinds.far=[position=none,norm=rms]` into quotes; any other text stays as it is."""
+    match = _LISTS_OF_OVERRIDES.fullmatch(text)
+    if not match or any(quote in text for quote in "'\""):
+        return text
+    key, value = match.groups()
+    return key + ",".join(_quoted_items(each) for each in _apart(value))
+
+
+def _quoted_items(text: str) -> str:
+    """A list with its items that have a `=` in quotes; any other value as it is."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    items = (item.strip() for item in _apart(text[1:-1]))
+    return f"[{','.join(f'{item!r}' if '=' in item else item for item in items)}]"
+
+
+def _apart(text: str) -> list[str]:
+    """The parts of a text between the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _depth(text: str) -> int:

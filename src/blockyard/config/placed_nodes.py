@@ -17,7 +17,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of, allowed, locate, own_packages
-from blockyard.contracts import Issue, TorchMetric
+from blockyard.contracts import Issue, Kind, TorchMetric
 from blockyard.errors import near
 
 # Modules of other libraries may read files or connect as they are made.
@@ -59,7 +59,7 @@ class Placed(NamedTuple):
         """The trusted packages that may have what is built here."""
         if self.required is TorchMetric:
             return ()  # those of torchmetrics have names
-        return LAYERS if issubclass(self.required, nn.Module) else TRUSTED_PACKAGES
+        return LAYERS if issubclass(self.required, nn.Module | Kind) else TRUSTED_PACKAGES
 
     def may_be(self, allow: list[str]) -> bool:
         """Whether its package may have what is built here: a module is ours, torch's, or of an allowed package."""

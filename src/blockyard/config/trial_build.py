@@ -7,8 +7,9 @@ meta device nothing is allocated, so this takes milliseconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -136,11 +137,18 @@ _NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name",
 
 
 def build_components(
-    config: Node, facts: Facts, refused: set[str], unsound: set[str], *, reads_data: bool = True
+    config: Node,
+    facts: Facts,
+    refused: set[str],
+    unsound: set[str],
+    kinds: Mapping[str, Facts] = MappingProxyType({}),
+    *,
+    reads_data: bool = True,
 ) -> Iterator[Issue]:
     """Problems that plans report in their options, and modules in their Context.
 
     refused: families that a rule has refused; unsound: keys of nodes with issues. Neither are built.
+    kinds: what only the layers of a kind have, by the key of the kind
     reads_data: False where a trained model is only loaded, which needs no data
     """
     allow = allow_of(config)
@@ -177,6 +185,9 @@ def build_components(
     for key, component in built.items():
         yield from (Issue(key, text) for text in _problems(component, built))
     yield from _build_modules(ctx, built["model"], facts, refused)
+    for key, own in kinds.items():
+        for issue in _build_modules(ctx, built["model"], own, set()):
+            yield Issue(f"{key}: {issue.key}", issue.text)
 
 
 def trained_alike(config: Node) -> str | None:

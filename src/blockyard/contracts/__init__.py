@@ -7,7 +7,7 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model
     baselines.py      rules and simple models beside the runs of a task
     batch.py          what is known of a batch, and of the tokens of one forward pass; position
-    builders.py       data, model, optimizer, schedule
+    builders.py       data, model, layers, optimizer, schedule
     tokenizers.py     tokenizer
     splits.py         the parts of a data set
     objective.py      objective
@@ -27,7 +27,16 @@ from __future__ import annotations
 
 from blockyard.contracts.baselines import Baseline, Baselines, SimpleModel
 from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Position, Seq
-from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
+from blockyard.contracts.builders import (
+    BASE_KIND,
+    Architecture,
+    DataModule,
+    Kind,
+    Layers,
+    OptimizerBuilder,
+    Parts,
+    Schedule,
+)
 from blockyard.contracts.modules import (
     AfterStep,
     Block,
@@ -93,6 +102,7 @@ from blockyard.contracts.splits import (
 from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
 
 __all__ = [
+    "BASE_KIND",
     "UNREACHABLE",
     "AfterStep",
     "Architecture",
@@ -129,7 +139,9 @@ __all__ = [
     "Inputs",
     "Issue",
     "KeyedOrder",
+    "Kind",
     "LayerDecay",
+    "Layers",
     "Length",
     "Memory",
     "Model",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
@@ -69,9 +70,49 @@ class DataModule(ABC):
         """Returns a hash of the loaded content, recorded with the run. Valid after `load`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What the layers of one kind have in place of the config's own parts; None where they have that.
+
+    Options:
+        position: the position scheme that acts in these layers
+        token_mixer: the token mixer
+        channel_mixer: the channel mixer
+        norm: the norms of the blocks
+        block: the block
+    """
+
+    position: Callable[[Context], Position] | None = None
+    token_mixer: Callable[[Context], TokenMixer] | None = None
+    channel_mixer: Callable[[Context], ChannelMixer] | None = None
+    norm: Callable[[Context], nn.Module] | None = None
+    block: Callable[[Context, Any, Any, Any], Block] | None = None
+
+    def parts(self) -> dict[str, Callable[..., Any]]:
+        """Return the factories that it has, by family."""
+        return {family: factory for family, factory in vars(self).items() if factory is not None}
+
+
+BASE_KIND = "base"  # the kind of layers as the config says
+
+
+class Layers(ABC):
+    """Which layers of a model differ, and in what. kinds: by name."""
+
+    kinds: Mapping[str, Kind]
+
+    @abstractmethod
+    def names(self, depth: int) -> tuple[str, ...]:
+        """Return the kind of each layer by name, `BASE_KIND` for a layer as the config says.
+
+        Raises ValueError where they do not fit the depth.
+        """
+
+
 class Parts(NamedTuple):
     """The checked factories from which a model is built. Each takes a Context first.
 
+    layers: the kinds of the layers; None where all are alike
     source_embedder, source_position: of the source that an encoder reads; None where they are those of the sequence
     """
 
@@ -83,8 +124,19 @@ class Parts(NamedTuple):
     block: Callable[[Context, Any, Any, Any], Block]
     head: Callable[[Context], Head]
     residual: Callable[[Context], Residual] | None = None  # None adds
+    layers: Layers | None = None
     source_embedder: Callable[[Context], Embedder] | None = None
     source_position: Callable[[Context], Position] | None = None
+
+    def kinds(self, depth: int) -> tuple[str, ...]:
+        """Return the kind of each of `depth` layers by name. Raises ValueError where `layers` does not fit the depth."""
+        return (BASE_KIND,) * depth if self.layers is None else self.layers.names(depth)
+
+    def of_kind(self, name: str) -> Parts:
+        """Return the factories of the layers of a kind."""
+        if self.layers is None or name == BASE_KIND:
+            return self
+        return self._replace(**self.layers.kinds[name].parts())
 
 
 class Architecture(ABC):

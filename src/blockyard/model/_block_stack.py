@@ -11,17 +11,18 @@ Reference: x-transformers AttentionLayers(layers_execute_order=...)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Block, Context, Memory, Parts, Residual, Seq, TokenMixer
+from blockyard.contracts import Block, Context, Memory, Parts, Position, Residual, Seq, TokenMixer
 from blockyard.model._cache import Cache, empty_cache
 from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
+from blockyard.ops.ring import under
 from blockyard.residual.add import Add
 
 
@@ -30,19 +31,53 @@ class BlockStack(Embeds):
 
     order: the index of the block at each visit; a block that is visited twice has one set of weights, and a cache for
         each visit
+    kinds: the kind of each block by name
+    positions: the position schemes of kinds that have one of their own, by kind; other blocks have that of the model
     """
 
     order: tuple[int, ...]
+    kinds: tuple[str, ...]
 
-    def add_blocks(self, ctx: Context, parts: Parts, token_mixer: Callable[[Context], TokenMixer]) -> list[Block]:
-        """Build the blocks of `ctx` and return them. They run in the order of `ctx`."""
-        factories = (token_mixer, parts.channel_mixer, parts.norm)
-        blocks: list[Block] = [parts.block(ctx.at(layer), *factories) for layer in range(ctx.depth)]
+    def add_blocks(self, ctx: Context, parts: Parts) -> list[Block]:
+        """Build the blocks of `ctx`, each of its kind, and return them. They run in the order of `ctx`."""
+        self.kinds = parts.kinds(ctx.depth)
+        blocks: list[Block] = []
+        for layer, kind in enumerate(self.kinds):
+            of_kind = parts.of_kind(kind)
+            blocks.append(of_kind.block(ctx.at(layer), of_kind.token_mixer, of_kind.channel_mixer, of_kind.norm))
         self.blocks = nn.ModuleList(blocks)
+        self.positions = nn.ModuleDict(
+            {
+                kind: _within_layers(kind, parts.of_kind(kind).position(ctx))
+                for kind in dict.fromkeys(self.kinds)
+                if parts.of_kind(kind).position is not parts.position
+            }
+        )
         self.order = ctx.order or tuple(range(ctx.depth))
         self.residual = Add(ctx) if parts.residual is None else parts.residual(ctx)
-        _check_additions(self.residual, blocks[0])
+        _check_additions(self.residual, blocks)
         return blocks
+
+    def position_of(self, layer: int) -> Position:
+        """Return the scheme that acts in block `layer`."""
+        kind = self.kinds[layer]
+        scheme: Position = self.positions[kind] if kind in self.positions else self.position  # type: ignore[assignment]
+        return scheme
+
+    def placed_mixers(self) -> list[tuple[Position, list[TokenMixer]]]:
+        """Return every position scheme with the token mixers of the blocks that it acts in, the model's own first."""
+        schemes: list[Position] = [self.position, *self.positions.values()]  # type: ignore[list-item]
+        layers = [
+            [block for layer, block in enumerate(self.blocks) if self.position_of(layer) is scheme]
+            for scheme in schemes
+        ]
+        return [(scheme, first_mixers(blocks)) for scheme, blocks in zip(schemes, layers, strict=True)]
+
+    @property
+    def final_norm_needed(self) -> bool:
+        """Whether the last block that a stream passes leaves it without a norm."""
+        last: Block = self.blocks[self.order[-1]]  # type: ignore[assignment]
+        return last.needs_final_norm
 
     @property
     def mixers(self) -> list[TokenMixer]:
@@ -57,23 +92,42 @@ class BlockStack(Embeds):
         self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None
     ) -> Tensor:
         """Return x (B, N, D) after every visit of a block, as `residual` joins their outputs."""
+        seqs = {kind: under(seq, scheme) for kind, scheme in self.positions.items()}  # type: ignore[arg-type]
         if (cache is None or cache.length == 0) and not torch.compiler.is_compiling():
-            for mixer in self.mixers:
-                mixer.prepare(x, seq)
+            for kind, block in zip(self.kinds, self.blocks, strict=True):
+                for mixer in first_mixers([block]):
+                    mixer.prepare(x, seqs.get(kind, seq))
         state = self.residual.open(x)
         for visit, index in enumerate(self.order):
             x, state = self.residual.read(state, visit)
-            output = self.blocks[index](x, seq, None if cache is None else cache.layers[visit], memory)
+            placed = seqs.get(self.kinds[index], seq)
+            output = self.blocks[index](x, placed, None if cache is None else cache.layers[visit], memory)
             note(record, f"block.{visit}", output)
             state = self.residual.write(state, visit, x, output)
         return self.residual.close(state)
 
 
-def _check_additions(residual: Residual, block: Block) -> None:
-    """Raises ValueError where a residual choice needs what a block adds, and the block does not add."""
-    if residual.of_additions and not block.adds:
+def _within_layers(kind: str, scheme: Position) -> Position:
+    """Return the scheme of a kind. Raises ValueError where it does more, or less, than to act inside the mixers."""
+    if early := scheme.acts_on & scheme.before_blocks:
         raise ValueError(
-            f"residual {type(residual).__name__} treats what a block adds to its input, and {type(block).__name__} "
+            f"layers.kinds.{kind}: position {type(scheme).__name__} acts on the tokens before the first layer "
+            f"({', '.join(sorted(early))}), which all kinds share; use it as the config's own position"
+        )
+    if scheme.bounded:
+        raise ValueError(
+            f"layers.kinds.{kind}: position {type(scheme).__name__} is made for one grid, to which coordinates are "
+            "scaled before the first layer; use it as the config's own position"
+        )
+    return scheme
+
+
+def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
+    """Raises ValueError where a residual choice needs what a block adds, and a block does not add."""
+    other = next((block for block in blocks if not block.adds), None)
+    if residual.of_additions and other is not None:
+        raise ValueError(
+            f"residual {type(residual).__name__} treats what a block adds to its input, and {type(other).__name__} "
             "scales or normalises its input; use block=pre_norm"
         )
 

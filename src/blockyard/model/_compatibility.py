@@ -9,20 +9,20 @@ from blockyard.model._cache import Cache
 from blockyard.model._prefix import Prefix
 
 
-def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[TokenMixer], head: Head) -> None:
-    """Raises ValueError where a part would be ignored or could not work."""
-    name = type(position).__name__
-    if ctx.tokens.axes not in position.axes:
-        raise ValueError(f"position {name} cannot take {ctx.tokens.axes} coordinate axes; use position=none")
-    for hook in sorted(position.acts_on):
-        port = position.needs.get(hook)
-        # Where layers differ (token_mixer=cycle), the scheme acts in those that have the port.
-        if port is not None and not any(port in mixer.traits.ports for mixer in mixers):
-            have = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
-            raise ValueError(
-                f"position {name} acts on {port}, which token_mixer {have} does not have; "
-                "use position=none, a position that is added to tokens, or token_mixer=attention"
-            )
+def check_parts(
+    ctx: Context, prefix: Prefix, placed_mixers: list[tuple[Position, list[TokenMixer]]], head: Head
+) -> None:
+    """Raises ValueError where a part would be ignored or could not work.
+
+    placed_mixers: every position scheme with the token mixers of the blocks that it acts in
+    """
+    for position, mixers in placed_mixers:
+        _check_position(ctx, position, mixers)
+    if ctx.num_prefix and all(mixer.empty for _, mixers in placed_mixers for mixer in mixers):
+        raise ValueError(
+            "token_mixer NoMixing does not mix class and register tokens, or a source in front, and no layer has another; "
+            "use token_mixer=attention"
+        )
     if prefix.class_token and ctx.causal:
         raise ValueError(
             "model.prefix.class_token=true: the class token is the first, so in a causal model it sees no "
@@ -33,6 +33,23 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
             f"head {type(head).__name__} reads the class token, and the model has none; use "
             "model.prefix.class_token=true or head=mean_pool"
         )
+
+
+def _check_position(ctx: Context, position: Position, mixers: list[TokenMixer]) -> None:
+    """Raises ValueError where a scheme cannot take the tokens, or has no mixer to act in."""
+    name = type(position).__name__
+    if ctx.tokens.axes not in position.axes:
+        raise ValueError(f"position {name} cannot take {ctx.tokens.axes} coordinate axes; use position=none")
+    for hook in sorted(position.acts_on):
+        port = position.needs.get(hook)
+        # Where layers differ (token_mixer=cycle, layers), the scheme acts in those that have the port.
+        if port is not None and not any(port in mixer.traits.ports for mixer in mixers):
+            have = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
+            where = f"which token_mixer {have} does not have" if have else "and no layer has this scheme"
+            raise ValueError(
+                f"position {name} acts on {port}, {where}; "
+                "use position=none, a position that is added to tokens, or token_mixer=attention"
+            )
 
 
 def check_only_embeds(ctx: Context, position: Position, why: str) -> None:

@@ -44,12 +44,13 @@ class Tower(BlockStack):
         self.prefix_options = prefix
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
-        blocks = self.add_blocks(ctx, parts, parts.token_mixer)
-        check_key_widths(ctx, self.position, self.mixers)
+        blocks = self.add_blocks(ctx, parts)
+        for position, mixers in self.placed_mixers():
+            check_key_widths(ctx, position, mixers)
         if cross is not None:
-            for layer, block in enumerate(blocks):
-                block.add_cross(ctx.at(layer), cross, parts.norm)
-        self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
+            for layer, (kind, block) in enumerate(zip(self.kinds, blocks, strict=True)):
+                block.add_cross(ctx.at(layer), cross, parts.of_kind(kind).norm)
+        self.final_norm = parts.norm(ctx) if self.final_norm_needed else nn.Identity()
 
     def forward_features(
         self,
@@ -106,7 +107,7 @@ class Transformer(Tower):
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
-        check_parts(ctx, prefix, self.position, self.mixers, self.head)
+        check_parts(ctx, prefix, self.placed_mixers(), self.head)
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. With a cache, `inputs` are the new tokens only."""

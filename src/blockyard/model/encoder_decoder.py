@@ -72,7 +72,7 @@ class SequenceToSequence(SourceModel):
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
         for tower in (self, self.encoder):
-            check_parts(tower.ctx, NO_PREFIX, tower.position, tower.mixers, self.head)
+            check_parts(tower.ctx, NO_PREFIX, tower.placed_mixers(), self.head)
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. With a cache, `inputs` are the new tokens only.

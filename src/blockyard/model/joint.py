@@ -100,7 +100,7 @@ class JointModel(SourceModel):
         self.ties = ties
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
-        check_parts(ctx, prefix, self.position, self.mixers, self.head)
+        check_parts(ctx, prefix, self.placed_mixers(), self.head)
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.

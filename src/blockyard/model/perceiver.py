@@ -76,14 +76,15 @@ class PerceiverModel(BlockStack):
         self.latents = Latents(inner)
         self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
         self.read = parts.block(inner, cross, *rest)
-        blocks = self.add_blocks(inner, parts, parts.token_mixer)
+        self.add_blocks(inner, parts)
         self.head = parts.head(ctx)
         self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives != "sequence" else None
-        self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
+        self.final_norm = parts.norm(ctx) if self.final_norm_needed else nn.Identity()
         write_norm = self.write is not None and self.write.needs_final_norm
         self.last_norm = parts.norm(ctx) if write_norm else nn.Identity()
         self.head.tie(self.embedder)
-        check_only_embeds(ctx, self.position, "model=perceiver mixes latents, which have no coordinates")
+        for position in (self.position, *self.positions.values()):
+            check_only_embeds(ctx, position, "model=perceiver mixes latents, which have no coordinates")
         if ctx.tokens.variable and not self.reading.traits.padding:
             raise ValueError(
                 f"model.cross: {type(self.reading).__name__} cannot mask padding; use data of one length or "

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from blockyard.contracts import Batch, Seq
+from blockyard.contracts import Batch, Position, Seq
 from blockyard.errors import UserError
 from blockyard.ops import online
 from blockyard.ops.autocast import full_precision
@@ -90,6 +90,16 @@ class Ring:
         sends = [dist.P2POp(dist.isend, each.contiguous(), to, self.group) for each in tensors]
         receives = [dist.P2POp(dist.irecv, each, source, self.group) for each in received]
         return received, dist.batch_isend_irecv([*sends, *receives])
+
+
+def under(seq: Seq, position: Position) -> Seq:
+    """Return the same tokens under another position scheme, with a memo of its own: masks may depend on the scheme."""
+    if KEY not in seq.memo:
+        return replace(seq, position=position, memo={})
+    ring, parts = seq.memo[KEY]
+    parts = [replace(part, position=position, memo={}) for part in parts]
+    parts[ring.rank].memo[KEY] = (ring, parts)
+    return parts[ring.rank]
 
 
 class _RingState:

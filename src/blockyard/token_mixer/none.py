@@ -20,13 +20,14 @@ from blockyard.token_mixer._checks import check_call, check_context
 class NoMixing(TokenMixer):
     """Adds nothing, so a block omits the branch and its norm.
 
-    Tokens interact only in the head. A class token would see nothing, so it is refused.
+    Tokens interact only in the head, and in other layers (`layers`). Without those a class token would see nothing, so
+    it is refused.
 
     Options:
     """
 
     empty: ClassVar[bool] = True
-    traits = Traits(causal=True, padding=True, packing=True, prefix=False, equivariant=True)
+    traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()

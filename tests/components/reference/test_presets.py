@@ -22,6 +22,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from blockyard.contracts import Inputs
@@ -86,6 +88,37 @@ def test_llama(kv_heads: int) -> None:
         **NO_END,
     )
     theirs = stir(LlamaForCausalLM(config)).double().eval()
+    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    model.load_state_dict(copied)
+    inputs = token_ids(model)
+    expected = theirs(inputs).logits
+    assert_close(model(inputs), expected, **SINGLE)
+    differ(model, partial(model, inputs), expected)
+
+
+def test_layers_are_smollm3s() -> None:
+    """SmolLM3 is Llama with layers that rotate within a window, and layers without positions over all tokens."""
+    near = "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=3,token_mixer.num_kv_heads=2]"
+    kinds = (near, "layers.pattern=[near,far]", "layers.kinds.far=[position=none]")
+    model = preset("preset=llama", *TEXT, "token_mixer.num_kv_heads=2", "position.base=500", *kinds)
+    config = SmolLM3Config(
+        vocab_size=model.ctx.tokens.vocabulary,
+        hidden_size=16,
+        intermediate_size=model.blocks[0].channel_mixer.proj_out.in_features,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        no_rope_layers=[1, 0],
+        use_sliding_window=True,
+        sliding_window=3,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+        tie_word_embeddings=False,
+        **NO_END,
+    )
+    theirs = stir(SmolLM3ForCausalLM(config)).double().eval()
     copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
     concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))

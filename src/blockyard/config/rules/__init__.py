@@ -6,9 +6,9 @@ Adding a component adds no rule.
 
 from __future__ import annotations
 
-from blockyard.config.rules import blocks, coordinates, objective, sequence
+from blockyard.config.rules import blocks, coordinates, layers, objective, sequence
 from blockyard.config.rules.declarations import Facts, Pick, Rule
 
-RULES: tuple[Rule, ...] = (*coordinates.RULES, *sequence.RULES, *blocks.RULES, *objective.RULES)
+RULES: tuple[Rule, ...] = (*coordinates.RULES, *sequence.RULES, *blocks.RULES, *layers.RULES, *objective.RULES)
 
 __all__ = ["RULES", "Facts", "Pick", "Rule"]

@@ -89,7 +89,9 @@ def features_of_latents(f: Facts) -> str | None:
 
 
 def ports(f: Facts) -> str | None:
-    """The mixer has the ports that the position scheme acts on."""
+    """The mixer has the ports that the position scheme acts on, unless it is that of other layers too."""
+    if f.differing and "position" not in f.differing:
+        return None  # the config's own scheme acts in the layers that have its ports, as in token_mixer=cycle
     scheme = f["position"].target
     missing = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs} - f.traits.ports
     if not missing:

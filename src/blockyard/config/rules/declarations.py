@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
@@ -31,14 +31,21 @@ class Facts:
     """The choices of a config, and what follows from several of them.
 
     spec: of the data, where these are the choices for its source; None where it is the data's own
+    differing: the families in which a kind of layers differs from the config's own, where these are its choices
     """
 
     picks: dict[str, Pick]
     spec: DataSpec | None = None
+    differing: frozenset[str] = frozenset()
 
     def swapped(self, pick: Pick) -> Facts:
         """These choices with one replaced."""
-        return Facts({**self.picks, pick.family: pick})
+        differing = self.differing | {pick.family} if self.differing else self.differing
+        return Facts({**self.picks, pick.family: pick}, differing=differing)
+
+    def only(self, families: Collection[str]) -> Facts:
+        """The choices of these families alone."""
+        return Facts({family: pick for family, pick in self.picks.items() if family in families}, self.spec)
 
     def __getitem__(self, family: str) -> Pick:
         if family in OF_SOURCE and family not in self.picks:
@@ -89,6 +96,11 @@ class Facts:
         """The traits of the token mixer under its options."""
         traits: Traits = self["token_mixer"].target.traits_for(self["token_mixer"].options)
         return traits
+
+    @property
+    def mixes_prefix(self) -> bool:
+        """Whether the token mixer mixes class and register tokens; in some layers of several kinds it may be empty."""
+        return self.traits.prefix and (bool(self.differing) or not self["token_mixer"].target.empty)
 
     @property
     def causal(self) -> bool:

@@ -95,7 +95,7 @@ def length_of_joined_source(f: Facts) -> str | None:
 
 def prefix_of_joined_source(f: Facts) -> str | None:
     """A source in front of the sequence needs a mixer that mixes it in."""
-    if not f["model"].target.joins or f.traits.prefix:
+    if not f["model"].target.joins or f.mixes_prefix:
         return None
     return f"{f['token_mixer']} does not mix in tokens that stand in front of the sequence, as {f['model']} needs"
 
@@ -160,7 +160,7 @@ def packing_of_channels(f: Facts) -> str | None:
 
 def prefix_of_mixer(f: Facts) -> str | None:
     """Class and register tokens need a mixer that supports them."""
-    if f.prefix is None or not (f.prefix.class_token or f.prefix.registers) or f.traits.prefix:
+    if f.prefix is None or not (f.prefix.class_token or f.prefix.registers) or f.mixes_prefix:
         return None
     return f"{f['token_mixer']} does not support class and register tokens (model.prefix)"
 

@@ -163,6 +163,7 @@ def _positions(model: Any, read: bool) -> Iterator[None]:
         yield
         return
     scheme: Position | None = getattr(model, "position", None)
+    of_kinds = getattr(model, "positions", None)
 
     def at_one_place(_: nn.Module, __: Any, output: tuple[Tensor, Seq]) -> tuple[Tensor, Seq]:
         x, seq = output
@@ -172,12 +173,15 @@ def _positions(model: Any, read: bool) -> Iterator[None]:
     handle = model.embedder.register_forward_hook(at_one_place)
     if scheme is not None and not scheme.width:  # a code that is appended needs its channels
         model.position = NoPosition(model.ctx)
+        model.positions = nn.ModuleDict()  # of kinds of layers
     try:
         yield
     finally:
         handle.remove()
         if scheme is not None:
             model.position = scheme
+        if of_kinds is not None:
+            model.positions = of_kinds
 
 
 _BLOCKS = 8  # columns of a page

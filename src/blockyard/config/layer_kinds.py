@@ -1,0 +1,145 @@
+"""The kinds of layers in a config: overrides of parts, composed to nodes.
+
+`layers.kinds.far=[position=none]` is what the config's own command line with `position=none` behind it would compose,
+of the families in which layers may differ. A kind keeps the nodes that differ from the config's own. One override may
+be written by its key as well: `layers.kinds.far.token_mixer.window=64`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from blockyard.config.choices import catalog
+from blockyard.config.overrides import SortedOverrides, sort_overrides
+from blockyard.config.tree import Node, get, is_node
+from blockyard.contracts import Issue, Kind
+from blockyard.errors import near, quoted
+
+FAMILY = "layers"
+KINDS = f"{FAMILY}.kinds"
+TARGET = f"{Kind.__module__.partition('.builders')[0]}.{Kind.__name__}"
+# The families in which layers may differ.
+FAMILIES = tuple(field.name for field in fields(Kind))
+
+Values = list[tuple[str, str]]
+# From the overrides of a command line to its complete config, and the choices of its families.
+Composes = Callable[[SortedOverrides, list[Issue]], tuple[Node, Mapping[str, str | None]]]
+
+
+def split(values: Values) -> tuple[Values, dict[str, list[str]]]:
+    """Return the values of a command line without those inside a kind, and these as overrides by kind."""
+    rest: Values = []
+    typed: dict[str, list[str]] = {}
+    for key, value in values:
+        kind, _, inner = key.removeprefix(f"{KINDS}.").partition(".")
+        if key.startswith(f"{KINDS}.") and inner:
+            typed.setdefault(kind, []).append(f"{inner}={value}")
+        else:
+            rest.append((key, value))
+    return rest, typed
+
+
+def expand(
+    config: Node,
+    typed: Mapping[str, list[str]],
+    ordered: SortedOverrides,
+    folders: tuple[Path, ...],
+    issues: list[Issue],
+    composes: Composes,
+) -> None:
+    """Put the nodes of every kind into the config, in place of its overrides.
+
+    typed: overrides by kind that stand behind those of the config; ordered: those of the command line
+    """
+    node = config.get(FAMILY)
+    kinds = node.get("kinds") if is_node(node) else None
+    if not is_node(node) or not (kinds or typed):
+        return
+    kinds = dict(kinds) if isinstance(kinds, dict) else {}
+    own: Node | None = None
+    for name in dict.fromkeys((*kinds, *typed)):
+        overrides = kinds.get(name, [])
+        if is_node(overrides):
+            continue
+        kinds[name] = {"_target_": TARGET}
+        key = f"{KINDS}.{name}"
+        if not isinstance(overrides, list) or not all(isinstance(each, str) for each in overrides):
+            text = f"invalid value {quoted(overrides)}: expected a list of overrides"
+            issues.append(Issue(key, text, [f"{key}=[token_mixer=conv]"]))
+            continue
+        if own is None:
+            own, _ = composes(SortedOverrides(ordered.groups, ordered.values), [])
+        kinds[name] |= _nodes(key, [*overrides, *typed.get(name, [])], own, ordered, folders, issues, composes)
+    config[FAMILY] = {**node, "kinds": kinds}
+
+
+def _nodes(
+    key: str,
+    overrides: list[str],
+    own: Node,
+    ordered: SortedOverrides,
+    folders: tuple[Path, ...],
+    issues: list[Issue],
+    composes: Composes,
+) -> Node:
+    """Return the nodes by family in which a kind differs from the config's own."""
+    problems: list[Issue] = []
+    wanted = sort_overrides(overrides, folders, problems)
+    changed = [*wanted.groups, *(name for name, _ in wanted.values)]
+    others = [each for each in changed if _family(each) not in FAMILIES]
+    for each in others:
+        text = f"layers cannot differ in {_family(each)}; a kind takes overrides of {', '.join(FAMILIES)}"
+        problems.append(Issue(each.partition("=")[0], text, near(_family(each), FAMILIES)))
+    if problems:
+        issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in problems)
+        return {}
+    chosen = {_family(group): group for group in wanted.groups}
+    replaced = [family for family, group in chosen.items() if group not in ordered.groups]
+    kept = [value for value in ordered.values if _family(value[0]) not in (FAMILY, *replaced)]
+    groups = [group for group in ordered.groups if _family(group) not in (FAMILY, *chosen)]
+    found: list[Issue] = []
+    config, _ = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), found)
+    inside = [each for each in found if _family(each.key) in FAMILIES and each not in issues]
+    issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in inside)
+    return {family: config[family] for family in FAMILIES if family in config and config[family] != own.get(family)}
+
+
+def _family(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]
+
+
+def nodes_of_kinds(config: Node) -> dict[str, dict[str, Node]]:
+    """Return the nodes of each kind by family, of a config whose kinds are composed."""
+    kinds = get(config, KINDS, None)
+    if not isinstance(kinds, dict):
+        return {}
+    return {
+        str(name): {family: node[family] for family in FAMILIES if is_node(node.get(family))}
+        for name, node in kinds.items()
+        if is_node(node)
+    }
+
+
+def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:
+    """Return the name of the choice whose class a node has; that of the class where no choice has it."""
+    target = str(node["_target_"])
+    return next((name for name, choice in choices.items() if choice.target == target), target.rpartition(".")[2])
+
+
+def described(
+    config: Node, kind: str, choices: Mapping[str, str | None], folders: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Return the choice of each family in the layers of a kind, with the options that differ from the config's own."""
+    nodes = nodes_of_kinds(config).get(kind, {})
+    texts = {}
+    for family in FAMILIES:
+        own = config[family]
+        node = nodes.get(family, own)
+        name = choices.get(family) or own["_target_"]
+        if node["_target_"] != own["_target_"]:
+            name, own = choice_name(node, catalog.choices(family, tuple(folders))), {}
+        differing = [f"{option}={value}" for option, value in node.items() if own and own.get(option) != value]
+        texts[family] = " ".join((str(name), *differing))
+    return texts

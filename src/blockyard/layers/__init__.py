@@ -1,0 +1,1 @@
+"""Which layers of a model differ, and in what. One file each."""
