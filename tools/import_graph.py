@@ -15,7 +15,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "blockyard"
 FAMILIES = (  # of one floor
-    "data tokenizer position token_mixer channel_mixer norm block residual layers model head objective optimizer schedule"
+    "data tokenizer position token_mixer channel_mixer norm block residual layers model head objective optimizer "
+    "schedule"
 )
 # From the ground up. A module imports its own folder and the folders of lower floors; folders of one floor may import
 # each other as long as they form no cycle.

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Kind, Seq
 from blockyard.errors import UserError
 from blockyard.generate import compiled_step
 from blockyard.generate.compiled_step import CompiledStep, StoredKeys, check_compiles
 from blockyard.generate.request import check_compiled
+from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
 from tests.generate.decoding import greedy
-from tests.support.helpers import tiny
+from tests.support.helpers import factory, tiny
 
 PROMPTS = [[1], [4, 2, 7], [3, 3]]
 
@@ -48,6 +49,13 @@ def test_greedy_tokens_are_those_of_the_eager_step(position: str) -> None:
         plain.cache_bytes_per_token,
         plain.cuts,
     )
+
+
+def test_layers_of_two_position_schemes() -> None:
+    layers = Pattern(pattern=("base", "far"), kinds={"far": Kind(position=factory("position", "alibi"))})
+    model = tiny(causal=True, position="rope", replace={"layers": layers}, sizes={"depth": 3})
+    scores, full = steps_of(model, 4)
+    assert_close(scores, full)
 
 
 @torch.inference_mode()

@@ -296,7 +296,7 @@ def _kinds(composed: Composed, families: Sequence[str]) -> dict[str, tuple[Compo
             family: layer_kinds.choice_name(node, catalog.choices(family, composed.folders))
             for family, node in nodes.items()
         }
-        kind = replace(composed, config=composed.config | nodes, choices=composed.choices | names)
+        kind = replace(composed, config=composed.config | nodes, choices={**composed.choices, **names})
         kinds[name] = kind, Facts(picks(kind, families), differing=frozenset(nodes))
     return kinds
 

@@ -7,7 +7,7 @@ be written by its key as well: `layers.kinds.far.token_mixer.window=64`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -128,18 +128,16 @@ def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:
     return next((name for name, choice in choices.items() if choice.target == target), target.rpartition(".")[2])
 
 
-def described(
-    config: Node, kind: str, choices: Mapping[str, str | None], folders: Sequence[Path] = ()
-) -> dict[str, str]:
+def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dict[str, str]:
     """Return the choice of each family in the layers of a kind, with the options that differ from the config's own."""
     nodes = nodes_of_kinds(config).get(kind, {})
     texts = {}
     for family in FAMILIES:
-        own = config[family]
-        node = nodes.get(family, own)
+        own: Node = config[family]
+        node: Node = nodes.get(family, own)
         name = choices.get(family) or own["_target_"]
         if node["_target_"] != own["_target_"]:
-            name, own = choice_name(node, catalog.choices(family, tuple(folders))), {}
+            name, own = choice_name(node, catalog.choices(family)), {}
         differing = [f"{option}={value}" for option, value in node.items() if own and own.get(option) != value]
         texts[family] = " ".join((str(name), *differing))
     return texts

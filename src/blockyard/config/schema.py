@@ -125,7 +125,8 @@ def slot(annotation: Any) -> Slot | None:
     """The nodes that an option with this annotation takes; None where it takes plain values.
 
     Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
-    are several by name, and a module or a kind of layers is a node itself. Other members of a union are plain values that will do instead.
+    are several by name, and a module or a kind of layers is a node itself. Other members of a
+    union are plain values that will do instead.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):

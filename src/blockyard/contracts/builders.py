@@ -129,14 +129,15 @@ class Parts(NamedTuple):
     source_position: Callable[[Context], Position] | None = None
 
     def kinds(self, depth: int) -> tuple[str, ...]:
-        """Return the kind of each of `depth` layers by name. Raises ValueError where `layers` does not fit the depth."""
+        """Return the kind of each of `depth` layers by name. Raises ValueError where `layers` does not fit them."""
         return (BASE_KIND,) * depth if self.layers is None else self.layers.names(depth)
 
     def of_kind(self, name: str) -> Parts:
         """Return the factories of the layers of a kind."""
         if self.layers is None or name == BASE_KIND:
             return self
-        return self._replace(**self.layers.kinds[name].parts())
+        factories: dict[str, Any] = self.layers.kinds[name].parts()
+        return self._replace(**factories)
 
 
 class Architecture(ABC):

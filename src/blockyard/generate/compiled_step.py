@@ -66,15 +66,15 @@ class CompiledStep:
             for tensor in pair:
                 torch._dynamo.mark_dynamic(tensor, 2)
         try:
-            scores = _compiled(BACKEND)(
-                self.model, token_ids, index, self._coords, storage, past.num_prefix, past.position
-            )
+            positions = [layer.seq.position for layer in layers if layer.seq is not None]
+            scores = _compiled(BACKEND)(self.model, token_ids, index, self._coords, storage, past.num_prefix, positions)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise UserError(f"compile=true: torch cannot compile the step ({reason}); leave it out") from error
-        self._seq = Seq(index, self._coords[:, :length], num_prefix=past.num_prefix, position=past.position)
-        for layer in layers:
-            layer.advance(self._seq)
+        seqs = _of_schemes(index, self._coords[:, :length], past.num_prefix, positions)
+        self._seq = seqs[0]
+        for layer, seq in zip(layers, seqs, strict=True):
+            layer.advance(seq)
         self.cache.length += 1
         return scores
 
@@ -82,7 +82,8 @@ class CompiledStep:
 class StoredKeys:
     """What a layer sees as its cache inside the compiled step: storage with a slot for the newest token.
 
-    k (B, H', C, K), v (B, H', C, values' width); seq: the facts of all tokens, shared by the layers
+    k (B, H', C, K), v (B, H', C, values' width); seq: the facts of all tokens, shared by the layers of one position
+    scheme
     """
 
     def __init__(self, k: Tensor, v: Tensor, seq: Seq) -> None:
@@ -107,17 +108,27 @@ def step(
     coords: Tensor,
     storage: Sequence[tuple[Tensor, Tensor]],
     num_prefix: int,
-    position: Position | None,
+    positions: Sequence[Position | None],
 ) -> Tensor:
     """The function that is compiled: scores (B, 1, V) of what follows token_ids (B, 1).
 
     index (M,) and coords (B|1, C, A) of all tokens, of which the newest one's are written here
-    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width)
+    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width); positions: its scheme
     """
-    seq = Seq(index, coords[:, : index.shape[0]], num_prefix=num_prefix, position=position)
-    cache = Cache([StoredKeys(k, v, seq) for k, v in storage], index.shape[0] - num_prefix - 1)
+    seqs = _of_schemes(index, coords[:, : index.shape[0]], num_prefix, positions)
+    layers = [StoredKeys(k, v, seq) for (k, v), seq in zip(storage, seqs, strict=True)]
+    cache = Cache(layers, index.shape[0] - num_prefix - 1)
     scores: Tensor = model(token_ids, cache=cache)
     return scores
+
+
+def _of_schemes(index: Tensor, coords: Tensor, num_prefix: int, positions: Sequence[Position | None]) -> list[Seq]:
+    """The facts of all tokens for each layer; layers of one position scheme share them."""
+    seqs: list[Seq] = []
+    for position in positions:
+        same = [seq for seq in seqs if seq.position is position]
+        seqs.append(same[0] if same else Seq(index, coords, num_prefix=num_prefix, position=position))
+    return seqs
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Pattern: kinds of layers by name, in a pattern that repeats over the depth.
 
-Source: the alternating layers of Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2; with kinds that differ in their
-    positions Yang et al. 2025, RoPE to NoPE and Back Again (arXiv 2501.18795); with layers of one mixer NVIDIA 2025,
-    Nemotron-H (arXiv 2504.03624), section 2.1
+Source: the alternating layers of Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2; with kinds that differ in
+    their positions Yang et al. 2025, RoPE to NoPE and Back Again (arXiv 2501.18795); with layers of one mixer NVIDIA
+    2025, Nemotron-H (arXiv 2504.03624), section 2.1
 Reference: transformers' `layer_types`
 Equation: layer l is of the kind first + pattern + pattern + ... + last, at index l
 Cost: that of its layers
@@ -88,7 +88,8 @@ class Pattern(Layers):
     def problems(self, data: Any, objective: Any, architecture: Any) -> list[str]:
         """Return why this pattern does not fit the depth of a model, one sentence each."""
         problems = []
-        for depth in {getattr(architecture, each, None) for each in ("depth", "encoder_depth")} - {None}:
+        depths: list[int | None] = [getattr(architecture, each, None) for each in ("depth", "encoder_depth")]
+        for depth in dict.fromkeys(each for each in depths if each is not None):
             try:
                 self.names(depth)
             except ValueError as error:

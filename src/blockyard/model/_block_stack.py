@@ -60,13 +60,14 @@ class BlockStack(Embeds):
 
     def position_of(self, layer: int) -> Position:
         """Return the scheme that acts in block `layer`."""
-        kind = self.kinds[layer]
-        scheme: Position = self.positions[kind] if kind in self.positions else self.position  # type: ignore[assignment]
-        return scheme
+        return self._own_positions().get(self.kinds[layer], self.position)
+
+    def _own_positions(self) -> dict[str, Position]:
+        return dict(self.positions.items())  # type: ignore[arg-type]
 
     def placed_mixers(self) -> list[tuple[Position, list[TokenMixer]]]:
         """Return every position scheme with the token mixers of the blocks that it acts in, the model's own first."""
-        schemes: list[Position] = [self.position, *self.positions.values()]  # type: ignore[list-item]
+        schemes = [self.position, *self._own_positions().values()]
         layers = [
             [block for layer, block in enumerate(self.blocks) if self.position_of(layer) is scheme]
             for scheme in schemes
@@ -92,7 +93,7 @@ class BlockStack(Embeds):
         self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None
     ) -> Tensor:
         """Return x (B, N, D) after every visit of a block, as `residual` joins their outputs."""
-        seqs = {kind: under(seq, scheme) for kind, scheme in self.positions.items()}  # type: ignore[arg-type]
+        seqs = {kind: under(seq, scheme) for kind, scheme in self._own_positions().items()}
         if (cache is None or cache.length == 0) and not torch.compiler.is_compiling():
             for kind, block in zip(self.kinds, self.blocks, strict=True):
                 for mixer in first_mixers([block]):

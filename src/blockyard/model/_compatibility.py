@@ -20,8 +20,8 @@ def check_parts(
         _check_position(ctx, position, mixers)
     if ctx.num_prefix and all(mixer.empty for _, mixers in placed_mixers for mixer in mixers):
         raise ValueError(
-            "token_mixer NoMixing does not mix class and register tokens, or a source in front, and no layer has another; "
-            "use token_mixer=attention"
+            "token_mixer NoMixing does not mix class and register tokens, or a source in front, and no layer has "
+            "another; use token_mixer=attention"
         )
     if prefix.class_token and ctx.causal:
         raise ValueError(

@@ -83,7 +83,7 @@ class PerceiverModel(BlockStack):
         write_norm = self.write is not None and self.write.needs_final_norm
         self.last_norm = parts.norm(ctx) if write_norm else nn.Identity()
         self.head.tie(self.embedder)
-        for position in (self.position, *self.positions.values()):
+        for position, _ in self.placed_mixers():
             check_only_embeds(ctx, position, "model=perceiver mixes latents, which have no coordinates")
         if ctx.tokens.variable and not self.reading.traits.padding:
             raise ValueError(
