@@ -11,12 +11,14 @@ from torch.testing import assert_close
 
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
+from blockyard.contracts import Kind
 from blockyard.errors import UserError
 from blockyard.inspect.jacobian import effective_rank
 from blockyard.inspect.kinds.mixing import rank
 from blockyard.inspect.kinds.positions import position_codes
+from blockyard.layers.pattern import Pattern
 from tests.support import engine_runs
-from tests.support.helpers import tiny
+from tests.support.helpers import factory, tiny
 from tests.support.tiny import SHORTEST
 
 
@@ -77,3 +79,17 @@ def test_ranks_of_known_matrices() -> None:
     assert effective_rank(torch.linalg.svdvals(torch.eye(7))) == pytest.approx(7)
     assert rank(torch.ones(5, 9)) == 1  # a mean over all tokens
     assert effective_rank(torch.linalg.svdvals(torch.ones(5, 9))) == pytest.approx(1)
+
+
+def test_layers_of_several_schemes() -> None:
+    """Without layers the model's own, or the first that acts; layers of two schemes are refused."""
+    kinds = {"far": Kind(position=factory("position", "alibi"))}
+    layers = Pattern(pattern=("base", "far"), kinds=kinds)
+    model = tiny(causal=True, position="rope", replace={"layers": layers})
+    assert position_codes(model).name == position_codes(model, (0,)).name == "Rope"
+    assert position_codes(model, (1,)).name == "Alibi"
+    assert position_codes(tiny(causal=True, replace={"layers": layers})).name == "Alibi"
+    with pytest.raises(UserError, match="Rope and Alibi; name layers of one kind"):
+        position_codes(model, (0, 1))
+    with pytest.raises(UserError, match="layers 0 to 1"):
+        position_codes(model, (2,))

@@ -17,10 +17,11 @@ from blockyard.inspect.figures._canvas import DIVERGING, add_colorbar, canvas, s
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import select_heads
+from blockyard.model._block_stack import BlockStack
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer._grid import grid_coordinates
 
-OPTIONS = ("heads",)
+OPTIONS = ("layers", "heads")
 
 
 MOST = 256  # positions that are shown, the first ones
@@ -50,13 +51,34 @@ class PositionCodes:
         return (unit @ unit.T).clamp(-1, 1)
 
 
-@torch.no_grad()
-def position_codes(model: nn.Module) -> PositionCodes:
-    """Returns what the position scheme of a model does. Raises UserError where it has none to show."""
-    parts: Any = model
-    scheme = getattr(model, "position", None)
-    if not isinstance(scheme, Position) or not scheme.acts_on:
+def scheme_of(model: nn.Module, layers: tuple[int, ...] | None) -> Position:
+    """Return the scheme of layers; of all of them that of the model, or of the first kind of layers that has one.
+
+    Raises UserError where there is none to show, or where the layers have several.
+    """
+    own = getattr(model, "position", None)
+    if not isinstance(model, BlockStack):
+        schemes = [own] if isinstance(own, Position) else []
+    elif layers is None:
+        schemes = [scheme for scheme, _ in model.placed_mixers() if scheme.acts_on][:1]
+    else:
+        beyond = [layer for layer in layers if layer >= len(model.blocks)]
+        if beyond:
+            raise UserError(f"positions: layers={beyond[0]}: the model has layers 0 to {len(model.blocks) - 1}")
+        schemes = list(dict.fromkeys(model.position_of(layer) for layer in layers))
+    if len(schemes) > 1:
+        names = " and ".join(type(scheme).__name__ for scheme in schemes)
+        raise UserError(f"positions: these layers have {names}; name layers of one kind")
+    if not schemes or not schemes[0].acts_on:
         raise UserError("positions: this model has no position scheme (position=none)")
+    return schemes[0]
+
+
+@torch.no_grad()
+def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> PositionCodes:
+    """Returns what the position scheme of a model does, or that of its layers. As `scheme_of`, raises UserError."""
+    parts: Any = model
+    scheme = scheme_of(model, layers)
     tokens, name = parts.ctx.tokens, type(scheme).__name__
     if not tokens.grid or not scheme.acts_on & {"embed", "rotate", "bias"}:
         raise UserError(f"positions: {name} reads facts that differ from sample to sample, not positions")
@@ -135,7 +157,8 @@ def _maps(codes: PositionCodes, similarity: Tensor, folder: Path) -> Iterator[Pa
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the codes of a run's positions, and its tables of the selected heads."""
-    codes = position_codes(loaded.model)
+    codes = position_codes(loaded.model, options.layers)
+    others = _others(loaded.model, options.layers)
     heads = select_heads(loaded.model.ctx.heads, options.heads)
     similarity = codes.similarity()
     rows = [] if similarity is None else [("codes", "cosine", *_by_distance(codes, similarity))]
@@ -154,8 +177,24 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
         columns=("what", "of", "itself", "next", "half way", "farthest"),
         rows=rows,
         figures=draw_positions(codes, heads, folder),
-        summary=f"{codes.name} on {' x '.join(map(str, codes.grid))} positions: means over pairs by their distance",
+        summary=f"{codes.name} on {' x '.join(map(str, codes.grid))} positions: means over pairs by their distance{others}",
     )
+
+
+def _others(model: nn.Module, layers: tuple[int, ...] | None) -> str:
+    """Which layers have another scheme than the one that is shown, where none were named."""
+    if layers is not None or not isinstance(model, BlockStack):
+        return ""
+    shown = scheme_of(model, None)
+    by_scheme: dict[Position, list[int]] = {}
+    for layer in range(len(model.blocks)):
+        by_scheme.setdefault(model.position_of(layer), []).append(layer)
+    texts = [
+        f"{type(scheme).__name__} in layers {','.join(map(str, those))} (layers={those[0]})"
+        for scheme, those in by_scheme.items()
+        if scheme is not shown and scheme.acts_on
+    ]
+    return f"; {' and '.join(texts)}" if texts else ""
 
 
 def _by_distance(codes: PositionCodes, table: Tensor) -> tuple[str, ...]:
