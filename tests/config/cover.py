@@ -8,7 +8,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from tests.config.legality import FRAME, REST, fits, known_as_refused
+from blockyard.config.choices import catalog
+from tests.config.legality import FRAME, REST, fits, known_as_refused, takes_layers
 from tests.config.products import FAMILIES, names
 
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
@@ -18,6 +19,24 @@ Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 def legal_cover(strength: int) -> list[dict[str, str]]:
     """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
     return _cover(_subsets(strength), strength, skeletons())
+
+
+@cache
+def layered_cover() -> list[dict[str, str]]:
+    """Legal rows with kinds of layers: every choice of layers beside every other choice that a row takes it with.
+
+    Without token_mixer=cycle, whose own pattern decides together with that of the layers where a position scheme acts.
+    """
+    rows, seen = [], set()
+    for name in catalog.choices("layers"):
+        for row in legal_cover(2):
+            if row["token_mixer"] == "cycle":
+                continue
+            new = {(name, *choice) for choice in row.items()} - seen
+            if name != "same" and new and takes_layers(row, name):
+                rows.append({**row, "layers": name})
+                seen |= new
+    return rows
 
 
 def refused_cover() -> list[dict[str, str]]:

@@ -20,23 +20,21 @@ REST = tuple(family for family in FAMILIES if family not in FRAME)
 
 def legal(row: dict[str, str]) -> bool:
     """Whether no rule refuses a row, as its YAMLs stand."""
-    return all(_allowed(number, row) for number in range(len(RULES))) and _kinds_fit(row, None)
+    return all(_allowed(number, row) for number in range(len(RULES)))
 
 
 def fits(row: dict[str, str], family: str | None = None) -> bool:
     """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
-    if not all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys()):
+    return all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys())
+
+
+def takes_layers(row: dict[str, str], layers: str) -> bool:
+    """Whether no rule refuses a kind of a choice of layers in a legal row."""
+    if not all(_allowed(number, {**row, "layers": layers}) for number, _ in _rules_about("layers")):
         return False
-    return "layers" not in row or _kinds_fit(row, None if family == "layers" else family)
-
-
-def _kinds_fit(row: dict[str, str], family: str | None) -> bool:
-    """Whether no rule about the families of a row refuses a kind of its layers; with `family`, only those about it."""
-    for differing in kinds(row["layers"]).values():
-        if family in differing:
-            continue
-        of_kind = row | differing
-        rules = [number for number, pair in _rules_about(family) if pair <= of_kind.keys() and pair & differing.keys()]
+    for differing in kinds(layers).values():
+        of_kind = {**row, "layers": layers, **differing}
+        rules = [number for number, pair in _rules_about(None) if pair & differing.keys()]
         if not all(_allowed(number, of_kind, frozenset(differing)) for number in rules):
             return False
     return True

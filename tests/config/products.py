@@ -15,7 +15,8 @@ from blockyard.config.compose import Composed, complete, compose
 from blockyard.config.placed_nodes import default_node
 from blockyard.config.untrusted.targets import locate
 
-# What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
+# What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined; `layers` combines
+# these with themselves, and is put into rows of them.
 FAMILIES = (
     "data",
     "tokenizer",
@@ -25,7 +26,6 @@ FAMILIES = (
     "norm",
     "block",
     "residual",
-    "layers",
     "model",
     "head",
     "objective",
@@ -77,7 +77,7 @@ def config(choices: dict[str, str]) -> Composed:
     for key, name in readers(choices["data"]).items():
         tree[key] = copy.deepcopy(_node(catalog.OF_SOURCE[key], name))
         tree["model"].update({"shared": False} if "shared" in tree["model"] else {})
-    for kind, differing in kinds(choices["layers"]).items():
+    for kind, differing in kinds(choices.get("layers", "same")).items():
         nodes = {family: copy.deepcopy(_node(family, name)) for family, name in differing.items()}
         tree["layers"]["kinds"][kind] = {"_target_": layer_kinds.TARGET, **nodes}
     complete(tree)

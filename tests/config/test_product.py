@@ -11,9 +11,10 @@ from torch.testing import assert_close
 
 from blockyard.config.build import Components
 from blockyard.config.check import check
+from blockyard.config.choices import catalog
 from blockyard.contracts import Inputs
 from tests.config import products
-from tests.config.cover import legal_cover, refused_cover
+from tests.config.cover import layered_cover, legal_cover, refused_cover
 from tests.config.legality import legal
 from tests.config.product_batches import rows_of
 
@@ -62,7 +63,6 @@ DEFAULT_CHOICES = {
     "channel_mixer": "mlp",
     "norm": "layer",
     "block": "pre_norm",
-    "layers": "same",
 }
 LISTOPS = {"data": "listops", "tokenizer": "symbols", "model": "encoder", "head": "mean_pool", "objective": "classify"}
 PAIRS = {
@@ -101,6 +101,15 @@ def test_legal_pairs_all_run(shard: int):
     everything = {(family, name) for family, names in products.names().items() for name in names}
     assert seen == everything, f"every choice is legal somewhere, but {sorted(everything - seen)}"
     assert [row for row in configs[shard::4] if run_or_refuse(row) != "ran"] == []
+
+
+@GROUP
+def test_kinds_of_layers_run_in_legal_rows() -> None:
+    rows = layered_cover()
+    mixers = {(row["layers"], row["token_mixer"]) for row in rows}
+    assert {name for name, _ in mixers} == {*catalog.choices("layers")} - {"same"}
+    assert len(mixers) > 40
+    assert [row for row in rows if run_or_refuse(row) != "ran"] == []
 
 
 @pytest.mark.full

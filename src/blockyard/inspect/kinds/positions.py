@@ -158,7 +158,7 @@ def _maps(codes: PositionCodes, similarity: Tensor, folder: Path) -> Iterator[Pa
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the codes of a run's positions, and its tables of the selected heads."""
     codes = position_codes(loaded.model, options.layers)
-    others = _others(loaded.model, options.layers)
+    size, others = " x ".join(map(str, codes.grid)), _others(loaded.model, options.layers)
     heads = select_heads(loaded.model.ctx.heads, options.heads)
     similarity = codes.similarity()
     rows = [] if similarity is None else [("codes", "cosine", *_by_distance(codes, similarity))]
@@ -177,7 +177,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
         columns=("what", "of", "itself", "next", "half way", "farthest"),
         rows=rows,
         figures=draw_positions(codes, heads, folder),
-        summary=f"{codes.name} on {' x '.join(map(str, codes.grid))} positions: means over pairs by their distance{others}",
+        summary=f"{codes.name} on {size} positions: means over pairs by their distance{others}",
     )
 
 
