@@ -31,7 +31,6 @@ FAMILIES = (
     "norm",
     "block",
     "residual",
-    "layers",
     "model",
     "head",
     "tokenizer",
