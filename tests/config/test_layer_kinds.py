@@ -111,12 +111,12 @@ def test_a_size_is_matched() -> None:
         (["layers.kinds.far=[token_mixer=convv]"], "layers.kinds.far: token_mixer: unknown token_mixer 'convv'"),
         (["layers.kinds.far=[model.dim=3]"], "layers.kinds.far: model.dim: layers cannot differ in model"),
         (
-            ["layers.kinds.far=[token_mixer.windo=3]"],
-            "layers.kinds.far: token_mixer.windo: token_mixer (Att",
+            ["layers.kinds.far=[token_mixer.reach=3]"],
+            "layers.kinds.far: token_mixer.reach: token_mixer (Att",
         ),
         (
-            ["layers.kinds.far.token_mixer.windo=3"],
-            "layers.kinds.far: token_mixer.windo: token_mixer (Att",
+            ["layers.kinds.far.token_mixer.reach=3"],
+            "layers.kinds.far: token_mixer.reach: token_mixer (Att",
         ),
         (["layers.kinds.far=3"], "layers.kinds.far: invalid value 3: expected a list of overrides"),
         (["layers.kinds.far=[3]"], "layers.kinds.far: invalid value [3]: expected a list of overrides"),
@@ -137,7 +137,7 @@ def test_refusals(overrides: list[str], expected: str) -> None:
 
 
 def test_a_mistake_of_the_command_line_is_reported_once() -> None:
-    issues = issues_of(FAR, "layers.kinds.far=[position=none]", "token_mixer.windo=3")
+    issues = issues_of(FAR, "layers.kinds.far=[position=none]", "token_mixer.reach=3")
     assert len(issues) == 1
 
 
