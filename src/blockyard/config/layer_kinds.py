@@ -8,6 +8,7 @@ be written by its key as well: `layers.kinds.far.token_mixer.window=64`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 
@@ -141,3 +142,35 @@ def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dic
         differing = [f"{option}={value}" for option, value in node.items() if own and own.get(option) != value]
         texts[family] = " ".join((str(name), *differing))
     return texts
+
+
+def is_choice(key: str) -> bool:
+    """Whether a dotted key names the choice of a family in a kind: `layers.kinds.far.norm`."""
+    parts = key.split(".")
+    return key.startswith(f"{KINDS}.") and len(parts) == 4 and parts[-1] in FAMILIES
+
+
+def place(config: Node, key: str) -> str:
+    """Return the dotted key at which a config has an option of a kind: the config's own where the kind has that node.
+
+    Any other key stays as it is.
+    """
+    parts = key.split(".")
+    if not key.startswith(f"{KINDS}.") or len(parts) < 5 or is_node(get(config, ".".join(parts[:4]), None)):
+        return key
+    return ".".join(parts[3:]) if is_node(get(config, ".".join(parts[:3]), None)) else key
+
+
+def give_own_node(config: Node, key: str) -> None:
+    """Give a kind a node of its own, in place, so that an option of it can be set where the kind has the config's."""
+    if place(config, key) != key:
+        family = key.split(".")[3]
+        get(config, ".".join(key.split(".")[:3]))[family] = deepcopy(config[family])
+
+
+def drop_equal_nodes(config: Node) -> None:
+    """Remove the nodes of kinds that are equal to the config's own, in place: they say nothing."""
+    for name, nodes in nodes_of_kinds(config).items():
+        for family, node in nodes.items():
+            if node == config.get(family):
+                get(config, f"{KINDS}.{name}")[family] = None

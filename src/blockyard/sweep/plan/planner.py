@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.config import layer_kinds
 from blockyard.config.schema import options
 from blockyard.config.size_matching import ModelSizes
 from blockyard.config.tree import Node, is_node
@@ -74,6 +75,8 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
         for key, dimension in space.items():
             if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
                 continue
+            if layer_kinds.is_choice(key):  # as of any other choice, `space_problems` tries every value
+                continue
             node, last = _owner(variant.config, key)
             if node is None:
                 yield f"search.space.{key}: arm {variant.arm} has no such option; leave the arm out, or the key"
@@ -90,7 +93,7 @@ def _ranges(question: Question) -> dict[str, dict[str, Any]]:
 
 def _owner(config: Node, key: str) -> tuple[Node | None, str]:
     """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name."""
-    *path, last = key.split(".")
+    *path, last = layer_kinds.place(config, key).split(".")
     node: Any = config
     for part in path:
         node = node.get(part) if isinstance(node, dict) else None

@@ -9,6 +9,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockyard.config import layer_kinds
 from blockyard.config.compose import Composed
 from blockyard.config.tree import Node
 from blockyard.contracts import Issue
@@ -36,13 +37,26 @@ class ArmTemplate:
         choices = dict(self.variant.choices)
         issues: list[Issue] = []
         # Choices first: an option may belong to the new choice.
+        in_kinds = [f"{key}={value}" for key, value in setting.items() if layer_kinds.is_choice(key)]
+        if in_kinds:
+            issues += self._set_kinds(config, in_kinds)
         for key in sorted(setting, key=lambda key: "." in key):
+            if layer_kinds.is_choice(key):
+                continue
             if "." in key:
                 issues += _set_option(config, key, setting[key])
             else:
                 issues += self._set_choice(config, choices, key, setting[key])
+        layer_kinds.drop_equal_nodes(config)
         problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
         return config, choices, problems
+
+    def _set_kinds(self, config: Node, overrides: list[str]) -> list[Issue]:
+        composed = self.composer.compose([*self.overrides, *overrides])
+        if composed.issues or layer_kinds.FAMILY not in composed.config:
+            return composed.issues or [Issue(layer_kinds.KINDS, "the layers of this arm are alike")]
+        config[layer_kinds.FAMILY] = copy.deepcopy(composed.config[layer_kinds.FAMILY])
+        return []
 
     def _set_choice(self, config: Node, choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
         key = (family, str(choice))
@@ -65,6 +79,7 @@ def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTempla
 
 
 def _set_option(config: Node, key: str, value: Any) -> list[Issue]:
+    layer_kinds.give_own_node(config, key)
     *path, last = key.split(".")
     node: Any = config
     for part in path:
