@@ -24,7 +24,7 @@ from typing import IO, Any, Literal
 from blockyard.config.machine import cpu_cores
 from blockyard.config.untrusted import package_finder
 from blockyard.contracts import Count, CountOrZero, NonNegative, Text
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 from blockyard.sweep.cell.execute import execute
 from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_server import set_threads
@@ -36,6 +36,9 @@ log = logging.getLogger("blockyard")
 
 _ANSWERS = 10.0  # seconds in which a cluster accepts a connection
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
+_ATTEMPTS = 3  # at a client's server, whose process on a busy head node may die as it is started
+_PAUSE = 2.0  # seconds between them
+_NO_SERVER = "Starting Ray client server failed"
 
 
 class RayExecutor(Executor):
@@ -100,25 +103,36 @@ class RayExecutor(Executor):
         with tempfile.TemporaryFile("w+", errors="replace") as written:
             try:
                 with _errors_to(None if self._address is None else written):
-                    self._ray.init(
-                        address=self._address or "local",
-                        include_dashboard=False if self._address is None else None,
-                        log_to_driver=False,
-                        logging_level="ERROR",
-                        configure_logging=False,
-                        **resources,
-                    )
+                    self._start(resources)
             except (refused, ConnectionError, RuntimeError, ValueError) as error:
                 written.seek(0)
                 text = f"{error} {written.read()}"
                 token = type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in text
+                reason = token_problem() if token else reason_of(error)
                 if not token and "client connection timeout" in text:  # which is all that a client is told
-                    raise UserError(
-                        f"executor.address={self._address}: {error}; if it asks for a token: {token_problem()}"
-                    ) from error
-                raise UserError(f"executor.address={self._address}: {token_problem() if token else error}") from error
+                    reason += f"; if it asks for a token: {token_problem()}"
+                raise UserError(f"executor.address={self._address}: {reason}") from error
             written.seek(0)
             sys.stderr.write(written.read())
+
+    def _start(self, resources: dict[str, int]) -> None:
+        """`ray.init`, again where the cluster's head could not start the server of a client."""
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self._ray.init(
+                    address=self._address or "local",
+                    include_dashboard=False if self._address is None else None,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    configure_logging=False,
+                    **resources,
+                )
+            except ConnectionError as error:
+                if not left or _NO_SERVER not in str(error):
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
 
     def __exit__(self, *error: object) -> None:
         """Tell running cells to save and stop; Ctrl-C kills them."""
@@ -206,6 +220,16 @@ def check_answers(address: str | None) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"executor.address={address}: no cluster answers there ({reason})") from error
+
+
+def reason_of(error: Exception) -> str:
+    """What Ray says is wrong, in one line. Its client gets the traceback of the server, whose last error is the cause.
+
+    The logs that it names are those of the head node.
+    """
+    errors = re.findall(r"^[\w.]*(?:Error|Exception): (.+)$", str(error), re.MULTILINE)
+    text = errors[-1] if errors and "Traceback" in str(error) else first_line(error)
+    return text.replace("detailed logs.", "details, among Ray's logs on the head node")
 
 
 def token_problem() -> str:
