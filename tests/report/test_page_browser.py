@@ -403,6 +403,24 @@ def test_a_name_that_html_would_run_is_seen(browser, tmp_path):
     page.close()
 
 
+def test_the_legend_says_why_an_arm_is_not_drawn(opened):
+    """Arms without a value and without a curve have no switch; they are named, however many there are."""
+    result = comparison(arms=8)
+    absent = result["arms"][2:7]
+    for arm in absent:
+        arm |= {"mean": None, "interval": None, "difference": None, "n": 0, "verdict": "failed"}
+    named = [arm["name"] for arm in absent]
+    result["curves"] = [curve for curve in result["curves"] if curve["arm"] not in named]
+    page = opened(result)
+    scroll(page)
+    text = page.locator(".legend").text_content()
+    listed = ", ".join(f"{name} (failed)" for name in named[:3])
+    assert f"Not drawn: {listed} and 2 more" in text
+    assert "3 of 3 shown" in text
+    whole = opened(comparison(arms=3))
+    assert whole.locator(".legend .absent").count() == 0
+
+
 @pytest.mark.full
 def test_500_runs(opened):
     result = comparison(arms=100, seeds=5, points=200)

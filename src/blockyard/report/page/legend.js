@@ -1,4 +1,6 @@
-// The legend: one switch for each arm, for all charts.
+// The legend: one switch for each arm, for all charts, and why an arm has none.
+
+const NAMED = 3; // arms without a value that are named
 
 /** The bar of arm switches with "All", "None" and, with many arms, "Leading". */
 function legend() {
@@ -15,6 +17,7 @@ function legend() {
       if (mark.classList.contains("pointed")) mark.classList.toggle("on", mark.dataset.arm === String(index));
     }
   };
+  const absent = data.arms.filter((arm) => !drawable().includes(arm));
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
     h("div", { class: "switches" }, drawable().map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, index]) => h("button", {
       type: "button", class: "switch", "data-key": `legend-arm:${index}`, "data-arm": index,
@@ -25,6 +28,8 @@ function legend() {
         redraw("arms");
       },
     }, swatch(arm.name), h("span", { class: "name" }, label(arm.name))))),
+    absent.length ? h("span", { class: "note absent" }, `Not drawn: ${absent.slice(0, NAMED).map((arm) => `${label(arm.name)} (${arm.verdict || "no value"})`).join(", ")}`,
+      absent.length > NAMED ? ` and ${absent.length - NAMED} more` : "") : null,
     h("div", { class: "quick" },
       quick("all", "All", () => new Set(data.arms.map((arm) => arm.name))),
       quick("none", "None", () => new Set()),
