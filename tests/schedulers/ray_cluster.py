@@ -127,6 +127,7 @@ class RayCluster:
             self._nodes[address] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *self.ray("start", "--block"), *arguments, *options],
                 env=self.environment,
+                cwd=self.folder,  # that of a test is removed before the node ends, and workers cannot start there
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
