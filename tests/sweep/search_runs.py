@@ -38,7 +38,7 @@ def plan(
     """A plan as the planner makes it from a sweep file with `search:`."""
     question = {
         "base": list(base),
-        "seeds": seeds,
+        "seeds": list(range(seeds)) if isinstance(seeds, int) else list(seeds),
         "metric": metric,
         "search": {"trials": trials, "sampler": sampler, "pruner": pruner, "space": space or RATES},
     }

@@ -96,7 +96,7 @@ def _trials(plan: SweepPlan) -> list[Cell]:
     """As many cells as a search may run, each like its arm."""
     from blockyard.sweep.cells import Cell
 
-    runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
+    runs = plan.search["trials"] + len(plan.question["seeds"])
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 

@@ -11,7 +11,7 @@ from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec.question import read
 
@@ -38,7 +38,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     due = {(cell.variant, cell.seed) for cell in tune.due_cells(plan, metrics, failed)}
     records = [run for run in cells if run.state != "missing" or (run.variant, run.seed) in due]
     question = plan.question
-    metric = plan.facts.get("metric") or {}
+    metric = plan.facts.get("metric") or MetricFacts()
     refused = [
         LoadedRun(r.arm, 0, plan.folder, "refused", "; ".join(r.reasons), setting=dict(r.setting)) for r in plan.refused
     ]

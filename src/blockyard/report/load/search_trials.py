@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
 from blockyard.report.load.metrics import direction_by_name
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import RUN
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 
 TRIAL = "trial"  # in run.json
 
@@ -79,9 +78,9 @@ def _study(path: Path) -> _Study | None:
 def _metric(study: _Study) -> tuple[str, str]:
     """Return the metric that the search optimized and its direction; the loss where the sweep's folder is gone."""
     try:
-        metric: dict[str, Any] = SweepPlan.load(study.folder).facts.get("metric") or {}
+        metric = SweepPlan.load(study.folder).facts.get("metric") or MetricFacts()
     except UserError:
-        metric = {}
+        metric = MetricFacts()
     name = str(metric.get("validation") or "val/loss")
     return name, str(metric.get("direction") or direction_by_name(name) or "min")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from blockyard.sweep.cell.states import PlannedRun, read_progress
 from blockyard.sweep.cells import cell_name
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.terminal import table
 
 _EVERY = 1.0  # seconds between two refreshes
@@ -27,7 +27,7 @@ class SweepScreen:
     def __init__(self, plan: SweepPlan, say: Callable[[str], object], live: bool) -> None:
         self.plan = plan
         self.say = say
-        metric = plan.facts.get("metric") or {}
+        metric = plan.facts.get("metric") or MetricFacts()
         self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
         self._validation = str(metric.get("validation") or "val/" + self.metric.partition("/")[2])
         self._live = live

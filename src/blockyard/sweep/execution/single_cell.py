@@ -96,7 +96,7 @@ def _has_levels(levels: dict[str, str], values: dict[str, str | None]) -> bool:
 
 def _setting(plan: SweepPlan, values: dict[str, str]) -> dict[str, Any]:
     """The value of every key that is tuned or searched. Raises UserError where one is missing."""
-    space = list(plan.question.get("tune") or (plan.question.get("search") or {}).get("space") or {})
+    space = [*(plan.question.get("tune") or {}), *(plan.search["space"] if plan.question.get("search") else {})]
     missing = [key for key in space if key not in values]
     if missing:
         raise UserError(f"--one: give a value for {' and '.join(missing)}, which {plan.name} tunes or searches")

@@ -187,7 +187,7 @@ def make_plan(
     planner = _Planner(question, [*question.base, *overrides], composer)
     planner.check_base(overrides)
     planner.add_variants()
-    facts = provenance(command) | {
+    facts: Any = provenance(command) | {
         "overrides": list(overrides),
         "file": str(Path(os.path.expanduser(path)).absolute()),
         "config_dirs": [str(Path(os.path.expanduser(folder)).absolute()) for folder in config_dirs],

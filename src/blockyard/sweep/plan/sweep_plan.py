@@ -17,7 +17,7 @@ import copy
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.config.tree import Node
@@ -25,9 +25,42 @@ from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm, Cell, Refused, Variant, cell_name
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name
+from blockyard.sweep.spec.budget import Search
+from blockyard.sweep.spec.question import QuestionRecord
 
 FILE = "plan.json"
 FOLDER = "sweeps"
+
+
+class MetricFacts(TypedDict, total=False):
+    """What the arms are compared by. validation: the metric that chooses settings; direction: max or min"""
+
+    name: str
+    validation: str
+    direction: str
+
+
+class PlanFacts(TypedDict, total=False):
+    """How a plan came about; of an earlier release without later keys.
+
+    time, command, folder, versions, git, host: see `runs.provenance`
+    overrides, config_dirs: of the command line; file: the sweep file's path
+    notes: what the planner decided; match: the sizes that were solved for; search: the trials, once they have ended
+    """
+
+    time: str
+    command: list[str] | str
+    folder: str
+    versions: dict[str, str]
+    git: dict[str, Any] | None
+    host: dict[str, Any]
+    overrides: list[str]
+    file: str
+    config_dirs: list[str]
+    metric: MetricFacts
+    notes: list[str]
+    match: dict[str, Any]
+    search: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,23 +70,29 @@ class SweepPlan:
     question: the sweep file's content as plain data, defaults included; `base` with the command line's overrides
     outputs: the folder of all runs; the sweep's own is `folder`
     cells: all that may run; for a tuned sweep `tune.due_cells` selects those that do
-    facts: command, versions, git, host, time (`provenance`); overrides and config_dirs of the command line; file;
-        metric {name, validation, direction}; notes: what the planner decided, as texts; match
+    facts: how it came about
     """
 
     name: str
-    question: dict[str, Any]
+    question: QuestionRecord
     outputs: str
     arms: tuple[Arm, ...]
     variants: dict[str, Variant]
     cells: tuple[Cell, ...]
     refused: tuple[Refused, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: PlanFacts = field(default_factory=PlanFacts)
 
     @property
     def folder(self) -> Path:
         """The sweep's own folder."""
         return Path(self.outputs) / FOLDER / self.name
+
+    @property
+    def search(self) -> Search:
+        """The search of the sweep file, which has one."""
+        search = self.question["search"]
+        assert search is not None
+        return search
 
     def config(self, cell: Cell) -> Node:
         """A copy of the complete config of a cell; a logger names the run after arm and seed."""

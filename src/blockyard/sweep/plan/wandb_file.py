@@ -75,7 +75,7 @@ def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
 
 
 def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
-    search = plan.question["search"]
+    search = plan.search
     content: dict[str, Any] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
     if search["pruner"] == "halving":
         content["early_terminate"] = {"type": "hyperband", "min_iter": 1, "eta": 2}
@@ -147,8 +147,7 @@ def _header(plan: SweepPlan, name: str) -> Iterator[str]:
     yield f"{first:<{width}}prints the sweep's ID"
     yield f"{'wandb agent ID':<{width}}runs cells until none is left, on any number of machines"
     yield f"{last:<{width}}on the machine with the runs: trains what is missing and compares"
-    search = plan.question.get("search") or {}
-    if search.get("pruner") == "median":
+    if plan.question.get("search") and plan.search["pruner"] == "median":
         yield ""
         yield "W&B has no median pruning: every trial is trained to its end."
     if plan.question.get("tune_seeds"):

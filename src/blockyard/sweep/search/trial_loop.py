@@ -26,7 +26,6 @@ from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials
 from blockyard.sweep.search.tune import SearchFacts
-from blockyard.sweep.spec.budget import Search
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -51,10 +50,9 @@ class TrialLoop:
         say: Callable[[str], object],
     ) -> None:
         self.plan, self.executor, self.say = plan, executor, say
-        self.options: Search = plan.question["search"]
+        self.options = plan.search
         self.capacity = capacity
-        seeds = plan.question["seeds"]
-        self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        self.seeds = list(plan.question["seeds"])
         self.owner = Owner(plan.folder)
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held

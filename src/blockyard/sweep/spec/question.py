@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.errors import UserError
@@ -92,6 +92,35 @@ SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
 
 
+class QuestionRecord(TypedDict, total=False):
+    """The content of a sweep file as `plan.json` holds it, see `Question`; of an earlier release without later keys.
+
+    arms, grid, zip, one_at_a_time, leave_one_out: the body, under the key that `kind` names
+    """
+
+    name: str
+    path: str
+    header: str
+    claim: str
+    source: str | None
+    base: list[str]
+    kind: str
+    baseline: str | None
+    arms: dict[str, Any]
+    grid: dict[str, Any]
+    zip: dict[str, Any]
+    one_at_a_time: dict[str, Any]
+    leave_one_out: dict[str, Any]
+    seeds: list[int]
+    tune: dict[str, list[Any]]
+    tune_seeds: int | None
+    search: budget.Search | None
+    match: str | None
+    metric: str | None
+    expect: str | None
+    margin: float | None
+
+
 @dataclass(frozen=True)
 class Question:
     """The content of a sweep file.
@@ -125,10 +154,12 @@ class Question:
         """The search space; empty where nothing is searched."""
         return self.search["space"] if self.search else {}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> QuestionRecord:
         """The content as plain data under the file's own keys, defaults included."""
-        plain = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
-        return plain | {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
+        plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
+        plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
+        record: QuestionRecord = plain
+        return record
 
 
 def read(path: Path, seeds: int | None = None) -> Question:
