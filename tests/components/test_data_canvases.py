@@ -20,6 +20,7 @@ from blockyard.objective.classify import Classify
 from blockyard.objective.translate import Translate
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word
+from tests.support.tolerances import float32
 
 ORDER = torch.arange(200)
 
@@ -77,7 +78,7 @@ def test_a_canvas_shows_its_digits() -> None:
                 pixels = split.scenes.digits.images[scenes.image[row, n], 0]
                 channel = int(scenes.colour[row, n])
                 expected[row, channel, 8 * top : 8 * top + 8, 8 * left : 8 * left + 8] = pixels
-        torch.testing.assert_close(painted, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(painted, expected, **float32(terms=1, size=16.0))
     shown = [{tuple(image.flatten().tolist()) for image in split.scenes.digits.images} for split in splits]
     assert not shown[0] & shown[2]
 

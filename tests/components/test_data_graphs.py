@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from blockyard.cli import main
 from blockyard.data.atlas import Atlas
 from blockyard.tokenizer.nodes import Nodes
+from tests.support.tolerances import FLOAT32_STEPS
 
 PROPERTIES = {
     "connectivity": networkx.algebraic_connectivity,
@@ -41,7 +42,9 @@ def test_the_atlas_is_that_of_networkx(name: str) -> None:
             if name != "planar":
                 value = value * split.std + split.mean
             edges = tuple(sorted((i, j) for i, j in joined if i < j))
-            assert abs(float(value) - expected.pop((edges, count))) < 1e-5
+            assert float(value) == pytest.approx(
+                expected.pop((edges, count)), rel=FLOAT32_STEPS["rtol"], abs=FLOAT32_STEPS["atol"]
+            )
             degrees = batch.inputs[number, :count, -1]
             assert degrees.tolist() == (batch.pairs[number, :count, :count, 0] == 1).sum(1).tolist()
             seen += 1
@@ -52,8 +55,8 @@ def test_the_atlas_is_that_of_networkx(name: str) -> None:
 def test_the_training_split_sets_the_scale() -> None:
     train, validation, test = Atlas().load(Nodes())
     assert [len(train), len(validation), len(test)] == [872, 124, 249]
-    assert abs(float(train.target.mean())) < 1e-6
-    assert_close(train.target.double().std(correction=0), torch.tensor(1.0).double(), rtol=1e-6, atol=1e-6)
+    assert_close(train.target.double().mean(), torch.tensor(0.0).double(), **FLOAT32_STEPS)
+    assert_close(train.target.double().std(correction=0), torch.tensor(1.0).double(), **FLOAT32_STEPS)
     assert validation.std is test.std is train.std
 
 

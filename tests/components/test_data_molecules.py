@@ -20,6 +20,7 @@ from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.nodes import Nodes
 from tests.support.molecule_files import molecule, write_molecules
+from tests.support.tolerances import FLOAT32_STEPS
 
 
 def read(path: Path, **options: Any) -> Splits:
@@ -50,8 +51,7 @@ def test_molecules_are_read_as_written(tmp_path: Path) -> None:
             assert_close(
                 (batch.target.double() * split.std + split.mean)[:, 0],
                 torch.tensor([record["y"][0] for record in mine]).double(),
-                rtol=1e-5,
-                atol=1e-5,
+                **FLOAT32_STEPS,
             )
             for number, record in enumerate(mine):
                 count = len(record["atoms"])

@@ -13,6 +13,7 @@ from blockyard.contracts import Splits
 from blockyard.data.series_table import SeriesTable, nearest
 from blockyard.errors import UserError
 from blockyard.tokenizer.series_patch import SeriesPatch
+from tests.support.tolerances import FLOAT32_STEPS
 
 HEAD = "#made here\n@problemName waves\n@timeStamps false\n@univariate false\n@classLabel true up down\n@data\n"
 
@@ -46,9 +47,9 @@ def test_a_ts_file_is_read_split_and_standardized(tmp_path: Path) -> None:
     splits = load(data)
     assert [len(split) for split in splits] == [39, 9, 12]
     train = splits.train.batch(torch.arange(39), None)
-    values = train.inputs[torch.arange(train.inputs.shape[1]) < train.lengths[:, None]]
-    torch.testing.assert_close(values.nanmean(0), torch.zeros(2), atol=1e-5, rtol=0)
-    torch.testing.assert_close(values.square().nanmean(0), torch.ones(2), atol=1e-5, rtol=0)
+    values = train.inputs[torch.arange(train.inputs.shape[1]) < train.lengths[:, None]].double()
+    torch.testing.assert_close(values.nanmean(0), torch.zeros(2).double(), **FLOAT32_STEPS)
+    torch.testing.assert_close(values.square().nanmean(0), torch.ones(2).double(), **FLOAT32_STEPS)
     assert set(train.lengths.tolist()) == {9, 10, 11, 12}
     # The class is that of the slope, and the first series lacks its second value.
     rises = train.inputs[:, 8].mean(1) > train.inputs[:, 0].nan_to_num().mean(1)

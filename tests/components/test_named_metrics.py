@@ -13,6 +13,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
+from tests.support.tolerances import float32
 
 CLASSES = 5
 NAMES = {
@@ -64,8 +65,8 @@ def test_values_are_those_of_scikit_learn(tokens: bool) -> None:
         "mcc": matthews_corrcoef(true, guess),
     }
     for name, value in expected.items():
-        assert float(metrics[name].compute()) == pytest.approx(value, abs=1e-6), name
-    assert expected["f1"] != pytest.approx(expected["micro"], abs=1e-6)
+        assert float(metrics[name].compute()) == pytest.approx(value, abs=float32(terms=300)["atol"]), name
+    assert expected["f1"] != pytest.approx(expected["micro"], abs=1e-3)
 
 
 def test_names_alone_are_columns_and_directions() -> None:

@@ -17,6 +17,7 @@ from blockyard.tokenizer.patch import Patch
 from blockyard.tokenizer.series_patch import SeriesPatch
 from tests.support.helpers import stir
 from tests.support.tiny import configured
+from tests.support.tolerances import float32
 
 TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "logger=none", "trainer=cpu")
 CO2 = ("experiment=co2_next", *TINY)
@@ -126,7 +127,9 @@ def test_simple_predictions_are_their_formulas(season: int) -> None:
         def batch(self, order: Tensor, key: int | None) -> Batch:
             return Batch(raw.inputs[order], raw.target[order])  # type: ignore[index]
 
-    assert task.baselines(Windows())["repeat"]["mse"] == pytest.approx(float(error), rel=1e-5)
+    assert task.baselines(Windows())["repeat"]["mse"] == pytest.approx(
+        float(error), rel=float32(terms=predictions["repeat"].numel())["rtol"]
+    )
 
 
 def test_a_series_is_continued_patch_by_patch() -> None:

@@ -16,6 +16,7 @@ from blockyard.tokenizer.log_mel import LogMel, log_mel, spared
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise
 from tests.support.helpers import context, stir
+from tests.support.tolerances import FLOAT64
 
 RATE = 2000
 DATA = DataSpec("audio", (900,), variable=True, rate=RATE)
@@ -82,7 +83,7 @@ def test_a_shift_of_one_stride_is_a_shift_of_one_token(name: str) -> None:
     sound = torch.cat([torch.zeros(1, 400), recordings(1, 300).float(), torch.zeros(1, 800)], 1).double()
     before, after = embedder(sound)[0], embedder(sound.roll(stride, 1))[0]
     inner = before.shape[1] - 8
-    assert_close(after[:, 4 : inner + 1], before[:, 3:inner], rtol=1e-6, atol=1e-6)
+    assert_close(after[:, 4 : inner + 1], before[:, 3:inner], **FLOAT64)
     assert (before[:, 4 : inner + 1] - before[:, 3:inner]).abs().max() > 1e-3
 
 

@@ -16,6 +16,7 @@ from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch, PatchEmbedder
 from blockyard.tokenizer.pixel import Pixel
 from blockyard.weight_init import initialise
+from tests.support.tolerances import FLOAT64
 
 
 def context(tokenizer: Tokenizer, shape: tuple[int, int, int] = (3, 8, 12), dim: int = 16) -> Context:
@@ -99,14 +100,14 @@ def test_a_token_of_patch_sees_its_patch_only_and_of_conv_patch_little_more() ->
 @pytest.mark.parametrize("training", [False, True])
 def test_the_stem_by_its_formula(training: bool) -> None:
     """Xiao et al.: twice [3x3 convolution of stride 2, batch norm, ReLU], then a 1x1 convolution to D."""
-    embedder = ConvPatch(size=4).embedder(context(ConvPatch(size=4), (3, 16, 8))).train(training)
+    embedder = ConvPatch(size=4).embedder(context(ConvPatch(size=4), (3, 16, 8))).double().train(training)
     generator = torch.Generator().manual_seed(0)
     for name, tensor in embedder.state_dict().items():
         if tensor.is_floating_point():
             # Variances are positive; biases are not, so that the ReLU has something to cut.
             low = -1.0 if name.endswith("bias") else 0.1
             tensor.uniform_(low, low + 1, generator=generator)
-    images = torch.randn(4, 3, 16, 8, generator=generator)
+    images = torch.randn(4, 3, 16, 8, generator=generator, dtype=torch.float64)
     weights = {name: tensor.clone() for name, tensor in embedder.state_dict().items()}
     x = images
     for conv, norm in ((0, 1), (3, 4)):
@@ -116,7 +117,7 @@ def test_the_stem_by_its_formula(training: bool) -> None:
         x = F.relu(x)
         assert (x == 0).any()
     expected = F.conv2d(x, weights["proj.weight"][:, :, None, None], weights["proj.bias"]).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(embedder(images)[0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embedder(images)[0], expected, **FLOAT64)
 
 
 def test_the_stem_doubles_its_width_up_to_the_model() -> None:

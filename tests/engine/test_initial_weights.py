@@ -19,6 +19,7 @@ from blockyard.weights.lora import merged_state_dict
 from blockyard.weights.sources import find_source, read_weights
 from tests.support.engine_runs import assert_same_bits, config, folder, killed_at, run, state
 from tests.support.tiny import SHORTEST, TEXT, steps
+from tests.support.tolerances import float32
 
 pytestmark = pytest.mark.xdist_group("engine_initial_weights")  # its runs start from one
 
@@ -145,7 +146,7 @@ def test_an_export_has_the_additions_in_its_weights_and_is_a_source(tmp_path: Pa
     assert "init" not in loaded.config
     assert loaded.model.state_dict().keys() == expected.keys()
     for name, tensor in loaded.model.state_dict().items():
-        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(tensor, expected[name], **float32(terms=4))
     further = run(tmp_path, *steps(2, 2), f"init.from={tmp_path / 'exported'}")
     assert set(further.facts()["init"]["taken"]) == expected.keys()  # the head too: it predicts the same
 

@@ -17,6 +17,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from tests.support import engine_runs
 from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
+from tests.support.tolerances import float32
 
 RESTORE = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "head=token", "objective=restore")
 DIGITS = (*RESTORE, "data=digits", "tokenizer.size=2")
@@ -50,7 +51,7 @@ def test_what_is_drawn_is_what_the_model_makes(run: RunFolder) -> None:
         if loaded.config["objective"]["normalise"] == "none":
             where = sample.hidden if sample.hidden.any() else torch.ones_like(sample.hidden)
             error = (sample.output - true)[where].square().nanmean()
-            assert_close(float(error), sample.mse, rtol=1e-4, atol=1e-6)
+            assert_close(float(error), sample.mse, **float32(terms=64))
 
 
 def test_the_figure_and_the_numbers(run: RunFolder) -> None:

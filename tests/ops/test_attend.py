@@ -17,6 +17,7 @@ from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import chunked, eager
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.support.pairwise import in_pairs
+from tests.support.tolerances import FLOAT64, float32
 
 # The unfused form is what is compared here.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -36,7 +37,7 @@ def test_against_both_references(kind: str, causal: bool, position: str, prefix:
     prepare(seq, visibility, 4, 8, q)
     assert_close(attend(q, k, v, seq, seq, visibility), wanted)
     single = [t.float() for t in (q, k, v)]
-    assert_close(attend(*single, seq, seq, visibility), wanted.float(), rtol=1e-4, atol=1e-5)
+    assert_close(attend(*single, seq, seq, visibility), wanted.float(), **float32(terms=8 + N, layers=2, size=3.0))
     assert_close(attend(q, k, v, seq, seq, visibility, scale=0.3), eager(q, k, v, seq, seq, visibility, 0.3))
 
 
@@ -49,7 +50,7 @@ def test_flex_attention_against_the_reference(
     q, k, v = qkv(torch.float64, kv_heads)
     scale = 0.3 if causal == bool(prefix) else None
     wanted = eager(q, k, v, seq, seq, Visibility(causal), scale)
-    assert_close(flex(q, k, v, seq, seq, Visibility(causal), scale, compiled=False), wanted, rtol=1e-6, atol=1e-6)
+    assert_close(flex(q, k, v, seq, seq, Visibility(causal), scale, compiled=False), wanted, **FLOAT64)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -21,6 +21,7 @@ from tests.components.properties.checks import cached_decoding
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.support.helpers import tiny, token_ids
 from tests.support.pairwise import in_pairs
+from tests.support.tolerances import FLOAT64, float32
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 
@@ -58,7 +59,7 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
         assert_close(chunked(q, k, values, seq, seq, rule), wanted)
         assert_close(attend(q, k, values, seq, seq, rule), wanted)
         single = [t.float() for t in (q, k, values)]
-        assert_close(attend(*single, seq, seq, rule), wanted.float(), rtol=1e-4, atol=1e-5)
+        assert_close(attend(*single, seq, seq, rule), wanted.float(), **float32(terms=8 + N, layers=2, size=3.0))
     fresh = facts(kind, scheme(position), prefix)
     prepare(fresh, rule, 4, 8, q)
     assert_close(attend(q, k, v, fresh, fresh, rule), actual @ v.repeat_interleave(2, 1))
@@ -77,7 +78,7 @@ def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, rul
     flexed = flex(q, k, v, seq, seq, visibility, compiled=False)
     actual = weights(q, k, seq, seq, visibility)
     assert torch.equal(actual > 0, defined(seq, causal, window, strict)[:, None].expand_as(actual))
-    assert_close(flexed, actual @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
+    assert_close(flexed, actual @ v.repeat_interleave(2, 1), **FLOAT64)
 
 
 @pytest.mark.parametrize(("window", "strict"), RULES)

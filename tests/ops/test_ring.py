@@ -15,6 +15,7 @@ from blockyard.ops.ring import Ring, sharing
 from tests.ops.ring_processes import CASES, PARTS, WORLD, trained, whole, work
 from tests.support.fork import forked
 from tests.support.helpers import tiny, token_ids
+from tests.support.tolerances import FLOAT32_STEPS
 
 Results = list[dict[str, list[Tensor]]]
 
@@ -49,7 +50,7 @@ def test_a_wrong_merge_or_mask_is_caught(results: Results, planted: str) -> None
 def test_twenty_updates_are_those_of_one_process(results: Results, position: str) -> None:
     alone = trained(position, None)
     for rank in range(WORLD):
-        torch.testing.assert_close(results[rank][f"model {position}"], alone, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(results[rank][f"model {position}"], alone, **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -68,7 +69,7 @@ def test_weights_of_targets_add_up_to_the_mean() -> None:
     parts = [Ring(rank, 2, None).targets(target) for rank in range(2)]
     means = [share * own[Batch.counted(own)].double().mean() for own, share in parts]
     torch.testing.assert_close(
-        torch.stack(means).mean(), target[Batch.counted(target)].double().mean(), rtol=1e-6, atol=0
+        torch.stack(means).mean(), target[Batch.counted(target)].double().mean(), **FLOAT32_STEPS
     )
 
 

@@ -45,7 +45,7 @@ def relative(model: nn.Module, length: int) -> None:
     model.embedder.shift = 5.0
     moved = model(inputs)
     model.embedder.shift = 0.0
-    assert_close(moved, before, rtol=1e-7, atol=1e-7)
+    assert_close(moved, before, **EXACT)
 
 
 @torch.no_grad()

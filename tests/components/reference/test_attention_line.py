@@ -22,6 +22,7 @@ from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
 from tests.support.helpers import context, tiny, token_ids
+from tests.support.tolerances import FLOAT32_STEPS
 
 
 def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
@@ -74,13 +75,13 @@ def test_keys_of_a_custom_width_rotate(heads: int, key_dim: int, causal: bool) -
         score = score.masked_fill(torch.ones(N, N).triu(1).bool(), float("-inf")) if causal else score
         out.append(F.softmax(score, -1) @ v[..., head * 3 : head * 3 + 3])
     expected, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(sequence(N), position=rope)
-    assert_close(ours(x, seq), expected, rtol=1e-6, atol=1e-6)
+    assert_close(ours(x, seq), expected, **FLOAT32_STEPS)
     if causal:
         cache, steps = ours.init_cache(2), []
         for i in range(N):
             place = torch.tensor([[[float(i)]]], dtype=torch.float64)
             steps.append(ours(x[:, i : i + 1], Seq(torch.tensor([i]), place, position=rope), cache))
-        assert_close(torch.cat(steps, 1), expected, rtol=1e-6, atol=1e-6)
+        assert_close(torch.cat(steps, 1), expected, **FLOAT32_STEPS)
 
 
 def test_keys_of_a_custom_width_rotate_in_models() -> None:

@@ -26,6 +26,7 @@ from tests.components.reference.inputs import lattice, line
 from tests.ops.attention_inputs import qkv
 from tests.support.helpers import GRIDS, choices, context, factory, node, tiny, token_ids
 from tests.support.pairwise import in_pairs
+from tests.support.tolerances import FLOAT64
 
 BIASES = [name for name in choices("position") if "bias" in node("position", name)[0].acts_on]
 
@@ -169,7 +170,7 @@ def test_trained_slopes_start_at_the_papers_and_learn() -> None:
     fixed, trained = tiny(position="alibi"), tiny(position="alibi", options={"position": {"slopes": "trained"}})
     initialise(trained, 0)
     positions = line(6)
-    assert_close(table(trained.position, positions), table(fixed.position, positions), rtol=1e-6, atol=1e-6)
+    assert_close(table(trained.position, positions), table(fixed.position, positions), **FLOAT64)
     seq = sequence(trained.position, positions)
     bias_table(seq, seq, 4).sum().backward()
     assert (trained.position.steps.grad > 0).all()
@@ -194,7 +195,7 @@ def test_inside_a_score_function(variant: int, axes: int, causal: bool) -> None:
     q, k, v = qkv(torch.float64, 2, n=8, m=8)
     with torch.no_grad():
         wanted = eager(q, k, v, seq, seq, Visibility(causal))
-        assert_close(flex(q, k, v, seq, seq, Visibility(causal), compiled=False), wanted, rtol=1e-6, atol=1e-6)
+        assert_close(flex(q, k, v, seq, seq, Visibility(causal), compiled=False), wanted, **FLOAT64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has gradients on a GPU only")

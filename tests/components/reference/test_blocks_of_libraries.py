@@ -15,6 +15,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from blockyard.contracts import Block
 from tests.components.reference.inputs import sequence
 from tests.support.helpers import tiny
+from tests.support.tolerances import FLOAT32_STEPS
 
 D, HEADS, N = 16, 4, 6
 X = torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -70,7 +71,7 @@ def reference_output(theirs: nn.Module) -> Tensor:
 def test_sandwich_is_gemmas() -> None:
     """Their norms and softmax are always in float32."""
     ours = sandwich()
-    assert_close(ours(X, sequence(N)), reference_output(gemma(ours)), rtol=1e-5, atol=1e-5)
+    assert_close(ours(X, sequence(N)), reference_output(gemma(ours)), **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("norm", ["token_norm", "token_finish", "channel_norm", "channel_finish"])

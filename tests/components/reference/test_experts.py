@@ -20,6 +20,7 @@ from blockyard.channel_mixer.glu import GLU
 from blockyard.contracts import ChannelMixer, Seq
 from blockyard.weight_init import initialise
 from tests.support.helpers import context, factory, stir
+from tests.support.tolerances import FLOAT32_STEPS
 
 D, HIDDEN, COUNT = 16, 24, 8
 X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -102,7 +103,7 @@ def test_mixtral(active: int) -> None:
     """Mixtral computes its scores in float32."""
     own = built(active=active)
     for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(mixtral(own)), strict=True):
-        assert_close(value, expected, rtol=1e-5, atol=1e-5)
+        assert_close(value, expected, **FLOAT32_STEPS)
 
 
 def test_deepseek() -> None:
@@ -110,7 +111,7 @@ def test_deepseek() -> None:
     with torch.no_grad():
         own.offset.copy_(torch.linspace(-0.4, 0.4, COUNT))
     for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(deepseek(own)), strict=True):
-        assert_close(value, expected, rtol=1e-5, atol=1e-5)
+        assert_close(value, expected, **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
@@ -120,7 +121,7 @@ def test_the_balance_loss_is_mixtrals(lengths: Tensor | None) -> None:
     logits, _ = own.scores(X)
     expected = load_balancing_loss_func((logits.flatten(0, 1),), COUNT, own.active, seq.valid)
     assert own.auxiliary is not None
-    assert_close(own.auxiliary, 0.3 * expected.double(), rtol=1e-5, atol=1e-6)
+    assert_close(own.auxiliary, 0.3 * expected.double(), **FLOAT32_STEPS)
 
 
 class BalancesPadding(Experts):
@@ -185,7 +186,7 @@ def test_planted_padding_is_caught(kind: type[Experts]) -> None:
 def test_planted_weights_that_are_not_divided_are_caught() -> None:
     own = built(KeepsScores)
     with pytest.raises(AssertionError):
-        assert_close(own(X, WHOLE), mixtral(own)(X), rtol=1e-5, atol=1e-5)
+        assert_close(own(X, WHOLE), mixtral(own)(X), **FLOAT32_STEPS)
 
 
 def test_a_batch_of_padding_has_no_loss() -> None:

@@ -24,6 +24,7 @@ from blockyard.position.random_walk import return_probabilities
 from tests.components.reference.inputs import stirred
 from tests.components.reference.small_graphs import GRAPHS, SIZES, STEPS, facts_of, graph, looped_bias, path_types
 from tests.support.helpers import context, factory
+from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
 
 def sequence(graphs: list[networkx.Graph], position: Any = None, prefix: int = 0) -> Seq:
@@ -105,9 +106,9 @@ def test_the_kernels_agree(prefix: int) -> None:
         gradients.append({name: parameter.grad.clone() for name, parameter in position.named_parameters()})
     assert len(gradients[0]) == 2 + bool(prefix)
     for out, gradient in zip(outputs[1:], gradients[1:], strict=True):
-        assert_close(out, outputs[0], rtol=1e-6, atol=1e-6)
+        assert_close(out, outputs[0], **FLOAT64)
         for name, value in gradient.items():
-            assert_close(value, gradients[0][name], rtol=1e-5, atol=1e-6)
+            assert_close(value, gradients[0][name], **FLOAT64)
 
 
 class Transposed(GraphDistance):
@@ -131,7 +132,7 @@ def test_random_walks_are_powers_of_the_transition_matrix() -> None:
     walk = np.divide(adjacency, degrees, out=np.zeros_like(adjacency), where=degrees > 0)
     wanted = np.stack([np.diag(np.linalg.matrix_power(walk, step)) for step in range(1, 9)], 1)
     actual = return_probabilities(facts_of([each])[..., 0] == 1, 8)[0]
-    assert_close(actual.double(), torch.from_numpy(wanted), rtol=1e-5, atol=1e-6)
+    assert_close(actual.double(), torch.from_numpy(wanted), **FLOAT32_STEPS)
 
 
 def convolved(kind: str, mixer: Any, x: Tensor, each: networkx.Graph) -> Tensor:

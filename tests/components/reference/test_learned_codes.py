@@ -23,6 +23,7 @@ from blockyard.objective._contrast_metrics import distractors
 from blockyard.objective.quantized_contrast import Candidates, QuantizedContrast
 from blockyard.weight_init import initialise
 from tests.support.helpers import context
+from tests.support.tolerances import float32
 
 B, N, D, E, G, V, WIDTH, K = 3, 9, 16, 16, 2, 5, 6, 4
 OVERRIDES = (
@@ -152,7 +153,7 @@ def test_the_loss_is_that_of_the_formula(distinct: bool) -> None:
 
 def test_disuse_is_zero_for_even_use_and_one_less_a_share_for_a_single_code() -> None:
     even = torch.full((2, 3, G, V), 1 / V)
-    assert_close(disuse(even, None), torch.tensor(0.0), atol=1e-6, rtol=0)
+    assert_close(disuse(even, None), torch.tensor(0.0), **float32(terms=G * V))
     single = F.one_hot(torch.zeros(2, 3, G, dtype=torch.int64), V).float()
     assert_close(disuse(single, None), torch.tensor(1 - 1 / V))
     counts = torch.tensor([[True, False, False], [False, False, False]])
@@ -188,11 +189,13 @@ def collapsed(codes: Tensor, vectors: Tensor, c: Tensor) -> dict[str, float]:
 def test_a_codebook_that_has_collapsed_has_no_information_although_its_loss_is_zero() -> None:
     one = torch.randn(7).expand(1, N, 7)
     metrics = collapsed(torch.zeros(1, N), one, torch.randn(1, N, 7))
-    assert metrics == pytest.approx({"loss": 0.0, "accuracy": 1 / (1 + K), "information": 0.0}, abs=1e-6)
+    assert metrics == pytest.approx(
+        {"loss": 0.0, "accuracy": 1 / (1 + K), "information": 0.0}, abs=float32(terms=1 + K)["atol"]
+    )
     perfect = torch.randn(1, N, 7)
     metrics = collapsed(torch.arange(N)[None], perfect, perfect)
     assert metrics["accuracy"] == 1.0
-    assert metrics["information"] == pytest.approx(math.log(1 + K) - metrics["loss"], abs=1e-6)
+    assert metrics["information"] == pytest.approx(math.log(1 + K) - metrics["loss"], abs=float32(terms=1 + K)["atol"])
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from blockyard.tokenizer.patch import Patch
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import sequence
 from tests.support.helpers import factory, stir, tiny, token_ids
+from tests.support.tolerances import FLOAT64
 
 
 def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:
@@ -58,7 +59,7 @@ def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:
 def test_gpt2() -> None:
     ours, theirs = gpt2()
     inputs = token_ids(3, 6)
-    assert_close(ours(inputs), theirs(inputs).logits, rtol=1e-6, atol=1e-6)
+    assert_close(ours(inputs), theirs(inputs).logits, **FLOAT64)
 
 
 def test_gpt2_generates_the_same() -> None:

@@ -21,6 +21,7 @@ from blockyard.objective._mixture import OPEN, draw, log_density, log_mass, mixt
 from blockyard.objective.patch_density import PatchDensity
 from blockyard.tokenizer.patch_values import PatchValues
 from tests.support.helpers import context
+from tests.support.tolerances import FLOAT32_STEPS
 
 KINDS = ("normal", "logistic")
 SPEC = DataSpec("image", (1, 4, 6), target="class", classes=7, levels=5)
@@ -46,25 +47,25 @@ def objective(kind: str = "logistic", dequantise: str = "uniform") -> tuple[Patc
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_log_density_is_the_librarys(kind: str) -> None:
-    prediction, x = torch.randn(3, 6, 5 * 9), torch.randn(3, 6, 4)
+    prediction, x = torch.randn(3, 6, 5 * 9).double(), torch.randn(3, 6, 4).double()
     ours = log_density(mixture_of(prediction, 4), x, kind)  # type: ignore[arg-type]
-    assert_close(ours, reference(prediction, 4, kind).log_prob(x))
+    assert_close(ours, reference(prediction, 4, kind).log_prob(x), **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_density_of_one_value_integrates_to_one_and_levels_sum_to_one(kind: str) -> None:
-    mixture = mixture_of(torch.randn(1, 4 * 3), 1)
+    mixture = mixture_of(torch.randn(1, 4 * 3).double(), 1)
 
     def density(x: float) -> float:
-        return math.exp(float(log_density(mixture, torch.tensor([[x]]), kind)))  # type: ignore[arg-type]
+        return math.exp(float(log_density(mixture, torch.tensor([[x]]).double(), kind)))  # type: ignore[arg-type]
 
     assert abs(quad(density, -60, 60, points=[-3, 0, 3], limit=400)[0] - 1) < 1e-4
-    edges = torch.linspace(-1, 1, 18)
+    edges = torch.linspace(-1, 1, 18).double()
     edges[0], edges[-1] = -OPEN, OPEN
     mass = log_mass(mixture, edges[:-1, None], edges[1:, None], kind).exp()  # type: ignore[arg-type]
-    assert_close(mass.sum(), torch.ones(()))
+    assert_close(mass.sum(), torch.ones(()).double(), **FLOAT32_STEPS)
     inside = [quad(density, float(a), float(b))[0] for a, b in itertools.pairwise(edges[1:-1])]
-    assert_close(mass[1:-1], torch.tensor(inside), atol=1e-5, rtol=1e-4)
+    assert_close(mass[1:-1], torch.tensor(inside).double(), **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +90,7 @@ def test_the_loss_is_the_mean_over_the_values_that_count(dequantise: str) -> Non
     assert isinstance(batch.target, Tensor)
     assert_close(batch.target[:2].floor().long(), sequence[:2, 1:])
     assert batch.target[2].isnan().all()
-    prediction = torch.randn(3, 6, 2 * (1 + 2 * values))
+    prediction = torch.randn(3, 6, 2 * (1 + 2 * values)).double()
     mixture = reference(prediction[:2], values, "logistic")
     if dequantise == "uniform":
         nats = -(mixture.log_prob(batch.target[:2] * 0.4 - 1) + values * math.log(0.4))
@@ -100,11 +101,11 @@ def test_the_loss_is_the_mean_over_the_values_that_count(dequantise: str) -> Non
         cdf = [mixture.component_distribution.base_dist.cdf(edges[level + k][..., None, :]) for k in (0, 1)]
         each = (cdf[1] - cdf[0]).prod(-1)  # (B, N, K)
         nats = -(mixture.mixture_distribution.probs * each).sum(-1).log()
-    assert_close(task.loss(prediction, batch.target), nats.mean() / values, rtol=1e-4, atol=1e-5)
+    assert_close(task.loss(prediction, batch.target).double(), nats.mean() / values, **FLOAT32_STEPS)
     metrics = task.metrics()
     for metric in metrics.values():
         metric.update(prediction, batch.target)
-    assert_close(metrics["bits_per_dim"].compute(), nats.mean() / values / math.log(2), rtol=1e-4, atol=1e-5)
+    assert_close(metrics["bits_per_dim"].compute().double(), nats.mean() / values / math.log(2), **FLOAT32_STEPS)
     assert task.count(batch) == 2 * 6 * values
 
 

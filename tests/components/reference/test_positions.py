@@ -20,6 +20,7 @@ from blockyard.position.rope import Rope
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.reference.inputs import lattice, line, sequence
 from tests.support.helpers import context, tiny, token_ids
+from tests.support.tolerances import FLOAT32_STEPS
 
 
 def test_rope_on_a_line() -> None:
@@ -46,7 +47,7 @@ def test_rope_on_a_grid(base: float | None, temperature: float) -> None:
     theirs = pairs * cos + turned * sin
     back = theirs.unflatten(-1, (2, width // 4, 2)).transpose(-1, -2).flatten(-3)
     ours = Rope(context(dim=64, axes=2), base=base).rotate(q, q, lattice(rows, cols), lattice(rows, cols))
-    assert_close(ours[0], back, rtol=1e-5, atol=1e-5)
+    assert_close(ours[0], back, **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
@@ -72,7 +73,7 @@ def test_alibi_slopes(heads: int) -> None:
     ours = bias_table(seq, seq, heads)
     assert ours.shape == (1, heads, n, n)
     weights = [F.softmax(b.double().expand(1, heads, n, n).masked_fill(hidden, -torch.inf), -1) for b in (ours, theirs)]
-    assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
+    assert_close(weights[0], weights[1], **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "manhattan"])
@@ -105,7 +106,7 @@ def test_sinusoidal_on_a_grid() -> None:
     theirs = build_sincos2d_pos_embed([3, 5], dim=16, dtype=torch.float64)
     # timm's channels: wave, axis, frequency. Ours: axis, wave, frequency.
     theirs = theirs.unflatten(-1, (2, 2, 4)).transpose(-3, -2).flatten(-3)
-    assert_close(ours[0], theirs, rtol=1e-5, atol=1e-6)
+    assert_close(ours[0], theirs, **FLOAT32_STEPS)
 
 
 def random_table(ctx: Context) -> Learned:
@@ -138,7 +139,7 @@ def test_learned_interpolates_to_larger_grids() -> None:
         interpolation="bilinear",
         antialias=False,
     )
-    assert_close(added.float(), expected, rtol=1e-4, atol=1e-5)
+    assert_close(added, expected.double(), **FLOAT32_STEPS)  # timm resizes in float32
 
 
 def test_learned_interpolates_to_longer_sequences() -> None:

@@ -17,6 +17,7 @@ from blockyard.position.rope import Rope
 from blockyard.position.xpos import XPos
 from tests.components.reference.inputs import lattice, line
 from tests.support.helpers import context
+from tests.support.tolerances import FLOAT64
 
 TRAINED = 64  # tokens of a training sequence
 
@@ -146,7 +147,7 @@ def test_xpos_by_complex_numbers(shift: float) -> None:
         wave = torch.polar(torch.ones_like(apart), apart * 10000.0 ** (-pair / 4))
         fade = ((pair / 4 + 0.3) / 1.3) ** (apart / 64)
         expected += (a[..., :, None] * b.conj()[..., None, :] * wave).real * fade
-    assert_close(ours, expected, rtol=1e-7, atol=1e-7)
+    assert_close(ours, expected, **FLOAT64)
 
 
 @pytest.mark.parametrize("width", [2, 8, 24])
