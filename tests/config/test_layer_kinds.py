@@ -10,6 +10,8 @@ from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
 from blockyard.config.layer_kinds import nodes_of_kinds
 from blockyard.config.override_grammar import parse_override
+from blockyard.config.schema import options
+from blockyard.layers.pattern import Pattern
 from blockyard.runs.identity import identity
 
 DECODER = (
@@ -134,6 +136,12 @@ def test_a_size_is_matched() -> None:
 def test_refusals(overrides: list[str], expected: str) -> None:
     issues = issues_of(FAR, *overrides)
     assert [issue for issue in issues if issue.startswith(expected)], issues
+
+
+def test_kinds_are_described_as_they_are_typed() -> None:
+    kinds = options(Pattern)["kinds"]
+    assert kinds.describe() == "lists of overrides, by name"
+    assert kinds.problem(3) == "expected lists of overrides, by name: {far: [position=none]}"
 
 
 def test_a_mistake_of_the_command_line_is_reported_once() -> None:

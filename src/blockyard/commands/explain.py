@@ -242,7 +242,9 @@ def _default_text(default: Any) -> str:
     if default is REQUIRED:
         return "(required)"
     if isinstance(default, dict):
-        return ", ".join(default) or "{}"
+        lists = all(isinstance(value, list) for value in default.values())
+        named = (f"{name}: {_default_text(value)}" for name, value in default.items())
+        return ", ".join(named if lists else default) or "{}"
     if isinstance(default, tuple | list):
         return f"[{', '.join(map(_default_text, default))}]"
     product = getattr(default, "func", None)

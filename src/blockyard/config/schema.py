@@ -108,12 +108,16 @@ class Slot(NamedTuple):
 
     def describe(self) -> str:
         """The nodes as text: "a TokenMixer as a node"."""
+        if self.required is Kind:
+            return "lists of overrides, by name"
         text = f"{self.required.__name__}s as nodes, by name" if self.named else f"a {self.required.__name__} as a node"
         return f"{text} or null" if self.optional else text
 
     @property
     def example(self) -> str:
         """How such a value is written."""
+        if self.required is Kind:
+            return "{far: [position=none]}"
         node = "{_target_: ..., _partial_: true}" if self.late else "{_target_: ...}"
         return f"{{name: {node}}}" if self.named else node
 
