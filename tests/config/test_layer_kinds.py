@@ -8,7 +8,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
-from blockyard.config.layer_kinds import nodes_of_kinds
+from blockyard.config.layer_kinds import nodes_of_kinds, with_position
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.schema import options
 from blockyard.layers.pattern import Pattern
@@ -142,6 +142,19 @@ def test_kinds_are_described_as_they_are_typed() -> None:
     kinds = options(Pattern)["kinds"]
     assert kinds.describe() == "lists of overrides, by name"
     assert kinds.problem(3) == "expected lists of overrides, by name: {far: [position=none]}"
+
+
+def test_an_evaluation_changes_the_scheme_of_every_layer_that_has_it() -> None:
+    config = composed_of(
+        *("layers.pattern=[base,near,far,other]", "layers.kinds.near=[position.base=500]"),
+        *("layers.kinds.far=[position=none]", "layers.kinds.other=[norm=rms]"),
+    ).config
+    changed = with_position(config, {"scaling": "yarn"})
+    assert changed["position"] == config["position"] | {"scaling": "yarn"}
+    nodes, before = nodes_of_kinds(changed), nodes_of_kinds(config)
+    assert nodes["near"]["position"] == before["near"]["position"] | {"scaling": "yarn"}
+    assert nodes["far"] == before["far"]
+    assert nodes["other"] == before["other"]
 
 
 def test_a_mistake_of_the_command_line_is_reported_once() -> None:

@@ -174,3 +174,14 @@ def drop_equal_nodes(config: Node) -> None:
         for family, node in nodes.items():
             if node == config.get(family):
                 get(config, f"{KINDS}.{name}")[family] = None
+
+
+def with_position(config: Node, options: Mapping[str, Any]) -> Node:
+    """Return the config with options of its position scheme replaced, in the kinds that have the same scheme too."""
+    own = config["position"]
+    config = {**config, "position": {**own, **options}}
+    kinds = dict(get(config, KINDS, None) or {})
+    for name, nodes in nodes_of_kinds(config).items():
+        if nodes.get("position", {}).get("_target_") == own["_target_"]:
+            kinds[name] = {**kinds[name], "position": {**nodes["position"], **options}}
+    return {**config, FAMILY: {**config[FAMILY], "kinds": kinds}} if kinds else config

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 # The config of a run, checked before anything that it names is imported.
 
-if TYPE_CHECKING:
-    pass
-
 
 def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
     """Raises UserError if the run uses packages that are not in `allow`. Imports nothing."""
@@ -49,7 +46,8 @@ def trusted_config(
     *,
     training: bool = False,
 ) -> Node:
-    """The frozen config with the user's own `allow` and with options of `position` replaced.
+    """The frozen config with the user's own `allow` and with options of `position` replaced, in every kind of layers
+    that has the same scheme too.
 
     training: whether the run goes on, and so must fit into the memory of this machine with its gradients
 
@@ -57,13 +55,14 @@ def trusted_config(
     """
     from blockyard.config.check import check
     from blockyard.config.compose import Composed
+    from blockyard.config.layer_kinds import with_position
 
     check_allowed(folder, allow)
     config = folder.config | {"allow": list(allow)}
     if folder.moved:
         config["data"] = {**config["data"], **folder.moved}
     if position:
-        config["position"] = {**config["position"], **position}
+        config = with_position(config, position)
     if metrics is not None:
         config["objective"] = {**config["objective"], "metrics": metrics}
     choices = dict(folder.facts().get("choices") or {})
