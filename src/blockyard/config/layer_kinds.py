@@ -176,7 +176,7 @@ def drop_equal_nodes(config: Node) -> None:
                 get(config, f"{KINDS}.{name}")[family] = None
 
 
-def with_position(config: Node, options: Mapping[str, Any]) -> Node:
+def with_position(config: Node, options: Mapping[str, object]) -> Node:
     """Return the config with options of its position scheme replaced, in the kinds that have the same scheme too."""
     own = config["position"]
     config = {**config, "position": {**own, **options}}
