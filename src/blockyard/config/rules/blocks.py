@@ -70,7 +70,20 @@ def additions_of_block(f: Facts) -> str | None:
     return f"{f['residual']} treats what a block adds to its input; {f['block']} scales, normalises or replaces it"
 
 
+def given_to_layers(f: Facts) -> str | None:
+    """What layers take of earlier ones, some layer must give."""
+    if not f.traits.takes:
+        return None
+    names = " and ".join(sorted(f.traits.takes)).replace("_", " ")
+    return (
+        f"the layers of {f['token_mixer']} read the {names} of an earlier layer, and none in front of them gives any: "
+        "token_mixer.kv_every=2 computes them in every second layer, and a member of token_mixer=cycle gives them to "
+        "the next members"
+    )
+
+
 RULES = (
+    Rule(("model", "token_mixer"), given_to_layers),
     Rule(("model", "residual"), residual_of_model),
     Rule(("residual", "block"), additions_of_block),
     Rule(("block", "token_mixer"), fusing_tokens),
