@@ -396,6 +396,19 @@ def test_check_refuses_a_taker_without_a_giver() -> None:
     assert "so the option has no effect" in issues("token_mixer.value_residual=mixed", "model.depth=1")
 
 
+def test_kinds_of_layers_give_to_others() -> None:
+    """As in Gemma 3n. Rotated keys are of no use to a layer with another scheme, nor those of a window to all tokens."""
+    depth, reads = "model.depth=4", "token_mixer.kv_every=0"
+    assert issues(depth, "layers.pattern=[base,base,read,read]", f"layers.kinds.read=[{reads}]", "position=rope") == ""
+    assert "layer 0 reads the keys" in issues(depth, "layers.pattern=[read,base]", f"layers.kinds.read=[{reads}]")
+    kind = f"layers.kinds.read=[{reads},position=none]"
+    text = issues(depth, "layers.pattern=[base,read]", kind, "position=rope")
+    assert "block 1 reads the keys and values of block 0, which has another position scheme" in text
+    kind = f"layers.kinds.read=[token_mixer=windowed_attention,{reads}]"
+    text = issues(depth, "layers.pattern=[base,read]", kind)
+    assert "read the keys and values of a window of 8 of an earlier layer, and none in front of them gives any" in text
+
+
 def test_check_refuses_ids_where_there_are_none() -> None:
     text = "\n".join(map(str, check(compose(["experiment=vit_digits", "token_mixer.value_embedding=all"]))))
     assert "token_mixer=attention looks up token ids; tokenizer=patch gives none" in text

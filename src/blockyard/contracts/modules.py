@@ -97,6 +97,7 @@ class TokenMixer(nn.Module):
     gives: the shape of what this layer gives, by name, without batch and tokens: takers must expect the same
     takes: the names of what it reads; the model is refused where no earlier visit of a block gives it
     must_be_taken: of what it gives, what has no effect unless a later layer takes it; refused where none does
+    takes_placed: of what it takes, what must come from a layer under the same position scheme, such as rotated keys
     """
 
     traits: Traits = Traits()
@@ -106,6 +107,7 @@ class TokenMixer(nn.Module):
     gives: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     takes: frozenset[str] = frozenset()
     must_be_taken: frozenset[str] = frozenset()
+    takes_placed: frozenset[str] = frozenset()
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:

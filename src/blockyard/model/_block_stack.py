@@ -57,7 +57,7 @@ class BlockStack(Embeds):
             }
         )
         self.order = ctx.order or tuple(range(ctx.depth))
-        self.carry = Carry(blocks, self.order)
+        self.carry = Carry(blocks, self.order, [self.position_of(layer) for layer in range(ctx.depth)])
         self.residual = Add(ctx) if parts.residual is None else parts.residual(ctx)
         _check_additions(self.residual, blocks)
         return blocks

@@ -45,15 +45,24 @@ class Carry:
     """Which block takes what, known when the model is built. Raises ValueError where nobody gives what is taken.
 
     takes: the names that each block takes; used: whether any does
+    schemes: the position scheme that acts in each block
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], order: Sequence[int]) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], order: Sequence[int], schemes: Sequence[object]) -> None:
         inside = [mixers_of(block) for block in blocks]
         self.takes = [frozenset().union(*(mixer.takes for mixer in mixers)) for mixers in inside]
         self.gives = [frozenset(name for mixer in mixers for name in mixer.gives) for mixers in inside]
         self._taken = frozenset().union(*self.takes)
         self.used = bool(self._taken)
         self._check(order)
+        placed = [frozenset().union(*(mixer.takes_placed for mixer in mixers)) for mixers in inside]
+        for (name, giver), takers in self.readers(order).items():
+            apart = [index for index in takers if name in placed[index] and schemes[index] is not schemes[giver]]
+            if apart:
+                raise ValueError(
+                    f"block {apart[0]} reads the {_words(name)} of block {giver}, which has another position scheme; "
+                    "give both the same position"
+                )
         for mixer in (mixer for mixers in inside for mixer in mixers):
             idle = sorted(mixer.must_be_taken - self._taken)
             if idle:
@@ -61,6 +70,16 @@ class Carry:
                     f"token_mixer {type(mixer).__name__} gives its {_words(idle[0])} to later layers, and none takes "
                     "them, so the option has no effect; use a larger model.depth, or leave the option out"
                 )
+
+    def readers(self, order: Sequence[int]) -> dict[tuple[str, int], list[int]]:
+        """Return which blocks read what a block gives, by the name and the giving block, in the order of visits."""
+        latest: dict[str, int] = {}
+        readers: dict[tuple[str, int], list[int]] = {}
+        for index in order:
+            for name in sorted(self.takes[index]):
+                readers.setdefault((name, latest[name]), []).append(index)
+            latest |= dict.fromkeys(self.gives[index], index)
+        return readers
 
     def start(self) -> dict[str, Any]:
         """Return what is carried in front of the first visit: nothing."""
@@ -92,15 +111,9 @@ class Carry:
 
 def carried_text(carry: Carry, order: Sequence[int]) -> str:
     """Return who gives what to whom, as text: `values: 0 to 1, 2`; blocks by index, in the order of visits."""
-    latest: dict[str, int] = {}
-    readers: dict[tuple[str, int], list[int]] = {}
-    for index in order:
-        for name in sorted(carry.takes[index]):
-            readers.setdefault((name, latest[name]), []).append(index)
-        latest |= dict.fromkeys(carry.gives[index], index)
     return "; ".join(
         f"{_words(name)} of block {giver} in {', '.join(map(str, dict.fromkeys(takers)))}"
-        for (name, giver), takers in readers.items()
+        for (name, giver), takers in carry.readers(order).items()
     )
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Position, Rate, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Rate, Seq, TokenMixer, Traits, Width
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -45,13 +45,11 @@ class SharedKeys(NamedTuple):
     """Keys (B, H', M, K) and values of an earlier layer, which take the place of a layer's own.
 
     seq: the facts of the keys; None where they are those of the queries
-    position: the scheme that has rotated the keys
     """
 
     k: Tensor
     v: Tensor
     seq: Seq | None
-    position: Position | None
 
 
 class HeadNorm(nn.RMSNorm):
@@ -176,7 +174,8 @@ class Attention(TokenMixer):
                     f"{shape[1]} and {shape[2]} channels, and an earlier layer gives {earlier[0]} of {earlier[1]} and "
                     f"{earlier[2]}; use the same num_kv_heads, key_dim and value_dim"
                 )
-            self.takes, self.widths = frozenset({name}), [self.widths[0], 0, 0]
+            self.takes = self.takes_placed = frozenset({name})
+            self.widths = [self.widths[0], 0, 0]
             return None
         self.gives = {name: shape}
         if kv_every > 1:
@@ -206,14 +205,12 @@ class Attention(TokenMixer):
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         if seq.given is not None:
-            seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq, seq.position))
+            seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
         return self.join(self._attend(q, k, v, seq, k_seq, self.visibility))
 
     def _read(self, h: Tensor, seq: Seq) -> Tensor:
         """Attention of the queries h (B, N, H K) to the keys and values of an earlier layer: (B, N, H values)."""
         shared: SharedKeys = seq.carry[shared_name(self.window)]
-        if shared.position is not seq.position:
-            raise ValueError("token_mixer.kv_every: layers that share keys need the same position scheme")
         q = self.q_norm(self._heads(h, self.head_dim))
         q, _ = rotate(q, q, seq, seq)  # the keys were rotated where they were made
         return self._attend(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq, self.visibility)
@@ -284,7 +281,7 @@ class Attention(TokenMixer):
         return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, H, N, width)
 
 
-MEMBER = "use token_mixer.kv_every=2, or a cycle with a member of token_mixer.kv_every=1 in front of it"
+MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_mixer.kv_every=2"
 
 
 def shared_name(window: int | None) -> str:

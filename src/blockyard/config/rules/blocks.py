@@ -72,13 +72,14 @@ def additions_of_block(f: Facts) -> str | None:
 
 def given_to_layers(f: Facts) -> str | None:
     """What layers take of earlier ones, some layer must give."""
-    if not f.traits.takes:
+    missing = f.traits.takes - f.given
+    if not missing:
         return None
-    names = " and ".join(sorted(f.traits.takes)).replace("_", " ")
+    names = " and ".join(sorted(missing)).replace("_", " ")
     return (
         f"the layers of {f['token_mixer']} read the {names} of an earlier layer, and none in front of them gives any: "
-        "token_mixer.kv_every=2 computes them in every second layer, and a member of token_mixer=cycle gives them to "
-        "the next members"
+        "token_mixer.kv_every=2 computes them in every second layer, and a kind of layers or a member of "
+        "token_mixer=cycle gives them to the next ones"
     )
 
 
