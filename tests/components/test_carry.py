@@ -28,42 +28,16 @@ from blockyard.runs.identity import identity
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._values import Values
 from blockyard.token_mixer.attention import Attention, SharedKeys
+from tests.components.carried_models import LOOPED, SETTINGS, built, options
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.tiny_models import build_tiny
 from tests.generate.decoding import beam, greedy
 from tests.support.helpers import LENGTH, choices, combinations, context, cycle_model, factory, node, tiny, token_ids
 from tests.support.tiny import DECODER
 
-ORDER = (0, 1, 2, 1, 2, 3)
-LOOPED = {"depth": 4, "order": ORDER}
 WITH_VALUES = [name for name in choices("token_mixer") if "value_residual" in node("token_mixer", name)[1]]
 WITH_KEYS = [name for name in choices("token_mixer") if "kv_every" in node("token_mixer", name)[1]]
-SETTINGS: dict[str, dict[str, Any]] = {
-    "mixed": {"value_residual": "mixed"},
-    "learned": {"value_residual": "learned"},
-    "gated": {"value_residual": "gated"},
-    "embedding": {"value_embedding": "alternate"},
-    "keys": {"kv_every": 2},
-    "all": {"kv_every": 2, "value_residual": "learned", "value_embedding": "all", "num_kv_heads": 2, "qk_norm": True},
-}
-
-
-def options(mixer: str, setting: str) -> dict[str, Any]:
-    """A setting without the options that a mixer does not have."""
-    has = node("token_mixer", mixer)[1]
-    chosen = {name: value for name, value in SETTINGS[setting].items() if name in has}
-    if chosen.get("value_residual") == "gated" and not issubclass(node("token_mixer", mixer)[0], Attention):
-        return {}
-    return chosen
-
-
 EACH = [(mixer, setting) for mixer in WITH_VALUES for setting in SETTINGS if options(mixer, setting)]
-
-
-def built(mixer: str = "attention", setting: str = "all", **more: Any) -> nn.Module:
-    """A decoder of four blocks, of which two are visited twice."""
-    more = {"causal": True, "sizes": LOOPED, **more}
-    return tiny(token_mixer=mixer, options={"token_mixer": options(mixer, setting)}, **more)
 
 
 @pytest.mark.parametrize(("mixer", "setting"), EACH)
@@ -397,7 +371,7 @@ def test_check_refuses_a_taker_without_a_giver() -> None:
 
 
 def test_kinds_of_layers_give_to_others() -> None:
-    """As in Gemma 3n. Rotated keys are of no use to a layer with another scheme, nor those of a window to all tokens."""
+    """As in Gemma 3n. Rotated keys are of no use under another scheme, nor keys of all tokens for a window."""
     depth, reads = "model.depth=4", "token_mixer.kv_every=0"
     assert issues(depth, "layers.pattern=[base,base,read,read]", f"layers.kinds.read=[{reads}]", "position=rope") == ""
     assert "layer 0 reads the keys" in issues(depth, "layers.pattern=[read,base]", f"layers.kinds.read=[{reads}]")
@@ -419,9 +393,9 @@ def test_check_refuses_ids_where_there_are_none() -> None:
 
 def test_cross_attention_carries_nothing() -> None:
     """Its keys and values are those of the memory."""
-    for options in ({"kv_every": 2}, {"value_residual": "mixed"}, {"value_embedding": "all"}):
+    for carried in ({"kv_every": 2}, {"value_residual": "mixed"}, {"value_embedding": "all"}):
         with pytest.raises(ValueError, match=r"model.cross: Attention cannot read a memory"):
-            crossing(partial(Attention, **options))
+            crossing(partial(Attention, **carried))
 
 
 def test_identities_stay() -> None:

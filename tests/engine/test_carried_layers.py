@@ -12,7 +12,7 @@ from torch import nn
 
 from blockyard.engine.module import checkpoint_blocks
 from tests.battery import ranks
-from tests.components.test_carry import built
+from tests.components.carried_models import built
 from tests.support.engine_runs import assert_same_bits, rows, run
 from tests.support.fork import forked
 from tests.support.helpers import LENGTH, token_ids

@@ -116,7 +116,7 @@ class Attention(TokenMixer):
     ) -> None:
         super().__init__()
         options = {"value_residual": value_residual, "value_embedding": value_embedding, "kv_every": kv_every}
-        self.traits = self.traits_for({"window": self.window, **options})
+        self.traits = _with_carry(self.traits, {"window": self.window, **options})
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
@@ -143,12 +143,7 @@ class Attention(TokenMixer):
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """With what layers give and take. A layer that does so by an option reads no memory."""
-        traits, name = declared(cls.traits, options), shared_name(options.get("window"))
-        every = options.get("kv_every", 1)
-        if every == 0:
-            return replace(traits, cross=False, gives=traits.gives - {KEYS_AND_VALUES}, takes=frozenset({name}))
-        gives = traits.gives - {KEYS_AND_VALUES} | {name}
-        return replace(traits, cross=traits.cross and every == 1, gives=gives)
+        return _with_carry(cls.traits, options)
 
     def _value_sources(
         self, ctx: Context, residual: GatedValueResidual, embedding: ValueEmbedding, kv_every: int
@@ -282,6 +277,16 @@ class Attention(TokenMixer):
 
 
 MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_mixer.kv_every=2"
+
+
+def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
+    """The traits with what layers give and take under these options."""
+    traits, name = declared(traits, options), shared_name(options.get("window"))
+    every = options.get("kv_every", 1)
+    if every == 0:
+        return replace(traits, cross=False, gives=traits.gives - {KEYS_AND_VALUES}, takes=frozenset({name}))
+    gives = traits.gives - {KEYS_AND_VALUES} | {name}
+    return replace(traits, cross=traits.cross and every == 1, gives=gives)
 
 
 def shared_name(window: int | None) -> str:

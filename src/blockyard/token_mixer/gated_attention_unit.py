@@ -84,7 +84,8 @@ class GatedAttentionUnit(TokenMixer):
         value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
-        self.traits = self.traits_for({"value_residual": value_residual, "value_embedding": value_embedding})
+        options = {"value_residual": value_residual, "value_embedding": value_embedding}
+        self.traits = declared(self.traits, options)
         check_context(self, ctx)
         self.causal = ctx.causal
         self.key_width: int = key_dim or ctx.head_dim

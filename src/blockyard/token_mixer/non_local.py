@@ -59,7 +59,8 @@ class NonLocal(TokenMixer):
         value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
-        self.traits = self.traits_for({"value_residual": value_residual, "value_embedding": value_embedding})
+        options = {"value_residual": value_residual, "value_embedding": value_embedding}
+        self.traits = declared(self.traits, options)
         check_context(self, ctx)
         inner = max(1, round(width * ctx.dim))
         self.causal, self.score, self.scale, self.inner = ctx.causal, score, scale, inner
