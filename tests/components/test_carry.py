@@ -414,6 +414,20 @@ def test_parameters_of_the_card() -> None:
     assert counts[0] - counts[1] == 2 * 16 * 16
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_tables_and_weights_do_not_decay(optimizer: str) -> None:
+    """Nor does Muon orthogonalise a table, of which a step changes a few rows."""
+    carried = ("token_mixer.value_residual=learned", "token_mixer.value_embedding=all", "model.depth=2")
+    parts = Components(compose([*CODE, *carried, f"optimizer={optimizer}", "optimizer.weight_decay=0.1"]).config)
+    model = parts.meta_model()
+    own = {id(p) for name, p in model.named_parameters() if "value_sources" in name}
+    assert len(own) == 2 * 2 + 1  # a table and two numbers a layer, two more in the second
+    groups = parts.optimizer.build(model).param_groups
+    inside = [group for group in groups if own & {id(p) for p in group["params"]}]
+    assert sum(len(own & {id(p) for p in group["params"]}) for group in inside) == len(own)
+    assert all(group["weight_decay"] == 0 and not group.get("use_muon") for group in inside)
+
+
 # Planted bugs.
 
 

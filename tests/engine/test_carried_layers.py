@@ -11,12 +11,15 @@ import torch
 from torch import nn
 
 from blockyard.engine.module import checkpoint_blocks
+from blockyard.errors import UserError
+from blockyard.runs.load import load
+from blockyard.weights.exporting import export_weights
 from tests.battery import ranks
 from tests.components.carried_models import built
 from tests.support.engine_runs import assert_same_bits, rows, run
 from tests.support.fork import forked
 from tests.support.helpers import LENGTH, token_ids
-from tests.support.tiny import TEXT
+from tests.support.tiny import ONE_BATCH, TEXT
 
 CARRIED = (
     *("model.depth=4", "token_mixer.kv_every=2", "token_mixer.value_residual=learned"),
@@ -54,6 +57,20 @@ def test_two_processes_follow_the_loss_of_one(tmp_path: Path) -> None:
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     assert two.identity == one.identity
+
+
+def test_other_libraries_have_no_place_for_it(tmp_path: Path) -> None:
+    """An export names the options; the same model without them is a Llama."""
+    llama = ("preset=llama", "data=code", "objective=next_token", "logger=none", "callbacks=quiet", "trainer=cpu")
+    sizes = ("model.dim=16", "model.depth=2", "model.heads=2", "data.context=16", "data.batch_size=2")
+    base = (*llama, *sizes, "trainer.max_steps=1", "trainer.eval_every=null", *ONE_BATCH)
+    for name, options in {"plain": (), "carried": ("token_mixer.value_residual=mixed",)}.items():
+        loaded = load(run(tmp_path / name, *options, base=base).path)
+        if not options:
+            export_weights(loaded, tmp_path / "exported", kind="hf")
+            continue
+        with pytest.raises(UserError, match=r"token_mixer\.value_residual='mixed', expected 'none'"):
+            export_weights(loaded, tmp_path / "refused", kind="hf")
 
 
 def _shard(rank: int, folder: Path) -> int:
