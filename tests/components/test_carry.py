@@ -18,7 +18,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Inputs, Seq, TokenSpec
 from blockyard.engine.module import checkpoint_blocks
 from blockyard.generate.compiled_step import CompiledStep
-from blockyard.model._block_stack import BlockStack
+from blockyard.model._block_stack import BlockStack, loops
 from blockyard.model._carry import Carry, carried_text
 from blockyard.model._embedding import MaskToken
 from blockyard.model._prefix import Prefix
@@ -103,6 +103,17 @@ def test_order_is_that_of_the_unrolled_model(setting: str) -> None:
     assert_close(looped.steps(inputs)["normed"], looped.final_norm(x))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_more_loops_than_in_training(setting: str) -> None:
+    """As the model whose order has them from the start."""
+    trained = built(setting=setting)
+    longer = built(setting=setting, sizes={"depth": 4, "order": (0, 1, 2, 1, 2, 1, 2, 3)})
+    longer.load_state_dict(trained.state_dict())
+    with loops(trained, 3):
+        assert_close(trained(token_ids(2, LENGTH)), longer(token_ids(2, LENGTH)))
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_checkpointed_blocks_have_the_same_gradients(setting: str) -> None:
     plain = built(setting=setting, position="rope").train()
@@ -120,7 +131,7 @@ def test_checkpointed_blocks_have_the_same_gradients(setting: str) -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_one_graph(setting: str) -> None:
     """For torch.export, torch.compile of the whole model, and of each block, whose gradients are the same."""
-    model = built(setting=setting, position="rope").float()
+    model = built(setting=setting, position="rope")
     inputs = token_ids(2, LENGTH)
     expected = model(inputs)
     assert_close(torch.export.export(model, (inputs,), strict=False).module()(inputs), expected)

@@ -18,6 +18,7 @@ from x_transformers.x_transformers import AttentionLayers
 from blockyard.contracts import Inputs
 from blockyard.token_mixer._values import Values
 from tests.support.helpers import LENGTH, VOCABULARY, tiny, token_ids
+from tests.support.tolerances import FLOAT32_STEPS
 
 D, HEADS, K, DEPTH = 16, 4, 4, 3
 
@@ -162,7 +163,7 @@ def test_value_residual_is_x_transformers(gated: bool) -> None:
         theirs.final_norm.gamma.copy_(model.final_norm.weight - 1)
     ids = token_ids(2, LENGTH)
     record = model.steps(ids)
-    assert_close(record["normed"], theirs(record["stream"]), rtol=1e-5, atol=1e-5)  # their softmax is in float32
+    assert_close(record["normed"], theirs(record["stream"]), **FLOAT32_STEPS)  # their softmax is in float32
     with torch.no_grad():
         model.blocks[0].token_mixer.proj_in.weight[-1] += 0.1  # a value of the first layer
     with pytest.raises(AssertionError):
@@ -201,7 +202,7 @@ def test_shared_keys_are_gemmas() -> None:
         h = block.token_norm(x)
         x = x + attention(h, still, later, shared_kv_states=shared)[0]
     # Their norms and softmax are in float32.
-    assert_close(record["block.1"], x, rtol=1e-5, atol=1e-5)
+    assert_close(record["block.1"], x, **FLOAT32_STEPS)
     with torch.no_grad():
         model.blocks[0].token_mixer.proj_in.weight[D] += 0.5  # a key of the first layer
     x = model.steps(token_ids(2, LENGTH))["block.1"]
