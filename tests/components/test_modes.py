@@ -85,7 +85,8 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
     picks = {"channel_mixer": "glu", "norm": "rms", "block": "pre_norm", "head": "token"}
     factories = {family: factory(family, name) for family, name in picks.items()}
     factories |= {"token_mixer": factory("token_mixer", mixer), "position": factory("position", position)}
-    prefix = Prefix(registers=int(traits(mixer).prefix))
+    mixes = not node("token_mixer", mixer)[0].empty  # else no layer reads the registers, and they are refused
+    prefix = Prefix(registers=int(traits(mixer).prefix and mixes))
     ctx = context(axes=axes, prefix=prefix)
     with torch.device("meta"):
         meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **factories), prefix=prefix, dropout=0.0)
