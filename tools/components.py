@@ -24,22 +24,13 @@ HEADINGS = ("Source", "Reference", "Equation", "Cost")
 WRITTEN = "<!-- Written by `python tools/components.py` from conf/ and the docstrings. -->"
 PARTS = {
     "The model": (
-        *(
-            "tokenizer",
-            "position",
-            "token_mixer",
-            "channel_mixer",
-            "norm",
-            "block",
-            "residual",
-            "layers",
-            "model",
-            "head",
-        ),
-        "preset",
+        *("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "model"),
+        *("head", "preset"),
     ),
     "The task": ("data", "objective", "experiment"),
-    "The training": ("optimizer", "schedule", "init", "trainer", "callbacks", "logger", "debug", "executor"),
+    "The training": (
+        *("parametrization", "optimizer", "schedule", "init", "trainer", "callbacks", "logger", "debug", "executor"),
+    ),
 }
 
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "blockyard"
 FAMILIES = (  # of one floor
-    "data tokenizer position token_mixer channel_mixer norm block residual layers model head objective optimizer "
-    "schedule"
+    "data tokenizer position token_mixer channel_mixer norm block residual layers model head objective "
+    "parametrization optimizer schedule"
 )
 # From the ground up. A module imports its own folder and the folders of lower floors; folders of one floor may import
 # each other as long as they form no cycle.
 FLOORS = (
-    "errors weight_init atomic_files terminal address_space",
-    "contracts",
+    "errors atomic_files terminal address_space",
+    "contracts weight_init",
     "ops",
     FAMILIES,
     "config",

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from blockyard.contracts import Context, role_of
+
 
 class Init:
     """Draws the direct parameters of one module. `initialise` makes it and passes it to `init_weights`.
@@ -32,8 +34,10 @@ class Init:
     A parameter shared with an earlier module keeps its values.
     """
 
-    def __init__(self, module: nn.Module, path: str, seed: int, done: set[int], std: float) -> None:
-        self.module, self.path, self.seed, self.std = module, path, seed, std
+    def __init__(
+        self, module: nn.Module, path: str, seed: int, done: set[int], std: float, ctx: Context | None = None
+    ) -> None:
+        self.module, self.path, self.seed, self.std, self.ctx = module, path, seed, std, ctx
         self._done = done
         self.declared: set[str] = set()
         self.foreigners: list[str] = []  # paths of the parts that another library initialises
@@ -45,8 +49,8 @@ class Init:
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def normal(self, name: str, std: float | None = None) -> None:
-        """Normal with mean 0; std None is the model's init_std."""
-        scale = self.std if std is None else std
+        """Normal with mean 0; std None is the model's init_std, for weights of the parameter's role."""
+        scale = self.std * self._factor(name) if std is None else std
         self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
 
     def uniform(self, name: str, bound: float) -> None:
@@ -82,6 +86,10 @@ class Init:
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(self.generator(name).initial_seed())
             part.load_state_dict(make().state_dict())
+
+    def _factor(self, name: str) -> float:
+        role = None if self.ctx is None else role_of(self.module, name)
+        return 1.0 if self.ctx is None or role is None else self.ctx.parametrization.std(role, self.ctx)
 
     def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
         self.declared.add(name)
@@ -146,7 +154,7 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
     On the meta device nothing is drawn, but the same errors are raised. Raises ValueError for a
     module with parameters of its own that declares no initial weights.
     """
-    ctx: Any = getattr(model, "ctx", None)
+    ctx: Context | None = getattr(model, "ctx", None)
     std = 0.02 if ctx is None else ctx.init_std
     done: set[int] = set()
     foreigners: list[str] = []
@@ -156,7 +164,7 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
             continue
         if not own and not hasattr(module, "init_weights"):
             continue
-        init = Init(module, path, seed, done, std)
+        init = Init(module, path, seed, done, std, ctx)
         where = f"{type(module).__module__}.{type(module).__qualname__} at {path or 'the top'}"
         if hasattr(module, "init_weights"):
             module.init_weights(init)

@@ -16,7 +16,6 @@ from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch, PatchEmbedder
 from blockyard.tokenizer.pixel import Pixel
 from blockyard.weight_init import initialise
-from tests.support.every import every
 from tests.support.tolerances import FLOAT64
 
 
@@ -219,4 +218,4 @@ def test_embedders_build_without_storage() -> None:
     for tokenizer in (Patch(), ConvPatch(), Pixel()):
         with torch.device("meta"):
             embedder = tokenizer.embedder(context(tokenizer))
-        assert every(parameter.is_meta for parameter in embedder.parameters())
+        assert all(parameter.is_meta for parameter in embedder.parameters())

@@ -29,6 +29,7 @@ FAMILIES = (
     "model",
     "head",
     "objective",
+    "parametrization",
 )
 
 # What reads a source of another kind than the data's own sequence, in all rows.

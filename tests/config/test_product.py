@@ -12,24 +12,27 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
-from blockyard.contracts import Inputs
+from blockyard.contracts import ROLES, Inputs, parameter_roles
 from tests.config import products
 from tests.config.cover import layered_cover, legal_cover, refused_cover
 from tests.config.legality import legal
 from tests.config.product_batches import rows_of
-from tests.support.every import every
 
 
 def run_or_refuse(row: dict[str, str]) -> str:
-    """Refused with words, or two updates on real rows, losses finite, a gradient for every weight, blind to padding."""
+    """Refused with words, or two updates on real rows: finite losses, a gradient and a role of every weight; blind to
+    padding.
+    """
     composed = products.config(row)
     issues = check(composed)
     if issues:
-        assert every(str(issue) and issue.text for issue in issues)
+        assert all(str(issue) and issue.text for issue in issues)
         return "refused"
     plan = Components(composed.config)
     variants = rows_of(row, plan)
     model = plan.model(0)
+    assert [name for name, _, role in parameter_roles(model) if role not in ROLES] == []
+    assert plan.optimizer.build(model).param_groups
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
         batch = plan.objective.ready(variants)
@@ -119,5 +122,5 @@ def test_legal_triples_all_run(shard: int):
     """The full product has too many rows to run. Rules speak of two choices at a time, most with the data, the
     tokenizer and the head beside; every three choices that can stand together do so in one of these rows."""
     configs = legal_cover(3)
-    assert every(map(legal, configs))
+    assert all(map(legal, configs))
     assert [row for row in configs[shard::8] if run_or_refuse(row) != "ran"] == []

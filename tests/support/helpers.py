@@ -7,7 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from blockyard.config.compose import complete
 from blockyard.config.instantiate import settings
 from blockyard.config.placed_nodes import default_node
 from blockyard.config.schema import RESERVED
-from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
+from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Role, Seq, TokenSpec, Traits
 from blockyard.model._embedding import set_pairs
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
@@ -128,6 +128,8 @@ def combinations(*declared: str) -> list[Any]:
 class TinyEmbedder(Embedder):
     """Token ids on a line, on a grid or without coordinates. `shift` is added to every coordinate."""
 
+    roles: ClassVar[dict[str, Role]] = {"table": "input"}
+
     def __init__(self, ctx: Context) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(ctx.tokens.vocabulary, ctx.dim))
@@ -157,8 +159,7 @@ class TinyEmbedder(Embedder):
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
         x = self.table[inputs]
         features = torch.stack([torch.sin(inputs.to(x.dtype)), torch.cos(1.7 * inputs.to(x.dtype))], -1)  # (B, N, 2)
-        ids = inputs if valid is None else inputs.masked_fill(~valid, -1)
-        seq = Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features, ids=ids)
+        seq = Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features)
         if not self.grid:
             set_pairs(seq, tiny_pairs(inputs))
         return x, seq

@@ -18,9 +18,9 @@ NormFactory = Callable[[Context], nn.Module]
 
 
 class BranchDropout(nn.Module):
-    """Dropout followed by stochastic depth, which skips the whole branch of a sample at the rate `drop_path`.
+    """The factor of the parametrization, dropout, and stochastic depth, which skips the whole branch of a sample.
 
-    The rate of stochastic depth grows linearly with depth, up to `drop_path` in the last block. This is
+    The rate of stochastic depth grows linearly with depth, up to `drop_path` in the last block. That is
     `timm.layers.DropPath`, written out because importing timm takes longer than importing torch.
 
     Source: Huang et al. 2016, Deep Networks with Stochastic Depth (arXiv 1603.09382)
@@ -31,10 +31,11 @@ class BranchDropout(nn.Module):
         self.dropout = nn.Dropout(dropout)
         # The only block of a model is its last one, so it takes the full rate.
         self.drop_path = drop_path * (ctx.layer / (ctx.depth - 1) if ctx.depth > 1 else 1.0)
+        self.factor = ctx.parametrization.factor("branch", ctx)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        x = self.dropout(x)
+        x = self.dropout(x if self.factor == 1.0 else x * self.factor)
         if not self.training or self.drop_path == 0.0:
             return x
         keep = 1.0 - self.drop_path

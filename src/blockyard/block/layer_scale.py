@@ -13,18 +13,20 @@ Cost: that of its mixers, and 2 D parameters
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Positive, Rate, Seq
+from blockyard.contracts import Context, Memory, Positive, Rate, Role, Seq
 from blockyard.weight_init import Init
 
 
 class Scale(nn.Module):
     """A learned factor for each channel."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "vector"}
 
     def __init__(self, dim: int, start: float) -> None:
         super().__init__()

@@ -12,18 +12,20 @@ Cost: that of its mixers, and two parameters
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Rate, Role, Seq
 from blockyard.weight_init import Init
 
 
 class Gate(nn.Module):
     """One learned factor, zero at first."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "fixed"}
 
     def __init__(self) -> None:
         super().__init__()

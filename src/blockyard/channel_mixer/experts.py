@@ -29,7 +29,7 @@ from torch import Tensor, distributed, nn
 
 from blockyard.contracts import Because, ChannelMixer, Context, NonNegative, Positive, Seq
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import output
 
 Expert = Callable[[Context], ChannelMixer]
 NumExperts = Annotated[int, Ge(1), Le(1_024), Because("each expert is built of modules of its own")]
@@ -94,7 +94,7 @@ class Experts(ChannelMixer):
             raise ValueError(
                 f"channel_mixer.expert={expert} cannot be an expert; use mlp, glu or another mixer with weights"
             )
-        self.router = linear(ctx, ctx.dim, count)
+        self.router = output(ctx, ctx.dim, count)
         self.count, self.active, self.route, self.score = count, active, route, score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
         self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss

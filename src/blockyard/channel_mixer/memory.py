@@ -48,7 +48,10 @@ class Memory(ChannelMixer):
         super().__init__()
         keys = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS.get(activation)  # None is softmax
-        self.scale, self.gain = ctx.dim**-0.5, keys**0.5
+        if self.activation is None:
+            self.fades = "it is a mean over all values, of which what training has not moved cancels"
+        # Scores, sums over all channels, are as large in wider models; then so is what all keys together read.
+        self.scale, self.gain = (ctx.dim / ctx.width_ratio) ** -0.5, (keys * ctx.width_ratio) ** 0.5
         self.proj_in = linear(ctx, ctx.dim, keys, bias=bias, content=0)  # the keys, (E, D)
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, keys, ctx.dim, bias=bias)  # the values, (D, E)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from blockyard.config.size_matching import flops_by_module
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import (
+    ROLES,
     Block,
     ChannelMixer,
     Context,
@@ -29,10 +29,10 @@ from blockyard.contracts import (
     TokenMixer,
     active_parameters,
     iter_blocks,
+    parameter_roles,
 )
 from blockyard.errors import fold
 from blockyard.model._block_stack import BlockStack
-from blockyard.model._carry import carried_text
 from blockyard.model._part_names import is_in
 from blockyard.ops.kernel import expected
 from blockyard.ops.meta import without_compiler
@@ -60,6 +60,7 @@ ORDER = (
     "channel_mixer",
     "norm",
     "head",
+    "parametrization",
 )
 
 
@@ -184,22 +185,18 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""
         facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
-    carried = [f"{path}: {text}" if path else text for path, text in _carried(model)]
-    if carried:
-        facts["carried"] = "; ".join(carried)
+    if ctx.parametrization.scales:
+        factors = {
+            place: ctx.parametrization.factor(place, ctx) for place in ("logits", "scores", "branch", "embedding")
+        }
+        wide = f"{ctx.width_ratio:.4g} times as wide as its base"
+        facts["size"] = f"{wide}; factors: {', '.join(f'{place} {value:.4g}' for place, value in factors.items())}"
     kernels = _kernels(ctx, model, components.config["trainer"])
     if kernels:
         alike = len(kernels) == 1
         layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
         facts["attention"] = "; ".join(layers)
     return facts
-
-
-def _carried(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """The path of each stack of blocks whose layers take something of earlier ones, and what, by block."""
-    for path, module in model.named_modules():
-        if isinstance(module, BlockStack) and module.carry.used:
-            yield path, carried_text(module.carry, module.order)
 
 
 def _initial(components: Components, model: nn.Module) -> dict[str, str]:
@@ -216,17 +213,25 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
 
 
 def _groups(components: Components, model: nn.Module) -> Table:
-    """The parameter groups of the optimizer: what is in them, and their learning rate and weight decay."""
-    groups = table(None, "parameter group", "parameters", "learning rate", "weight decay")
-    for column in groups.columns[1:]:
+    """The parameter groups of the optimizer: what is in them, and their learning rate and weight decay.
+
+    With a parametrization also the roles of the weights.
+    """
+    scales = components.parametrization.scales
+    columns = ("roles",) if scales else ()
+    groups = table(None, "parameter group", *columns, "parameters", "learning rate", "weight decay")
+    for column in groups.columns[1 + len(columns) :]:
         column.justify = "right"
+    roles = {id(p): role for _, p, role in parameter_roles(model)}
     names = {id(p): name for name, p in model.named_parameters()}
     with without_compiler():
         optimizer = components.optimizer.build(model)
     for group in optimizer.param_groups:
         parts = fold(_covering([names[id(p)] for p in group["params"]], list(names.values())))
         count = sum(p.numel() for p in group["params"])
-        groups.add_row(parts, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
+        held = ", ".join(role for role in ROLES if role in {roles[id(p)] for p in group["params"]})
+        own = (held,) if scales else ()
+        groups.add_row(parts, *own, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
     return groups
 
 

@@ -1,8 +1,8 @@
 """blockyard new FAMILY NAME [package=PACKAGE] [conf=DIR]
 
 Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm, block, residual,
-position, head, model, data, tokenizer, objective, optimizer, schedule and callbacks. It works as it is; replace what it
-computes, and the formula in its test.
+position, head, model, data, tokenizer, objective, parametrization, optimizer, schedule and callbacks. It works as it
+is; replace what it computes, and the formula in its test.
 
   package=PACKAGE  the Python package of your components; default that of blockyard.yaml, or mypackage
   conf=DIR         the folder of your choices; default that of blockyard.yaml, or myconf

@@ -16,6 +16,7 @@ from blockyard.config.instantiate import instantiate
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import (
+    PLAIN,
     Architecture,
     Block,
     ChannelMixer,
@@ -27,6 +28,7 @@ from blockyard.contracts import (
     Model,
     Objective,
     OptimizerBuilder,
+    Parametrization,
     Parts,
     Position,
     Residual,
@@ -54,6 +56,7 @@ CONTRACTS: dict[str, type] = {
     "model": Architecture,
     "head": Head,
     "objective": Objective,
+    "parametrization": Parametrization,
     "optimizer": OptimizerBuilder,
     "schedule": Schedule,
 }
@@ -67,7 +70,7 @@ RUNTIME_CONTRACTS = {
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
 # Keys that a config has only where they say something.
-OPTIONAL = (*SOURCE_CONTRACTS, "residual", "layers", "init")
+OPTIONAL = (*SOURCE_CONTRACTS, "residual", "layers", "parametrization", "init")
 # Built from a Context.
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "head")
 LATE_KEYS = (*LATE, "source_position")
@@ -92,6 +95,7 @@ class Components:
         self.tokenizer.run_seed = self.source_tokenizer.run_seed = int(config.get("seed") or 0)
         self.objective: Objective = self.node("objective")
         self.architecture: Architecture = self.node("model")
+        self.parametrization: Parametrization = self.node("parametrization") or PLAIN
 
     @cached_property
     def optimizer(self) -> OptimizerBuilder:
@@ -112,7 +116,7 @@ class Components:
         """The object of a family, or its objects by name where a family holds several (callbacks).
 
         None for a part of the source that is that of the sequence, for initial weights that are drawn, for a residual
-        that adds, and for layers that are alike.
+        that adds, for layers that are alike, and for the standard parametrization.
         """
         if family in OPTIONAL and family not in self.config:
             return None
@@ -148,7 +152,8 @@ class Components:
 
     def context(self) -> Context:
         """The Context that modules are built from."""
-        return context(self.data.spec, self.tokenizer, self.source_tokenizer, self.objective, self.architecture)
+        ctx = context(self.data.spec, self.tokenizer, self.source_tokenizer, self.objective, self.architecture)
+        return parametrized(ctx, self.parametrization, self.architecture)
 
     @property
     def parts(self) -> Parts:
@@ -162,7 +167,7 @@ class Components:
 
     def model(self, seed: int) -> Model:
         """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
-        model = self.architecture.build(self.context(), self.parts)
+        model = self._built()
         initialise(model, seed)
         self.adapt(model, seed)
         return model
@@ -173,15 +178,34 @@ class Components:
         adapted: with what `init` freezes and adds
         """
         with without_compiler(), torch.device("meta"):
-            model = self.architecture.build(self.context(), self.parts)
+            model = self._built()
             if adapted:
                 self.adapt(model, 0)
+        return model
+
+    def _built(self) -> Model:
+        """The model without initial weights. Raises ValueError where its parametrization cannot be read from it."""
+        ctx = self.context()
+        model = self.architecture.build(ctx, self.parts)
+        if ctx.parametrization.scales and getattr(model, "ctx", None) is None:
+            raise ValueError(
+                f"{type(model).__name__} keeps no Context, from which learning rates by role follow; set self.ctx = "
+                "ctx in its constructor, or use parametrization=standard"
+            )
         return model
 
     def adapt(self, model: nn.Module, seed: int) -> None:
         """Freeze parts of a model and add to it what `init` says, after its initial values were drawn."""
         if self.init is not None:
             self.init.adapt(model, seed)
+
+
+def parametrized(ctx: Context, parametrization: Parametrization, architecture: Architecture) -> Context:
+    """The same Context under a parametrization; a standard deviation that an option of the model sets is the base's."""
+    ctx = replace(ctx, parametrization=parametrization)
+    if getattr(architecture, "init_std", None) is None:  # 1 / sqrt(D), as that of hidden weights is
+        return ctx
+    return replace(ctx, init_std=ctx.init_std * ctx.width_ratio**-0.5)
 
 
 def context(

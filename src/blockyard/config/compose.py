@@ -74,7 +74,7 @@ def _is_text(path: object) -> TypeGuard[str]:
 # Families whose node is left out of a config where it is the default, as it was before there was the family: the
 # identity of those runs is the same.
 
-LEFT_OUT = {"residual": "add", "layers": "same", "init": "default"}
+LEFT_OUT = {"residual": "add", "layers": "same", "parametrization": "standard", "init": "default"}
 
 
 def leave_out_defaults(config: Node, choices: dict[str, str | None]) -> None:

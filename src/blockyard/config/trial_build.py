@@ -16,13 +16,23 @@ import torch
 from torch import nn
 
 from blockyard.config import lightning, machine
-from blockyard.config.build import LATE, Components, context
+from blockyard.config.build import LATE, Components, context, parametrized
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of, locate
-from blockyard.contracts import ChannelMixer, Context, Embedder, Head, Issue, OptimizerBuilder, Position, TokenMixer
+from blockyard.contracts import (
+    PLAIN,
+    ChannelMixer,
+    Context,
+    Embedder,
+    Head,
+    Issue,
+    OptimizerBuilder,
+    Position,
+    TokenMixer,
+)
 from blockyard.errors import UserError, first_line
 from blockyard.model._embedding import check_key_widths
 from blockyard.ops.meta import without_compiler
@@ -263,8 +273,6 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
                 try:
-                    if family == "token_mixer" and facts.traits.takes:
-                        continue  # it is built behind the layers that give to it, with the whole model
                     place = architecture.mixing(ctx) if family == "token_mixer" else ctx
                     modules[family] = pick.target(place, **pick.options)
                 except Exception as error:
@@ -305,6 +313,8 @@ def _fit(built: dict[str, Any]) -> bool:
 
 def _context(built: dict[str, Any]) -> Context:
     own = built["tokenizer"]
-    ctx = context(built["data"].spec, own, built.get("source_tokenizer", own), built["objective"], built["model"])
+    model = built["model"]
+    ctx = context(built["data"].spec, own, built.get("source_tokenizer", own), built["objective"], model)
+    ctx = parametrized(ctx, built.get("parametrization", PLAIN), model)
     assert ctx.head_dim, "a context has the width of a head"
     return ctx

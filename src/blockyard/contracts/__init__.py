@@ -12,15 +12,16 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
     splits.py         the parts of a data set
     objective.py      objective
     modules.py        embedder, token and channel mixer, norm, block, head
+    parametrization.py  parametrization, and the roles of weights
     option_types.py   the ranges of options
 
 Letters, the same in the whole project:
     B batch   N tokens   D width   H heads   K head width   A coordinate axes   V outputs
     M tokens of the keys, where they differ from those of the queries
 
-Members are of two kinds. A *builder* (data, tokenizer, model, objective, optimizer, schedule) is cheap: it is
-built from its options alone and holds no weights. A *module* (position, token and channel mixer, norm, block,
-head) is built later, from a `Context` and its options.
+Members are of two kinds. A *builder* (data, tokenizer, model, objective, optimizer, schedule, parametrization) is
+cheap: it is built from its options alone and holds no weights. A *module* (position, token and channel mixer, norm,
+block, head) is built later, from a `Context` and its options.
 """
 
 from __future__ import annotations
@@ -65,7 +66,6 @@ from blockyard.contracts.option_types import (
     CountOrZero,
     DecayFactors,
     Depth,
-    DepthOrZero,
     Expansion,
     FolderPath,
     Heads,
@@ -84,6 +84,17 @@ from blockyard.contracts.option_types import (
     Vocabulary,
     Width,
     Workers,
+)
+from blockyard.contracts.parametrization import (
+    PLAIN,
+    ROLES,
+    Parametrization,
+    Place,
+    Role,
+    UpdateRule,
+    parameter_roles,
+    role_of,
+    with_roles,
 )
 from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 from blockyard.contracts.splits import (
@@ -104,6 +115,8 @@ from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextT
 
 __all__ = [
     "BASE_KIND",
+    "PLAIN",
+    "ROLES",
     "UNREACHABLE",
     "AfterStep",
     "Architecture",
@@ -123,7 +136,6 @@ __all__ = [
     "DataSpec",
     "DecayFactors",
     "Depth",
-    "DepthOrZero",
     "DrawsValues",
     "Embedder",
     "EncodesSource",
@@ -152,7 +164,9 @@ __all__ = [
     "Norm",
     "Objective",
     "OptimizerBuilder",
+    "Parametrization",
     "Parts",
+    "Place",
     "Position",
     "Positive",
     "Processes",
@@ -161,6 +175,7 @@ __all__ = [
     "RateFactors",
     "Residual",
     "Resizable",
+    "Role",
     "Samples",
     "Schedule",
     "Seed",
@@ -182,6 +197,7 @@ __all__ = [
     "Traits",
     "Transcriber",
     "Transcripts",
+    "UpdateRule",
     "Vocabulary",
     "Width",
     "Workers",
@@ -189,5 +205,8 @@ __all__ = [
     "any_split",
     "auxiliary_loss",
     "iter_blocks",
+    "parameter_roles",
     "plural",
+    "role_of",
+    "with_roles",
 ]

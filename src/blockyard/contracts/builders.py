@@ -11,6 +11,7 @@ from torch import nn
 
 from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
+from blockyard.contracts.parametrization import UpdateRule
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer
@@ -180,6 +181,11 @@ class OptimizerBuilder(ABC):
     """How parameters are updated."""
 
     tensors_per_weight: int = 0  # that it keeps for each parameter at least, each as large as the parameter
+
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """How large its updates are under these options, which a parametrization must know; None where it is not."""
+        return None
 
     @abstractmethod
     def build(self, model: nn.Module) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from blockyard.contracts.parametrization import PLAIN, Parametrization
 from blockyard.errors import fold, printable, shortened
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class TokenSpec:
 class Context:
     """What a module needs to know when it is built. Every module's constructor takes it first."""
 
-    dim: int  # D
+    dim: int  # D; of an embedder whose positions have channels of their own, those that are left to it
     depth: int  # number of blocks
     heads: int  # H
     causal: bool  # whether tokens see earlier tokens only; stated here and nowhere else
@@ -135,15 +135,15 @@ class Context:
     source: TokenSpec | None = None  # of the source, where its tokens are of another kind (`source_tokenizer`)
     layer: int = 0  # which block, from 0
     num_prefix: int = 0  # class and register tokens in front of the sequence
-    init_std: float = 0.02  # standard deviation of initial weights, and of vectors that enter the stream
+    init_std: float = 0.02  # standard deviation of initial weights that are hidden; see `input_std`
     # A block's factor on the initial standard deviation of what carries content through a branch (values, hidden
     # layers, outputs). None: outputs alone start smaller, by sqrt(branches depth).
     gain: float | None = None
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
     peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
     order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once
-    # What earlier blocks give to this one, by name, and its shape without batch and tokens (`TokenMixer.gives`).
-    given: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    parametrization: Parametrization = PLAIN  # how weights, rates and factors depend on the size of the model
+    stream: int | None = None  # the width of the stream, where that is not `dim`
 
     @property
     def visits(self) -> int:
@@ -172,7 +172,37 @@ class Context:
     @property
     def token_std(self) -> float:
         """Standard deviation of the channels of a token as it enters the stream, at initialisation."""
-        return self.init_std * (self.dim**0.5 if self.tokens.scaled else 1.0)
+        return self.input_std * self.token_scale
+
+    @property
+    def token_scale(self) -> float:
+        """The factor on the vectors of tokens as they enter the stream: sqrt(D) of the base where they are scaled."""
+        return (self.dim / self.width_ratio) ** 0.5 if self.tokens.scaled else 1.0
+
+    @property
+    def input_std(self) -> float:
+        """Standard deviation of initial vectors that enter the stream."""
+        return self.init_std * self.parametrization.std("input", self)
+
+    @property
+    def width_ratio(self) -> float:
+        """The width of the model over that of the base of its parametrization; 1 where there is none."""
+        return self.parametrization.width_ratio(self)
+
+    @property
+    def head_ratio(self) -> float:
+        """The width K of a head over that of the base; 1 where there is none."""
+        return self.parametrization.head_ratio(self)
+
+    def score_scale(self, width: int) -> float | None:
+        """Returns the factor on scores of queries and keys of a width K; None is 1 / sqrt(K), as everywhere.
+
+        A width other than that of a head is one that an option fixes: it does not grow.
+        """
+        factor = self.parametrization.factor("scores", self)
+        if width != self.dim // self.heads:
+            factor *= self.head_ratio**0.5
+        return None if factor == 1.0 else factor * width**-0.5
 
     def at(self, layer: int) -> Context:
         """Returns the same context for block number `layer`."""

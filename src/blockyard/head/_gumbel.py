@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from blockyard.contracts import Context, Role
 from blockyard.ops.linear import Linear
 from blockyard.weight_init import Init
 
@@ -32,14 +33,16 @@ class GumbelQuantizer(nn.Module):
     """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"codebook"})
+    roles: ClassVar[dict[str, Role]] = {"codebook": "fixed"}
     passes: Tensor
 
     def __init__(
-        self, features: int, width: int, *, groups: int, codes: int, start: float, least: float, decay: float
+        self, ctx: Context, width: int, *, groups: int, codes: int, start: float, least: float, decay: float
     ) -> None:
         super().__init__()
         self.start, self.least, self.decay = start, least, decay
-        self.logits = Linear(features, groups * codes, bias=True, std=1.0)
+        factor = ctx.parametrization.factor("output", ctx)
+        self.logits = Linear(ctx.dim, groups * codes, bias=True, std=1.0, role="output", factor=factor)
         self.codebook = nn.Parameter(torch.empty(groups, codes, width // groups))
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 

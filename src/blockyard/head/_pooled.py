@@ -8,7 +8,7 @@ from torch import Tensor
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Head, Seq, Width
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import Linear, linear, output
 
 
 def check_one_document(head: Head, seq: Seq) -> None:
@@ -47,8 +47,11 @@ class Pooled(Head):
         self.activation = None if hidden is None else ACTIVATIONS[hidden]
         self.features = self.pooled_width(ctx)
         inner = self.features if hidden is None else width or ctx.dim
-        self.hidden = None if hidden is None else linear(ctx, self.features, inner, bias=True)
-        self.proj = linear(ctx, inner, ctx.outputs, bias=bias)
+        make = linear if width is None else output  # a width of its own does not grow with the model
+        self.hidden = None if hidden is None else make(ctx, self.features, inner, bias=True)
+        self.proj: Linear = output(ctx, inner, ctx.outputs, bias=bias, place="logits")
+        if width is not None:
+            self.proj.roles["weight"], self.proj.factor = "fixed", self.proj.factor * ctx.width_ratio
         self.rescaled = ctx.tokens.rescaled
 
     @staticmethod

@@ -9,11 +9,13 @@ Cost: O(N D^2 + D V) time
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Seq, Width
+from blockyard.contracts import Context, Role, Seq, Width
 from blockyard.head._pooled import Activation, Pooled, tokens_and_mask
 from blockyard.ops.linear import linear
 from blockyard.weight_init import Init
@@ -28,11 +30,14 @@ class AttentionPool(Pooled):
         width: channels of the hidden layer; null means model.dim
     """
 
+    roles: ClassVar[dict[str, Role]] = {"query": "input"}
+
     def __init__(
         self, ctx: Context, *, bias: bool = True, hidden: Activation | None = None, width: Width | None = None
     ) -> None:
         super().__init__(ctx, bias=bias, hidden=hidden, width=width)
         self.heads, self.head_dim = ctx.heads, ctx.head_dim
+        self.scale = ctx.score_scale(ctx.head_dim)
         self.query = nn.Parameter(torch.empty(ctx.dim))
         self.proj_in = linear(ctx, ctx.dim, 2 * ctx.dim, bias=True)
         self.proj_out = linear(ctx, ctx.dim, ctx.dim, bias=True)
@@ -55,5 +60,5 @@ class AttentionPool(Pooled):
             empty = ~valid.any(1, keepdim=True)  # (B, 1): a softmax over nothing is NaN
             mask = (valid | empty)[:, None, None]  # (B, 1, 1, N)
             v = v.masked_fill(empty[:, None, None], 0.0)
-        read = F.scaled_dot_product_attention(q, k, v, mask)  # (B, H, 1, K)
+        read = F.scaled_dot_product_attention(q, k, v, mask, scale=self.scale)  # (B, H, 1, K)
         return self.proj_out(read.transpose(1, 2).flatten(1))  # (B, D)

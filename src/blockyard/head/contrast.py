@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Head, NonNegative, Positive, Seq, Width
 from blockyard.head._gumbel import GumbelQuantizer, disuse
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import Linear, output
 
 Groups = Annotated[int, Ge(1), Le(16)]
 Codes = Annotated[int, Ge(2), Le(4096)]
@@ -64,9 +64,10 @@ class Contrast(Head):
         self.diversity = diversity
         self.auxiliary: Tensor | None = None
         annealing = {"start": temperature, "least": least, "decay": decay}
-        self.quantizer = GumbelQuantizer(ctx.dim, width, groups=groups, codes=codes, **annealing)
-        self.predict = linear(ctx, ctx.dim, ctx.outputs, bias=True)
-        self.target = linear(ctx, width, ctx.outputs, bias=True)
+        self.quantizer = GumbelQuantizer(ctx, width, groups=groups, codes=codes, **annealing)
+        self.predict = output(ctx, ctx.dim, ctx.outputs, bias=True, place="logits")
+        std = ctx.init_std * ctx.parametrization.std("fixed", ctx)
+        self.target = Linear(width, ctx.outputs, bias=True, std=std, role="fixed")
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, N, D) -> (B, N, 2 F + G): predictions, vectors of the codes, and the ids of the codes as numbers.

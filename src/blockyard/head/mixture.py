@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Count, Head, Seq
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import output
 
 LEAST = -7.0  # of a log scale: a thousandth of the range of the values, far less than one of 256 levels
 
@@ -35,7 +35,7 @@ class Mixture(Head):
     def __init__(self, ctx: Context, *, components: Count = 8) -> None:
         super().__init__()
         self.components, self.values = components, ctx.outputs
-        self.proj = linear(ctx, ctx.dim, components * (1 + 2 * ctx.outputs), bias=True)
+        self.proj = output(ctx, ctx.dim, components * (1 + 2 * ctx.outputs), bias=True, place="logits")
         middle = (torch.arange(components) + 0.5) / components * 2 - 1  # (K,), from dark to bright
         self.register_buffer("spread", middle[:, None], persistent=False)
 

@@ -18,7 +18,7 @@ from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Embedder, Head, Seq
 from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
-from blockyard.ops.linear import Linear, linear
+from blockyard.ops.linear import Linear, linear, output
 from blockyard.ops.projection import Projection, defers
 
 
@@ -49,7 +49,7 @@ class Token(Head):
             )
         self.tied = tied
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden])
-        self.proj = linear(ctx, ctx.dim, ctx.outputs, bias=bias)
+        self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, place="logits")
         self.rescaled = ctx.tokens.rescaled
 
     @classmethod
@@ -77,7 +77,8 @@ class Token(Head):
         x = x[:, seq.num_prefix :]
         x = x if self.hidden is None else self.hidden(x)
         if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
-            return Projection(x, self.proj.weight, self.proj.bias)
+            factor = self.proj.factor
+            return Projection(x if factor == 1.0 else x * factor, self.proj.weight, self.proj.bias)
         prediction = self.proj(x)  # (B, N, V)
         return rescale_tokens(prediction, seq) if self.rescaled else prediction
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import UNREACHABLE, Context, Embedder, Inputs, Parts, Position, Seq, TokenMixer
+from blockyard.contracts import UNREACHABLE, Context, Embedder, Inputs, Parts, Position, Role, Seq, TokenMixer
 from blockyard.model._record import Record, Recorded, note
 from blockyard.ops.autocast import as_stream
 from blockyard.weight_init import Init
@@ -63,6 +63,7 @@ class MaskToken(nn.Module):
     """One vector for all hidden tokens. ctx: that of the embedder, whose vectors it replaces."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vector"})  # as class and register tokens
+    roles: ClassVar[dict[str, Role]] = {"vector": "input"}
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -89,7 +90,7 @@ def mask_token(ctx: Context, width: int) -> MaskToken | None:
 
     width: of the codes that the position scheme appends
     """
-    return MaskToken(replace(ctx, dim=ctx.dim - width)) if ctx.tokens.hides else None
+    return MaskToken(replace(ctx, dim=ctx.dim - width, stream=ctx.dim)) if ctx.tokens.hides else None
 
 
 def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) -> Tensor:
@@ -102,8 +103,6 @@ def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) ->
     if token is None:
         return x
     seq.embedded, seq.hidden = x, hidden
-    if hidden is not None and seq.ids is not None:
-        seq.ids = seq.ids.masked_fill(hidden, -1)
     return x if hidden is None else token(x, seq, hidden)
 
 
@@ -118,7 +117,7 @@ def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Positio
             f"position {type(position).__name__} takes {position.width} of model.dim={ctx.dim} channels, which leaves "
             "none for the tokens; use a larger model.dim or position.combine=add"
         )
-    return parts.embedder(replace(ctx, dim=ctx.dim - position.width)), position
+    return parts.embedder(replace(ctx, dim=ctx.dim - position.width, stream=ctx.dim)), position
 
 
 def check_key_widths(ctx: Context, position: Position, mixers: Iterable[TokenMixer]) -> None:

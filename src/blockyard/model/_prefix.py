@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, CountOrZero, Seq
+from blockyard.contracts import Context, CountOrZero, Role, Seq
 from blockyard.weight_init import Init
 
 
@@ -39,6 +39,8 @@ NO_PREFIX = Prefix()
 
 class PrefixTokens(nn.Module):
     """Puts the learned tokens in front of a sequence, and their facts in front of its facts."""
+
+    roles: ClassVar[dict[str, Role]] = {"class_token": "input", "registers": "input"}
 
     def __init__(self, ctx: Context, prefix: Prefix) -> None:
         super().__init__()
@@ -71,7 +73,6 @@ class PrefixTokens(nn.Module):
             grid=seq.grid,
             position=seq.position,
             scale=seq.scale,
-            ids=None if seq.ids is None else F.pad(seq.ids, (self.num, 0), value=-1),
             pairs=None if seq.pairs is None else tuple(F.pad(p, (self.num, 0, self.num, 0)) for p in seq.pairs),
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )

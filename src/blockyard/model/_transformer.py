@@ -77,7 +77,8 @@ class Tower(BlockStack):
     def mixed(self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None) -> Tensor:
         """Return a stream (B, prefix + N, D) after the blocks and the final norm."""
         note(record, "seq", seq)
-        x = self.dropout(x)
+        factor = self.ctx.parametrization.factor("embedding", self.ctx)
+        x = self.dropout(x if factor == 1.0 else x * factor)
         note(record, "stream", x)
         x = self.final_norm(self.through_blocks(x, seq, cache, memory, record))
         note(record, "normed", x)

@@ -30,6 +30,7 @@ from blockyard.contracts import (
     Parts,
     Positive,
     Rate,
+    Role,
     Seq,
     Width,
 )
@@ -47,6 +48,7 @@ class Types(nn.Module):
     """A learned vector for each kind of token: those of the source, and those of the sequence."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    roles: ClassVar[dict[str, Role]] = {"vectors": "input"}
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -154,7 +156,6 @@ class JointModel(SourceModel):
             ties=self.ties,
             features=None if seq.features is None else F.pad(seq.features, (0, 0, *front)),
             pairs=None if seq.pairs is None else tuple(F.pad(pair, (*front, *front)) for pair in seq.pairs),
-            ids=None if seq.ids is None else F.pad(seq.ids, front, value=-1),
             memo={},
         )
         return torch.cat([memory.x.to(x.dtype), x], dim=1), joined

@@ -31,6 +31,7 @@ from blockyard.contracts import (
     Parts,
     Positive,
     Rate,
+    Role,
     Seq,
     TokenMixer,
     TokenSpec,
@@ -48,6 +49,7 @@ class Latents(nn.Module):
     """Learned vectors (M, D), the same for every sample."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})  # as class and register tokens
+    roles: ClassVar[dict[str, Role]] = {"vectors": "input"}
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -107,9 +109,11 @@ class PerceiverModel(BlockStack):
                 "a sequence"
             )
         x, seq = self.embed_tokens(inputs, record)  # (B, N, D)
-        x = self.dropout(x)
+        factor = self.ctx.parametrization.factor("embedding", self.ctx)
+        x = self.dropout(x if factor == 1.0 else x * factor)
         note(record, "seq", seq)
         latents, latent_seq = self.latents(x)  # (B, M, D)
+        latents = latents if factor == 1.0 else latents * factor
         latent_seq.scale = seq.scale
         latents = self.read(latents, latent_seq, None, Memory(self.input_norm(x), seq))
         note(record, "read", latents)

@@ -8,10 +8,12 @@ Cost: O(N D) time, 2 D + 1 parameters
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Positive
+from blockyard.contracts import Context, Positive, Role
 from blockyard.weight_init import Init
 
 
@@ -21,6 +23,8 @@ class DyT(nn.Module):
     Options:
         start: initial alpha; the paper takes 0.5, and for large language models up to 1 before attention
     """
+
+    roles: ClassVar[dict[str, Role]] = {"alpha": "fixed", "weight": "vector", "bias": "vector"}
 
     def __init__(self, ctx: Context, *, start: Positive = 0.5) -> None:
         super().__init__()

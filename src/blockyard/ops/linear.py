@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from blockyard.contracts import Context
+from blockyard.contracts import Context, Place, Role
 from blockyard.weight_init import Init
 
 
@@ -19,10 +19,30 @@ class Linear(nn.Linear):
     """A linear layer that starts with normal weights of standard deviation `std` and zero bias.
 
     The weights of outputs from `content` on start with `gain` times that.
+
+    fades: as of a token mixer
+    role: of the weights; by it a parametrization decides on their learning rate, and refuses None
+    factor: on what the weights read, and not on the bias
     """
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool, std: float, content: int = 0, gain: float = 1.0) -> None:
-        self.std, self.content, self.gain = std, content, gain
+    fades: str | None = None
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        bias: bool,
+        std: float,
+        role: Role | None = None,
+        content: int = 0,
+        gain: float = 1.0,
+        factor: float = 1.0,
+    ) -> None:
+        self.std, self.content, self.gain, self.factor = std, content, gain, factor
+        self.roles: dict[str, Role] = {"bias": "fixed" if role in ("output", "fixed") else "vector"}
+        if role is not None:
+            self.roles["weight"] = role
         super().__init__(d_in, d_out, bias=bias)
 
     def init_weights(self, init: Init) -> None:
@@ -33,20 +53,36 @@ class Linear(nn.Linear):
             with torch.no_grad():
                 self.weight[self.content :] *= self.gain
 
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_in) -> (..., d_out)."""
+        return super().forward(x if self.factor == 1.0 else x * self.factor)
+
 
 def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: int | None = None) -> Linear:
-    """Returns a layer whose weights start with the model's standard deviation.
+    """Returns a layer inside the model: both of its sizes grow with the width of the model.
 
     content: the first output that carries content (values, hidden channels) rather than deciding where to look
         (queries, keys); a block may start those outputs smaller, by `ctx.gain`
     """
     gain = 1.0 if content is None or ctx.gain is None else ctx.gain
-    return Linear(d_in, d_out, bias=bias, std=ctx.init_std, content=content or 0, gain=gain)
+    return Linear(d_in, d_out, bias=bias, std=ctx.init_std, role="hidden", content=content or 0, gain=gain)
 
 
 def residual(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
     """Returns a layer that writes into the residual stream."""
-    return Linear(d_in, d_out, bias=bias, std=ctx.init_std * residual_gain(ctx))
+    return Linear(d_in, d_out, bias=bias, std=ctx.init_std * residual_gain(ctx), role="residual")
+
+
+def output(
+    ctx: Context, d_in: int, d_out: int, *, bias: bool = False, gain: float = 1.0, place: Place = "output"
+) -> Linear:
+    """Returns a layer with a number of outputs that does not depend on the width of the model.
+
+    gain: factor on the initial standard deviation
+    place: logits for the last layer of a head
+    """
+    std = ctx.init_std * ctx.parametrization.std("output", ctx) * gain
+    return Linear(d_in, d_out, bias=bias, std=std, role="output", factor=ctx.parametrization.factor(place, ctx))
 
 
 def residual_gain(ctx: Context) -> float:
@@ -54,4 +90,5 @@ def residual_gain(ctx: Context) -> float:
 
     Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """
-    return 1 / math.sqrt(ctx.branches * ctx.visits) if ctx.gain is None else ctx.gain
+    visits = ctx.parametrization.base_visits(ctx)
+    return 1 / math.sqrt(ctx.branches * visits) if ctx.gain is None else ctx.gain

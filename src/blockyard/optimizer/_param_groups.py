@@ -1,8 +1,9 @@
 """Parameter groups: which parameters weight decay applies to, which are Muon's, and their learning rates.
 
 The learning rate of a parameter is the optimizer's, times the factor of its layer (`layer_decay`), times the factor of
-its name (`rates`). Its weight decay is the optimizer's, times the factor of its name (`decays`). Where two names match
-a parameter, that of the smaller part wins: `blocks.0` before `blocks`.
+its name (`rates`), times that of its role (`parametrization`). Its weight decay is the optimizer's, times the factor of
+its name (`decays`), over that of its role. Where two names match a parameter, that of the smaller part wins: `blocks.0`
+before `blocks`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import torch
 from torch import nn
 
 from blockyard.contracts import (
+    ROLES,
+    Context,
     DecayFactors,
     Embedder,
     NoWeightDecay,
     OptimizerBuilder,
     Position,
     RateFactors,
+    UpdateRule,
     iter_blocks,
+    parameter_roles,
 )
-from blockyard.errors import did_you_mean
+from blockyard.errors import did_you_mean, fold
 from blockyard.model._layer_numbers import layer_numbers
 from blockyard.model._part_names import is_in
 from blockyard.model._prefix import PrefixTokens
@@ -76,17 +81,26 @@ class GroupedOptimizer(OptimizerBuilder):
         self.rates, self.decays = dict(rates), dict(decays)
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """Every name must match a trainable parameter, and no two names may contradict each other."""
-        return [*_rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
+        """Names must match trained parameters and not contradict each other; a parametrization must know every role."""
+        names = [*_rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
+        return [*names, *role_problems(model)]
 
     def groups(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter] | None = None, lr: float | None = None
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter] | None = None,
+        lr: float | None = None,
+        *,
+        rule: UpdateRule | None,
+        eps: float | None = None,
     ) -> list[dict[str, Any]]:
         """Return the parameter groups: those of the optimizer's own rate first, then those of the highest.
 
         parameters: of which groups are made; None is every trainable one
         lr: their learning rate before any factor; None is the optimizer's
-        Raises ValueError for names that do not fit the model.
+        rule: how large its updates are; None where that is not known
+        eps: the term that it adds to the root of the second moment, where it does, for groups of their own
+        Raises ValueError for names that do not fit the model, and for a parametrization without the rule.
         """
         (rates, rate_problems), (decays, decay_problems) = (
             _rate_factors(model, self.rates),
@@ -98,14 +112,21 @@ class GroupedOptimizer(OptimizerBuilder):
         layers = layer_factors(model, self.layer_decay)
         decayed = {id(p) for p in split_by_decay(model)[0]}
         wanted = None if parameters is None else {id(p) for p in parameters}
-        members: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
+        of_roles = role_factors(model, rule, wanted)
+        members: dict[tuple[float, bool, float, float], list[nn.Parameter]] = {}
         for name, p in _by_decay(model):
             if wanted is None or id(p) in wanted:
-                rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0)
-                decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0)
-                members.setdefault((rate, id(p) not in decayed, decay), []).append(p)
-        order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2]))
-        return [{"params": members[key], "weight_decay": key[2], "lr": key[0]} for key in order]
+                factor, epsilon = of_roles.get(id(p), (1.0, 1.0))
+                rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0) * factor
+                decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0) / factor
+                key = (rate, id(p) not in decayed, decay, 1.0 if eps is None else epsilon)
+                members.setdefault(key, []).append(p)
+        order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2], -key[3]))
+        groups = [{"params": members[key], "weight_decay": key[2], "lr": key[0]} for key in order]
+        if eps is not None and of_roles:
+            for group, key in zip(groups, order, strict=True):
+                group["eps"] = eps * key[3]
+        return groups
 
 
 def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:
@@ -118,6 +139,52 @@ def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:
         return {}
     last = sum(1 for _ in iter_blocks(model)) + 1
     return {name: layer_decay ** (last - number) for name, number in layer_numbers(model).items()}
+
+
+def role_factors(
+    model: nn.Module, rule: UpdateRule | None, wanted: set[int] | None = None
+) -> dict[int, tuple[float, float]]:
+    """Return the factors on learning rate and epsilon of trained parameters, by their ids; none without factors.
+
+    wanted: their ids; None is every trained parameter
+
+    Raises ValueError for parameters without a role, and for an optimizer whose rule is not known.
+    """
+    ctx: Context | None = getattr(model, "ctx", None)
+    if ctx is None or not ctx.parametrization.scales:
+        return {}
+    if problems := role_problems(model):
+        raise ValueError("; ".join(problems))
+    name = type(ctx.parametrization).__name__
+    if rule is None:
+        raise ValueError(f"parametrization {name} does not know how large the updates of this optimizer are")
+    inside = {id(p) for block in iter_blocks(model) for p in block.parameters()}
+    factors: dict[int, tuple[float, float]] = {}
+    for path, p, role in parameter_roles(model):
+        if not p.requires_grad or role is None or (wanted is not None and id(p) not in wanted):
+            continue
+        rate = ctx.parametrization.rate(role, rule, ctx, in_block=id(p) in inside)
+        epsilon = ctx.parametrization.epsilon(role, ctx, in_block=id(p) in inside)
+        if factors.setdefault(id(p), (rate, epsilon)) != (rate, epsilon):
+            raise ValueError(f"parametrization {name} has two learning rates for {path}, which two modules share")
+    return factors
+
+
+def role_problems(model: nn.Module) -> list[str]:
+    """Return the problems of a parametrization with factors: trained parameters whose role is not known."""
+    ctx: Context | None = getattr(model, "ctx", None)
+    if ctx is None or not ctx.parametrization.scales:
+        return []
+    unknown = [path for path, p, role in parameter_roles(model) if role not in ROLES and p.requires_grad]
+    if not unknown:
+        return []
+    module = type(model.get_submodule(unknown[0].rpartition(".")[0])).__name__
+    name = unknown[0].rpartition(".")[2]
+    return [
+        f"parametrization {type(ctx.parametrization).__name__} needs a role of every weight, and there is none of "
+        f"{fold(unknown)}: let {module} have roles = {{{name!r}: ...}} with one of {', '.join(ROLES)}, or use "
+        "parametrization=standard"
+    ]
 
 
 def _by_decay(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

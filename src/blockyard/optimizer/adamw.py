@@ -10,10 +10,12 @@ Biases, gains, embedding and position tables, class and register tokens do not d
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -47,9 +49,14 @@ class AdamW(GroupedOptimizer):
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
 
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """Each coordinate moves by about the learning rate."""
+        return "adam"
+
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """A torch AdamW over every trainable parameter of `model`."""
-        groups = self.groups(model)
+        groups = self.groups(model, rule="adam", eps=self.eps)
         return torch.optim.AdamW(
             groups,
             lr=self.lr,

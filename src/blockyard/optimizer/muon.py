@@ -12,13 +12,13 @@ values side by side as one matrix.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Le
 from torch import nn
 
-from blockyard.contracts import Because, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
+from blockyard.contracts import Because, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._combined import CombinedOptimizer
 from blockyard.optimizer._param_groups import (
     NO_FACTORS,
@@ -82,6 +82,11 @@ class Muon(GroupedOptimizer):
                 "install a newer torch or choose optimizer=adamw"
             )
 
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """That of its matrices; the rest is Adam's."""
+        return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
+
     def model_problems(self, model: nn.Module) -> list[str]:
         """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
         return [*([] if hidden_matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
@@ -94,7 +99,7 @@ class Muon(GroupedOptimizer):
         muon_ids = {id(p) for p in hidden}
         rest = [p for group in split_by_decay(model) for p in group if id(p) not in muon_ids]
         muon = torch.optim.Muon(
-            self.groups(model, hidden),
+            self.groups(model, hidden, rule=self.update_rule({"scale": self.scale})),
             lr=self.lr,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -104,7 +109,7 @@ class Muon(GroupedOptimizer):
         )
         if not rest:
             return CombinedOptimizer([muon])
-        groups = self.groups(model, rest, self.adamw_lr)
+        groups = self.groups(model, rest, self.adamw_lr, rule="adam", eps=self.eps)
         adamw = torch.optim.AdamW(
             groups,
             lr=self.lr,

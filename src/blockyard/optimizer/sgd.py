@@ -8,10 +8,12 @@ Cost: one number of state per parameter, none without momentum
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -49,9 +51,14 @@ class SGD(GroupedOptimizer):
         self.nesterov = nesterov
         self.tensors_per_weight = 1 if momentum else 0
 
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """A coordinate moves by its gradient."""
+        return "sgd"
+
     def build(self, model: nn.Module) -> torch.optim.SGD:
         """A torch SGD over every trainable parameter of `model`."""
-        groups = self.groups(model)
+        groups = self.groups(model, rule="sgd")
         return torch.optim.SGD(
             groups,
             lr=self.lr,

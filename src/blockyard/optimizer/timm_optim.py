@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text, UpdateRule
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
-from blockyard.optimizer.torch_optim import check_name, check_options, check_values
+from blockyard.optimizer.torch_optim import check_name, check_options, check_values, epsilon_of
 
 # beginning of a name -> why it is not taken
 LEFT_OUT = {
@@ -29,6 +29,14 @@ LEFT_OUT = {
     "kron": "it draws random numbers that a checkpoint does not hold, so a resumed run would differ",
 }
 MOMENTUM = 0.9
+
+
+# name -> how large its updates are; those of lamb, lars and their kin grow with the weights
+RULES: dict[str, UpdateRule] = {
+    **dict.fromkeys(("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "adan", "adanw", "adabelief"), "adam"),
+    **dict.fromkeys(("adopt", "adoptw", "lion", "rmsprop", "adagrad"), "adam"),
+    **dict.fromkeys(("sgd", "sgdw", "momentum"), "sgd"),
+}
 
 
 class TimmOptim(GroupedOptimizer):
@@ -69,11 +77,18 @@ class TimmOptim(GroupedOptimizer):
         momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
         self.make = partial(factory, lr=lr, **momentum)
         check_values(name, self.make, self.options)
+        self.rule = self.update_rule({"name": name})
         self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """That of the optimizer of this name; None where it is not known, or depends on the size of weights."""
+        return RULES.get(str(options.get("name", "lamb")))
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer over every trainable parameter of `model`."""
-        optimizer: torch.optim.Optimizer = self.make(self.groups(model), **self.options)
+        groups = self.groups(model, rule=self.rule, eps=epsilon_of(self.rule, self.make, self.options))
+        optimizer: torch.optim.Optimizer = self.make(groups, **self.options)
         return optimizer
 
 

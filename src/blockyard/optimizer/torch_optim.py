@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, RateFactors, Text, UpdateRule
 from blockyard.errors import did_you_mean, fold
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 
@@ -64,6 +64,13 @@ LEFT_OUT = {
 }
 
 
+# name -> how large its updates are; those of Adafactor grow with the weights
+RULES: dict[str, UpdateRule] = {
+    **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad"), "adam"),
+    "SGD": "sgd",
+}
+
+
 class TorchOptim(GroupedOptimizer):
     """An optimizer of torch.optim.
 
@@ -100,12 +107,29 @@ class TorchOptim(GroupedOptimizer):
         check_values(name, partial(self.kind, lr=lr), self.options)
         self.set_groups(lr, weight_decay, layer_decay, rates, decays)
 
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """That of the optimizer of this name; None where its updates depend on the size of weights."""
+        return RULES.get(str(options.get("name", "Adam")))
+
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer over every trainable parameter of `model`."""
-        of_model = self.groups(model)
+        rule = RULES.get(self.kind.__name__)
+        of_model = self.groups(model, rule=rule, eps=epsilon_of(rule, self.kind, self.options))
         if "weight_decay" not in inspect.signature(self.kind).parameters:
             of_model = [{k: v for k, v in group.items() if k != "weight_decay"} for group in of_model]
         return self.kind(of_model, lr=self.lr, **self.options)
+
+
+def epsilon_of(
+    rule: UpdateRule | None, kind: Callable[..., torch.optim.Optimizer], options: Mapping[str, Any]
+) -> float | None:
+    """The epsilon of an optimizer that steps as Adam does, of its options or its signature; None where it has none."""
+    if rule != "adam":
+        return None
+    parameter = inspect.signature(kind).parameters.get("eps")
+    value = options.get("eps", None if parameter is None else parameter.default)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def names() -> list[str]:

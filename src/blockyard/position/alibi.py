@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Position
+from blockyard.contracts import Context, Position, Role
 from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
@@ -31,6 +31,7 @@ class Alibi(Position):
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
+    roles: ClassVar[dict[str, Role]] = {"steps": "fixed"}
     relative: ClassVar[bool] = True
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Length, NonNegative, Position
+from blockyard.contracts import Context, Length, NonNegative, Position, Role
 from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
@@ -30,6 +30,7 @@ class BiasOffset(Position):
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
+    roles: ClassVar[dict[str, Role]] = {"table": "fixed"}
     relative: ClassVar[bool] = True
 
     def __init__(self, ctx: Context, *, clip: Length | None = None, std: NonNegative = 0.02) -> None:

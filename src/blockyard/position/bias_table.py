@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, NonNegative, Position
+from blockyard.contracts import Context, NonNegative, Position, Role
 from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
@@ -27,6 +27,7 @@ class BiasTable(Position):
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
+    roles: ClassVar[dict[str, Role]] = {"table": "fixed"}
     bounded: ClassVar[bool] = True
 
     def __init__(self, ctx: Context, *, std: NonNegative = 0.02) -> None:

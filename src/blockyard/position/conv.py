@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Position, Seq, Side
+from blockyard.contracts import Context, Count, Position, Role, Seq, Side
 from blockyard.position._absolute import check_axes
 from blockyard.token_mixer._neighbours import at_offset, full_grid
 from blockyard.weight_init import Init
@@ -59,6 +59,7 @@ class Conv(Position):
         # Channels, channels of a group, then a weight for each offset, row by row.
         self.weight = nn.Parameter(torch.empty(ctx.dim, ctx.dim // groups, len(self.offsets)))
         self.constant = nn.Parameter(torch.empty(ctx.dim))
+        self.roles: dict[str, Role] = {"weight": "vector" if groups == ctx.dim else "hidden"}
 
     def init_weights(self, init: Init) -> None:
         """What is added starts at the scale of the tokens."""

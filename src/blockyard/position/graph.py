@@ -22,7 +22,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import UNREACHABLE, Because, Context, CountOrZero, NonNegative, Position
+from blockyard.contracts import UNREACHABLE, Because, Context, CountOrZero, NonNegative, Position, Role
 from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
@@ -39,6 +39,7 @@ class GraphDistance(Position):
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"relate"})
+    roles: ClassVar[dict[str, Role]] = {"distances": "fixed", "edges": "fixed", "prefix": "fixed"}
     axes: ClassVar[frozenset[int]] = frozenset({0})
     relative: ClassVar[bool] = True
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"distances", "edges"})

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, NonNegative, Width
+from blockyard.contracts import Context, NonNegative, Role, Width
 from blockyard.position._absolute import Absolute, Combine, check_axes, encoding_width
 from blockyard.weight_init import Init
 
@@ -39,6 +39,7 @@ class Learned(Absolute):
 
     bounded: ClassVar[bool] = True
     length_advice: ClassVar[str] = "position.beyond=interpolate scales the sequence down to them"
+    roles: ClassVar[dict[str, Role]] = {"table": "input"}
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class RandomWalk(Position):
         super().__init__()
         check_axes(type(self), ctx)
         self.steps = steps
-        self.proj = Linear(steps, ctx.dim, bias=True, std=ctx.token_std)
+        self.proj = Linear(steps, ctx.dim, bias=True, std=ctx.token_std, role="input")
 
     def embed_pairs(self, x: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
         """x (B, N, D), distances (B, N, N) -> (B, N, D)."""

@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Length, Position, Positive
+from blockyard.contracts import Context, Length, Position, Positive, Role
 from blockyard.position._absolute import check_axes
 from blockyard.weight_init import Init
 
@@ -33,6 +33,7 @@ class T5Bias(Position):
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
+    roles: ClassVar[dict[str, Role]] = {"table": "fixed"}
     relative: ClassVar[bool] = True
 
     def __init__(

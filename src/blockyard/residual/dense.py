@@ -10,10 +10,12 @@ Cost: O(N D L^2 / k p) time over L visits, L^2 / 2 k p parameters with an averag
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, Residual
+from blockyard.contracts import Context, Count, Residual, Role
 from blockyard.weight_init import Init
 
 Outputs = tuple[Tensor, ...]  # the embedded tokens, then the output of every visit so far, each (B, N, D)
@@ -26,6 +28,8 @@ class Dense(Residual):
         dilation: k, the distance in visits between two outputs of an average, counted back from the last output
         period: p, visits from one average to the next; between them blocks read the last output
     """
+
+    roles: ClassVar[dict[str, Role]] = {"weights": "fixed"}
 
     def __init__(self, ctx: Context, *, dilation: Count = 1, period: Count = 1) -> None:
         super().__init__(ctx)

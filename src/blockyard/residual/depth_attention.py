@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Residual
+from blockyard.contracts import Context, Residual, Role
 from blockyard.ops.autocast import full_precision
 from blockyard.weight_init import Init
 
@@ -29,10 +29,12 @@ class DepthAttention(Residual):
     """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"queries"})
+    roles: ClassVar[dict[str, Role]] = {"queries": "output"}
     of_additions: ClassVar[bool] = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
+        self.factor = ctx.parametrization.factor("output", ctx)
         self.queries = nn.Parameter(torch.empty(ctx.visits, ctx.dim))  # (L, D), of visits 1, 2, ... and the final norm
 
     def init_weights(self, init: Init) -> None:
@@ -57,7 +59,7 @@ class DepthAttention(Residual):
             return state[0]
         values = torch.stack(state)  # (L', B, N, D)
         with full_precision(values):
-            query = self.queries[len(state) - 2].to(values.dtype)
+            query = self.queries[len(state) - 2].to(values.dtype) * self.factor
             scores = F.rms_norm(values, values.shape[-1:], eps=1e-6) @ query  # (L', B, N)
             weights = scores.softmax(0)
             return (weights.unsqueeze(-1) * values).sum(0)

@@ -22,7 +22,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, Context, Count, Residual
+from blockyard.contracts import Because, Context, Count, Residual, Role
 from blockyard.ops.autocast import full_precision
 from blockyard.weight_init import Init
 
@@ -50,6 +50,7 @@ class Hyper(Residual):
     """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"bias", "scale"})
+    roles: ClassVar[dict[str, Role]] = {"bias": "fixed", "scale": "fixed", "maps": "output"}
     of_additions: ClassVar[bool] = True
 
     def __init__(
@@ -63,6 +64,8 @@ class Hyper(Residual):
     ) -> None:
         super().__init__(ctx)
         self.streams, self.mixing, self.iterations, self.visits = streams, mixing, iterations, ctx.visits
+        self.start = ctx.parametrization.std("output", ctx)
+        self.factor = ctx.parametrization.factor("output", ctx)
         # What a visit needs, in this order: the weights to read, to write, and to mix.
         self.sizes = (streams, streams, streams * streams)
         # A row of `maps` is over one stream, or over all streams of a token.
@@ -78,7 +81,7 @@ class Hyper(Residual):
         if self.mixing == "free":
             init.zeros("maps")
         else:
-            init.normal("maps", std=1 / math.sqrt(self.maps.shape[-1]) if self.maps is not None else 0.0)
+            init.normal("maps", std=self.start / math.sqrt(self.maps.shape[-1]) if self.maps is not None else 0.0)
 
     def _start(self, visit: int) -> Tensor:
         """Return the initial weights of a visit, (n + n + n n,)."""
@@ -117,7 +120,7 @@ class Hyper(Residual):
         read, write, mix = (part.view(1, 1, -1) for part in self.bias[visit].to(dtype).split(self.sizes))
         mix = mix.unflatten(-1, (self.streams, self.streams))  # from stream, to stream
         if self.maps is not None and self.scale is not None:
-            maps, (of_read, of_write, of_mix) = self.maps[visit].to(dtype), self.scale[visit].to(dtype)
+            maps, (of_read, of_write, of_mix) = self.maps[visit].to(dtype) * self.factor, self.scale[visit].to(dtype)
             vectors = streams if self.mixing == "free" else streams.flatten(-2)  # (B, N, n, D) or (B, N, n D)
             moves = F.rms_norm(vectors, vectors.shape[-1:], eps=1e-6) @ maps.T  # (B, N, ..., rows)
             if self.mixing == "free":

@@ -14,12 +14,12 @@ Cost: O(N D) time, one parameter for each visit of the second half; L / 2 output
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, NonNegative, Residual
+from blockyard.contracts import Context, NonNegative, Residual, Role
 from blockyard.weight_init import Init
 
 
@@ -36,6 +36,8 @@ class UNet(Residual):
     Options:
         start: initial weight of what is read from the first half
     """
+
+    roles: ClassVar[dict[str, Role]] = {"weights": "fixed"}
 
     def __init__(self, ctx: Context, *, start: NonNegative = 1.0) -> None:
         super().__init__(ctx)

@@ -8,12 +8,12 @@ Cost: O(N D) time, two parameters a visit
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, NonNegative, Residual
+from blockyard.contracts import Context, NonNegative, Residual, Role
 from blockyard.weight_init import Init
 
 State = tuple[Tensor, Tensor]  # the stream and the embedded tokens, 2 x (B, N, D)
@@ -25,6 +25,8 @@ class EmbeddedTokens(Residual):
     Options:
         start: initial weight b of the embedded tokens
     """
+
+    roles: ClassVar[dict[str, Role]] = {"stream_weights": "fixed", "token_weights": "fixed"}
 
     def __init__(self, ctx: Context, *, start: NonNegative = 0.0) -> None:
         super().__init__(ctx)

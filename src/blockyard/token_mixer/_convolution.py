@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -31,6 +31,7 @@ class Convolution(TokenMixer):
         # On a causal grid these are the first offsets of the full square: above, and to the left.
         self.weight = nn.Parameter(torch.empty(ctx.dim, ctx.dim // groups, len(self.offsets)))
         self.bias = nn.Parameter(torch.empty(ctx.dim)) if bias else None
+        self.roles: dict[str, Role] = {"weight": "vector" if groups == ctx.dim else "residual"}
         self.std = residual_gain(ctx) / math.sqrt(self.weight[0].numel())
 
     def init_weights(self, init: Init) -> None:

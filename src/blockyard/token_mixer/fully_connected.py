@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
@@ -39,6 +39,8 @@ class FullyConnected(TokenMixer):
         width = ctx.dim if channels == "full" else 1
         self.weight = nn.Parameter(torch.empty(self.length, width, self.length, width))  # to, from
         self.bias = nn.Parameter(torch.empty(self.length, width)) if bias else None
+        full = channels == "full"
+        self.roles: dict[str, Role] = {"weight": "residual" if full else "fixed", "bias": "vector" if full else "fixed"}
         self.std = residual_gain(ctx) / math.sqrt(self.length * width)
 
     def init_weights(self, init: Init) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Rate, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
@@ -24,6 +24,8 @@ from blockyard.weight_init import Init
 
 class SpatialGate(nn.Module):
     """The second half of the channels, mixed over the tokens, times the first half."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "fixed", "bias": "fixed"}
 
     def __init__(self, half: int, length: int, causal: bool) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
@@ -35,6 +35,7 @@ class GraphConv(TokenMixer):
 
     traits = Traits(padding=True, packing=True, prefix=False, equivariant=True, axes=frozenset({0}), reads_pairs=True)
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"sends", "receives"})
+    roles: ClassVar[dict[str, Role]] = {"eps": "fixed", "sends": "output", "receives": "output"}
 
     def __init__(self, ctx: Context, *, kind: Literal["gin", "gcn", "gat"] = "gin", bias: bool = True) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class GraphConv(TokenMixer):
         shape = (ctx.heads, ctx.head_dim)
         self.sends = nn.Parameter(torch.empty(shape)) if kind == "gat" else None  # (H, K)
         self.receives = nn.Parameter(torch.empty(shape)) if kind == "gat" else None
-        self.std = ctx.head_dim**-0.5
+        self.std, self.scale = (ctx.head_dim / ctx.head_ratio) ** -0.5, 1.0 / ctx.head_ratio
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
@@ -75,7 +76,9 @@ class GraphConv(TokenMixer):
         assert self.sends is not None
         assert self.receives is not None
         h = F.linear(x, self.proj_out.weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K)
-        sent, received = (h * self.sends[:, None]).sum(-1), (h * self.receives[:, None]).sum(-1)  # 2 x (B, H, N)
+        scaled = h * self.scale
+        sent = (scaled * self.sends[:, None]).sum(-1)  # (B, H, N)
+        received = (scaled * self.receives[:, None]).sum(-1)  # (B, H, N)
         scores = F.leaky_relu(received[..., :, None] + sent[..., None, :], SLOPE)  # (B, H, N, N)
         weights = scores.masked_fill(~joined[:, None], float("-inf")).softmax(-1)
         y = (weights @ h).transpose(1, 2).flatten(2)  # (B, N, D)

@@ -19,7 +19,6 @@ from torch import Tensor
 from blockyard.contracts import Context, Heads, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.mask import Visibility
-from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
 
 
@@ -32,9 +31,6 @@ class HardAttention(Attention):
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
-        value_residual: how values are joined with those of the first layer, as in attention
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     fused: ClassVar[bool] = False
@@ -48,18 +44,8 @@ class HardAttention(Attention):
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
-        value_residual: GatedValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
     ) -> None:
-        super().__init__(
-            ctx,
-            num_kv_heads=num_kv_heads,
-            qk_norm=qk_norm,
-            bias=bias,
-            dropout=dropout,
-            value_residual=value_residual,
-            value_embedding=value_embedding,
-        )
+        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
         self.rule = partial(hard, temperature=temperature)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -76,5 +62,5 @@ class HardAttention(Attention):
     ) -> Tensor:
         """As `Attention._attend`, with all weight on the most similar key: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
-        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, dropout=rate)  # (B, H, N, values)
+        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

@@ -34,7 +34,6 @@ from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
-from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 
 MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
@@ -52,10 +51,6 @@ class LinearAttention(TokenMixer):
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
         bias: use biases in the projections
-        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
-            sum with two trained numbers a layer
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     traits = Traits(
@@ -74,15 +69,14 @@ class LinearAttention(TokenMixer):
         constant: NonNegative = 1.0,
         chunk: Length = 64,
         bias: bool = False,
-        value_residual: ValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
-        options = {"feature": feature, "value_residual": value_residual, "value_embedding": value_embedding}
-        self.traits = self.traits_for(options)
+        self.traits = self.traits_for({"feature": feature})
         check_context(self, ctx)
         self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
         self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
+        scale = ctx.score_scale(ctx.head_dim)
+        self.shrink = ctx.head_dim**0.25 if scale is None else scale**-0.5  # of queries and keys of polynomials
         self.constant = constant
         if feature in ("polynomial", "polynomial_relu"):
             self._build_monomials(degree)
@@ -92,7 +86,6 @@ class LinearAttention(TokenMixer):
                 f"use token_mixer.feature=polynomial, or leave them out with feature={feature}"
             )
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
-        self.value_sources = value_sources(self, ctx, self.heads, self.head_dim, value_residual, value_embedding)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     @classmethod
@@ -100,8 +93,7 @@ class LinearAttention(TokenMixer):
         """Without ports for polynomial_relu: a rotated vector loses other channels to relu, so weights would not
         depend on distances alone.
         """
-        traits = declared(cls.traits, options)
-        return replace(traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else traits
+        return replace(cls.traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else cls.traits
 
     def _build_monomials(self, degree: int) -> None:
         if degree % 2 and self.feature == "polynomial":
@@ -135,9 +127,6 @@ class LinearAttention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, 3 H K) -> (B, N, H K)."""
         q, k, v = h.chunk(3, dim=-1)
-        if self.value_sources is not None:
-            heads = v.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K)
-            v = self.value_sources(heads, seq).transpose(1, 2).flatten(2)  # (B, N, H K)
         return self._attend(q, k, v, seq, seq, cache, self.causal)
 
     def init_cache(self, batch_size: int) -> StateCache:
@@ -209,7 +198,7 @@ class LinearAttention(TokenMixer):
         if self.feature == "relu":
             return F.relu(x)
         x = F.relu(x) if self.feature == "polynomial_relu" else x
-        x = x / x.shape[-1] ** 0.25
+        x = x / self.shrink
         if self.constant:
             x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)
         return monomial_features(x, self.index, self.factor)

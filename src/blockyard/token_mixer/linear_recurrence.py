@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -34,6 +34,8 @@ class LinearRecurrence(TokenMixer):
         expansion: state channels as a multiple of model.dim
         bias: use biases in the projections
     """
+
+    roles: ClassVar[dict[str, Role]] = {"rate": "vector"}
 
     traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     hidden_multiple: ClassVar[int] = 2  # a half for each direction

@@ -41,12 +41,13 @@ class Weights(nn.Module):
         self.scale = max(ctx.tokens.grid)
         self.rates = (-math.log(REMAINDER) / SLOW, -math.log(REMAINDER) / FAST)
         features = self.axes * (1 + 2 * waves)
-        self.enter = Linear(features, width, bias=True, std=features**-0.5)
-        self.inner = Linear(width, width, bias=True, std=width**-0.5)
+        self.enter = Linear(features, width, bias=True, std=features**-0.5, role="fixed")
+        self.inner = Linear(width, width, bias=True, std=width**-0.5, role="fixed")
         # A sum over a sequence of unit tokens has the scale of any residual layer.
         inputs = ctx.dim if full else 1  # channels that an output sums over
         std = residual_gain(ctx) * (width * ctx.tokens.max_len * inputs) ** -0.5
-        self.leave = Linear(width, ctx.dim * inputs, bias=False, std=std)
+        self.leave = Linear(width, ctx.dim * inputs, bias=False, std=std, role="residual" if full else "input")
+        self.leave.fades = "it gives weights, over which an output sums" if full else None
 
     def forward(self, distance: Tensor) -> Tensor:
         """distance (..., A) in tokens -> (..., D), or (..., D, D): output by input channels."""

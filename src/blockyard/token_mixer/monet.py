@@ -11,10 +11,12 @@ ones only mix channels, as the two units of the paper's block do.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -30,6 +32,8 @@ class MONet(TokenMixer):
         compression: ratio of the hidden width to the rank of the second factor
         bias: use biases in the linear maps
     """
+
+    roles: ClassVar[dict[str, Role]] = {"alpha": "fixed"}
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 

@@ -10,7 +10,7 @@ Cost: O(N^2 D) time; O(N) memory with a fused kernel for the first two scores, O
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +20,9 @@ from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer
 from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
-from blockyard.ops.linear import linear, residual
+from blockyard.ops.linear import linear, output, residual
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
-from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")
 
@@ -38,10 +37,6 @@ class NonLocal(TokenMixer):
         scale: factor on the products; 1 is the published form, in which wide tokens see little but themselves
         bias: use biases in the layers
         dropout: dropout rate on the weights of the average
-        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
-            sum with two trained numbers a layer
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
@@ -55,27 +50,21 @@ class NonLocal(TokenMixer):
         scale: Positive = 1.0,
         bias: bool = False,
         dropout: Rate = 0.0,
-        value_residual: ValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
-        options = {"value_residual": value_residual, "value_embedding": value_embedding}
-        self.traits = declared(self.traits, options)
         check_context(self, ctx)
         inner = max(1, round(width * ctx.dim))
-        self.causal, self.score, self.scale, self.inner = ctx.causal, score, scale, inner
+        self.causal, self.score, self.inner = ctx.causal, score, inner
+        # Products are sums over the channels; those of a wider model are as large.
+        self.scale = scale / (1.0 if score == "concatenation" else ctx.width_ratio)
         self.dropout = dropout
+        if score == "dot_product":
+            self.fades = "its weights are scores, whose random part before training is a mean over the channels"
         self.embedded = 0 if score == "gaussian" else inner  # width of theta and of phi
         self.key_dim = {"gaussian": ctx.dim, "concatenation": 2}.get(score, inner)
         self.proj_in = linear(ctx, ctx.dim, 2 * self.embedded + inner, bias=bias, content=2 * self.embedded)
-        self.value_sources = value_sources(self, ctx, 1, inner, value_residual, value_embedding)
-        self.pair = linear(ctx, 2 * inner, 1) if score == "concatenation" else None
+        self.pair = output(ctx, 2 * inner, 1) if score == "concatenation" else None
         self.proj_out = residual(ctx, inner, ctx.dim, bias=bias)
-
-    @classmethod
-    def traits_for(cls, options: dict[str, Any]) -> Traits:
-        """With what layers give and read by their options."""
-        return declared(cls.traits, options)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -83,8 +72,6 @@ class NonLocal(TokenMixer):
         theta, phi, g = self.proj_in(x).split([self.embedded, self.embedded, self.inner], dim=-1)
         q, k = self._queries_and_keys(x, theta, phi)  # 2 x (B, N, key_dim)
         q, k, v = q[:, None], k[:, None], g[:, None]  # 3 x (B, 1, N, ...)
-        if self.value_sources is not None:
-            v = self.value_sources(v, seq)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
@@ -110,5 +97,6 @@ class NonLocal(TokenMixer):
             return theta, phi
         # w . [theta_i, phi_j] = a_i + b_j is the inner product of (a_i, 1) and (1, b_j).
         first, second = self.pair.weight.split(self.inner, dim=-1)  # 2 x (1, inner)
-        a, b = F.linear(theta, first), F.linear(phi, second)  # 2 x (B, N, 1)
+        factor = self.pair.factor
+        a, b = F.linear(theta * factor, first), F.linear(phi * factor, second)  # 2 x (B, N, 1)
         return torch.cat([a, torch.ones_like(a)], -1), torch.cat([torch.ones_like(b), b], -1)  # 2 x (B, N, 2)

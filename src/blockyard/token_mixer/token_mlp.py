@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixer, Traits
-from blockyard.ops.linear import linear, residual
+from blockyard.ops.linear import Linear, output, residual_gain
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 
 
@@ -28,15 +28,18 @@ class TokenMLP(TokenMixer):
     """
 
     traits = Traits(any_length=False)
+    fades = "each token is a mean over the hidden tokens, of which what is random before training cancels"
 
     def __init__(self, ctx: Context, *, expansion: Expansion = 0.5, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         hidden = max(1, round(expansion * ctx.dim))
-        self.expand = linear(ctx, self.length, hidden, bias=bias, content=0)
+        # The width of the model is that of the hidden tokens, and here they read and write as many as there are.
+        gain = 1.0 if ctx.gain is None else ctx.gain
+        self.expand = Linear(self.length, hidden, bias=bias, std=ctx.input_std, role="input", gain=gain)
         self.dropout = nn.Dropout(dropout)
-        self.contract = residual(ctx, hidden, self.length, bias=bias)
+        self.contract = output(ctx, hidden, self.length, bias=bias, gain=residual_gain(ctx))
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""

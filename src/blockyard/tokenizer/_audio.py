@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
+from blockyard.contracts import Context, DataSpec, Embedder, Role, Seq, TokenSpec
 from blockyard.tokenizer._grid import grid_coordinates
 from blockyard.weight_init import Init
 
@@ -56,9 +56,10 @@ class StridedConv(nn.Conv1d):
     std: of the initial weights, times the square root of the inputs of a window; 1 keeps the scale of the inputs
     """
 
-    def __init__(self, d_in: int, d_out: int, stage: Stage, *, bias: bool = True, std: float = 1.0) -> None:
+    def __init__(self, d_in: int, d_out: int, stage: Stage, *, role: Role, bias: bool = True, std: float = 1.0) -> None:
         window, stride, added = stage
         self.stage, self.std = stage, std
+        self.roles: dict[str, Role] = {"weight": role, "bias": "fixed" if role == "fixed" else "vector"}
         super().__init__(d_in, d_out, window, stride=stride, padding=added // 2, bias=bias)
 
     def init_weights(self, init: Init) -> None:

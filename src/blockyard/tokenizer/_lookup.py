@@ -53,7 +53,7 @@ class TokenEmbedder(Embedder):
         super().__init__()
         assert ctx.tokens.vocabulary is not None
         self.symbols = nn.Embedding(ctx.tokens.vocabulary, ctx.dim)
-        self.scale = ctx.dim**0.5 if ctx.tokens.scaled else 1.0
+        self.scale = ctx.token_scale
 
     @property
     def table(self) -> nn.Parameter:  # type: ignore[override]
@@ -68,11 +68,10 @@ class TokenEmbedder(Embedder):
         valid = None if lengths is None else index < lengths[:, None]  # (B, N)
         position = index[None] if segment is None else _offset_in_segment(segment)
         coords = position[..., None].float()  # (B|1, N, 1)
-        x, ids = self.symbols(inputs), inputs  # (B, N, D), (B, N)
+        x = self.symbols(inputs)  # (B, N, D)
         if valid is not None:
-            x, ids = x.masked_fill(~valid[..., None], 0.0), ids.masked_fill(~valid, -1)
-        seq = Seq(index, coords, valid, segment, grid=(inputs.shape[1],), ids=ids)
-        return x if self.scale == 1 else x * self.scale, seq
+            x = x.masked_fill(~valid[..., None], 0.0)
+        return x if self.scale == 1 else x * self.scale, Seq(index, coords, valid, segment, grid=(inputs.shape[1],))
 
 
 def _offset_in_segment(segment: Tensor) -> Tensor:

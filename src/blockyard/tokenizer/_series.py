@@ -101,7 +101,8 @@ class HistoryEmbedder(Embedder):
                 f"tokenizer.project=false passes histories of {self.steps} steps on, so model.dim={ctx.dim} must be "
                 f"{self.steps}; use model.dim={self.steps} or tokenizer.project=true"
             )
-        self.proj = Linear(self.steps, ctx.dim, bias=True, std=ctx.init_std * self.steps**-0.5) if project else None
+        std = ctx.input_std * self.steps**-0.5
+        self.proj = Linear(self.steps, ctx.dim, bias=True, std=std, role="input") if project else None
         self.register_buffer("index", torch.arange(ctx.tokens.max_len), persistent=False)
         self.register_buffer("coords", torch.zeros(1, ctx.tokens.max_len, 0), persistent=False)
 

@@ -137,10 +137,10 @@ class PatchAutoencoder(nn.Module):
         self.size = size
         values = MAPS * size * size
         self.conv_in = nn.Conv2d(channels, MAPS, 3, padding=1)
-        self.to_hidden = Linear(values, width, bias=True, std=values**-0.5)
-        self.to_latent = Linear(width, latent, bias=True, std=width**-0.5)
-        self.from_latent = Linear(latent, width, bias=True, std=latent**-0.5)
-        self.from_hidden = Linear(width, values, bias=True, std=width**-0.5)
+        self.to_hidden = Linear(values, width, bias=True, std=values**-0.5, role="fixed")
+        self.to_latent = Linear(width, latent, bias=True, std=width**-0.5, role="fixed")
+        self.from_latent = Linear(latent, width, bias=True, std=latent**-0.5, role="fixed")
+        self.from_hidden = Linear(width, values, bias=True, std=width**-0.5, role="fixed")
         self.conv_out = nn.Conv2d(MAPS, channels, 3, padding=1)
 
     def encode(self, images: Tensor) -> Tensor:

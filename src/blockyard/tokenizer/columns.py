@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Embedder, Seq, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Embedder, Role, Seq, Tokenizer, TokenSpec
 from blockyard.weight_init import Init
 
 
@@ -45,13 +45,14 @@ class ColumnEmbedder(Embedder):
 
     # Not maps but vectors, one for each column, although they are stored together.
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight", "bias"})
+    roles: ClassVar[dict[str, Role]] = {"weight": "input", "bias": "input"}
 
     index: Tensor
     coords: Tensor
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
-        self.std, self.columns = ctx.init_std, ctx.tokens.max_len
+        self.std, self.columns = ctx.input_std, ctx.tokens.max_len
         self.weight = nn.Parameter(torch.empty(self.columns, ctx.dim))
         self.bias = nn.Parameter(torch.empty(self.columns, ctx.dim))
         self.register_buffer("index", torch.arange(self.columns), persistent=False)

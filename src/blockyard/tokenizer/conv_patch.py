@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec, with_roles
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import GridEmbedder, Pad, patch_grid
 
@@ -58,14 +58,12 @@ class ConvPatchEmbedder(GridEmbedder):
         widths = [ctx.data.shape[0], *(max(8, ctx.dim >> halvings - i) for i in range(1, halvings + 1))]
         layers: list[nn.Module] = []
         for in_channels, out_channels in pairwise(widths):
-            layers += [
-                nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(out_channels),
-                nn.ReLU(),
-            ]
+            convolution = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
+            with_roles(convolution, weight="hidden" if layers else "input")
+            layers += [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
         self.stem = nn.Sequential(*layers)
         # A 1x1 convolution, applied to the flattened grid.
-        self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.init_std * widths[-1] ** -0.5)
+        self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.input_std * widths[-1] ** -0.5, role="hidden")
 
     def vectors(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D)."""

@@ -97,8 +97,9 @@ class LogMelEmbedder(AudioEmbedder):
         assert ctx.data.rate is not None
         self.register_buffer("hann", hann(self.window), persistent=False)
         self.register_buffer("filters", mel_filters(self.window, options.mels, ctx.data.rate), persistent=False)
-        self.conv1 = StridedConv(options.mels, ctx.dim, first)
-        self.conv2 = StridedConv(ctx.dim, ctx.dim, second, std=2 * ctx.init_std)  # GELU halves small numbers
+        self.conv1 = StridedConv(options.mels, ctx.dim, first, role="input")
+        std = 2 * ctx.input_std  # GELU halves small numbers
+        self.conv2 = StridedConv(ctx.dim, ctx.dim, second, role="hidden", std=std)
 
     def vectors(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
         """Samples (B, T) -> (B, D, N)."""

@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Because, Context, DataSpec, Embedder, GraphTokenizer, Seq, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Embedder, GraphTokenizer, Role, Seq, TokenSpec
 from blockyard.weight_init import Init
 
 MOST = 254  # distinct values of a column: codes are bytes, and 0 stands for other values
@@ -108,13 +108,14 @@ class NodeEmbedder(Embedder):
     """Sums the vectors of a node's columns; without columns every node is the same vector."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"codes", "degrees"})
+    roles: ClassVar[dict[str, Role]] = {"codes": "input", "degrees": "input"}
 
     def __init__(self, ctx: Context, max_degree: int | None) -> None:
         super().__init__()
         assert ctx.tokens.codes is not None
         sizes = ctx.tokens.codes[:-1]  # the last column is the degree
         self.columns = len(sizes)
-        self.max_degree, self.std = max_degree, ctx.init_std / (self.columns + (max_degree is not None) or 1) ** 0.5
+        self.max_degree, self.std = max_degree, ctx.input_std / (self.columns + (max_degree is not None) or 1) ** 0.5
         starts = torch.tensor([0, *sizes]).cumsum(0)
         self.register_buffer("starts", starts[:-1], persistent=False)  # (C,), the first row of each column's table
         self.starts: Tensor

@@ -52,7 +52,7 @@ class PatchEmbedder(GridEmbedder):
     def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
         super().__init__(ctx, size, pad)
         pixels = ctx.data.shape[0] * size * size
-        self.proj = Linear(pixels, ctx.dim, bias=True, std=ctx.init_std * pixels**-0.5)
+        self.proj = Linear(pixels, ctx.dim, bias=True, std=ctx.input_std * pixels**-0.5, role="input")
 
     def vectors(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D)."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Side, TokenSpec
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order, StartedEmbedder
 
@@ -81,7 +81,7 @@ class PatchValueEmbedder(StartedEmbedder):
         values = math.prod(ctx.tokens.patch)
         super().__init__(ctx, cells, (values,))
         self.levels = levels
-        self.proj = linear(ctx, values, ctx.dim, bias=True)
+        self.proj = Linear(values, ctx.dim, bias=True, std=ctx.input_std, role="input")
         self.start = nn.Embedding(classes, ctx.dim)
 
     def vectors(self, inputs: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class SeriesPatchEmbedder(Embedder):
         self.steps, self.channels = ctx.data.shape
         self.tokens, self.variable = ctx.tokens, ctx.tokens.variable
         numbers = options.size * self.channels * (2 if options.missing == "flag" else 1)
-        self.proj = Linear(numbers, ctx.dim, bias=True, std=ctx.init_std * numbers**-0.5)
+        self.proj = Linear(numbers, ctx.dim, bias=True, std=ctx.input_std * numbers**-0.5, role="input")
         self.grid = ctx.tokens.grid
         index, coords = grid_coordinates(self.grid)
         self.register_buffer("index", index, persistent=False)

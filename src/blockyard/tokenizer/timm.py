@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Because, Context, DataSpec, Embedder, Seq, Text, Tokenizer, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Embedder, Role, Seq, Text, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._grid import grid_coordinates
@@ -56,13 +56,15 @@ class Timm(Tokenizer):
 class TimmEmbedder(Embedder):
     """Projects a feature map to D."""
 
+    roles: ClassVar[dict[str, Role]] = {"network": "fixed"}
+
     def __init__(self, ctx: Context, config: Timm) -> None:
         super().__init__()
         channels, height, width = ctx.data.shape
         self.config, self.channels, self.size = config, channels, (height, width)
         self.network = self._make(pretrained=False)
         channels_out = _timm.output_shape(config.name, channels, self.size, config.stage)[0]
-        self.proj = Linear(channels_out, ctx.dim, bias=True, std=ctx.init_std * channels_out**-0.5)
+        self.proj = Linear(channels_out, ctx.dim, bias=True, std=ctx.input_std * channels_out**-0.5, role="input")
 
     def _make(self, *, pretrained: bool) -> nn.Module:
         options = {"features_only": True, "out_indices": (self.config.stage,)}

@@ -17,7 +17,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Because, Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Tokenizer, TokenSpec, with_roles
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._views import ViewEmbedder, view_tokens
 
@@ -54,9 +54,10 @@ class ViewCNNEmbedder(ViewEmbedder):
         stem: list[nn.Module] = []
         for number, (in_channels, out_channels) in enumerate(pairwise(widths)):
             convolution = nn.Conv2d(in_channels, out_channels, 3, stride=2 if number else 1, padding=1)
+            with_roles(convolution, weight="hidden" if number else "input")
             stem += [convolution, nn.GroupNorm(1, out_channels), nn.GELU()]
         self.stem = nn.Sequential(*stem)
-        self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.init_std * widths[-1] ** -0.5)
+        self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.input_std * widths[-1] ** -0.5, role="hidden")
 
     def vectors(self, images: Tensor) -> Tensor:
         """(R, C, height, width) -> (R, D)."""

@@ -10,9 +10,11 @@ In training, networks with batch norm mix the views of a batch, without the padd
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Text, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Role, Text, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._views import ViewEmbedder, view_tokens
@@ -44,12 +46,14 @@ class ViewTimm(Tokenizer):
 class ViewTimmEmbedder(ViewEmbedder):
     """Projects the network's features of a view, before its classifier, to D."""
 
+    roles: ClassVar[dict[str, Role]] = {"network": "fixed"}
+
     def __init__(self, ctx: Context, config: ViewTimm) -> None:
         super().__init__(ctx)
         self.config = config
         self.network = self._make(pretrained=False)
         (width,) = _timm.output_shape(config.name, self.shape[0], self.shape[1:], None)
-        self.proj = Linear(width, ctx.dim, bias=True, std=ctx.init_std * width**-0.5)
+        self.proj = Linear(width, ctx.dim, bias=True, std=ctx.input_std * width**-0.5, role="input")
 
     def _make(self, *, pretrained: bool) -> nn.Module:
         return _timm.make(self.config.name, self.shape[0], self.shape[1:], pretrained=pretrained, num_classes=0)

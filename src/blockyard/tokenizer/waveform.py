@@ -13,13 +13,13 @@ does. Here padding does not count; in the reference it does, which is why its us
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DataSpec, Length, Tokenizer, TokenSpec, Width
+from blockyard.contracts import Context, DataSpec, Length, Role, Tokenizer, TokenSpec, Width
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._audio import AudioEmbedder, StridedConv, audio_tokens, mask, windows_of
 from blockyard.weight_init import Init
@@ -75,6 +75,8 @@ class Waveform(Tokenizer):
 class WaveformEmbedder(AudioEmbedder):
     """Convolutions over samples, then a projection."""
 
+    roles: ClassVar[dict[str, Role]] = {"norms": "fixed", "final_norm": "fixed"}
+
     def __init__(self, ctx: Context, options: Waveform) -> None:
         super().__init__(ctx)
         channels = options.channels
@@ -83,14 +85,14 @@ class WaveformEmbedder(AudioEmbedder):
         norms: list[nn.Module] = []
         for number, stage in enumerate(self.stages):
             # GELU makes unit normals about 0.6 in size; weights of sqrt(2) keep the signal alive (He et al. 2015).
-            convs.append(StridedConv(channels if number else 1, channels, stage, bias=False, std=2**0.5))
+            convs.append(StridedConv(channels if number else 1, channels, stage, role="fixed", bias=False, std=2**0.5))
             if options.norm == "layer":
                 norms.append(ChannelNorm(channels))
             else:
                 norms.append(nn.Identity() if number or options.norm == "none" else TimeNorm(channels))
         self.convs, self.norms = nn.ModuleList(convs), nn.ModuleList(norms)
         self.final_norm = nn.LayerNorm(channels, eps=EPSILON)
-        self.proj = Linear(channels, ctx.dim, bias=True, std=ctx.init_std * channels**-0.5)
+        self.proj = Linear(channels, ctx.dim, bias=True, std=ctx.input_std * channels**-0.5, role="input")
 
     def vectors(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
         """Samples (B, T) -> (B, D, N)."""

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 LENGTH = 6  # tokens
 # The families of which components are held to properties; choices of others are the context.
-FAMILIES = ("token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "position", "head", "model")
+FAMILIES = (
+    *("token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "position", "head", "model"),
+    "parametrization",
+)
 _SMALL = (
     *("data=code", "tokenizer=byte", f"data.context={LENGTH}", "model.dim=16", "model.depth=2", "model.heads=4"),
     *("position=none", "logger=none", "head=token"),

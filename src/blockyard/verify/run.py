@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.config.build import Components
 from blockyard.config.check import check as issues_of
@@ -15,9 +17,11 @@ from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line
-from blockyard.verify.checks import BrokenError
+from blockyard.verify.checks import VOCABULARY, BrokenError, token_ids
+from blockyard.verify.coordinates import Trainee, fading, growth, problems
 from blockyard.verify.properties import DECODER, ENCODER, FAMILIES, LENGTH, OF_SEQUENCES, PROPERTIES, Property
 
+WIDTHS, SEEDS = (32, 64, 128), (0, 1)  # of the models whose sizes are compared
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
 
 
@@ -51,6 +55,7 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
             continue
         components = Components(composed.config)
         findings.append(_finding(each, components, traits(components)))
+    findings += _of_widths(overrides, config_dirs)
     if all(each.verdict == "not possible" for each in findings):
         raise UserError("no small model can hold this:\n  - " + "\n  - ".join(reasons))
     return findings
@@ -99,6 +104,46 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
     except Exception as error:  # a component may raise anything
         return Finding(wanted.name, "broken", f"{type(error).__name__}: {first_line(error)}")
     return Finding(wanted.name, "holds", str(check.__doc__).split("\n", 1)[0])
+
+
+def _of_widths(overrides: Sequence[str], config_dirs: Sequence[str]) -> list[Finding]:
+    """Whether sizes of activations depend on the width of the model; nothing without a parametrization."""
+    name, made = "sizes over widths", {}
+    for width in WIDTHS:
+        sized = ("optimizer.lr=0.003", *overrides, f"model.dim={width}")
+        composed = compose([*ENCODER, *sized], config_dirs)
+        if issues_of(composed):
+            composed = compose([*DECODER, *sized], config_dirs)
+        if "parametrization" not in composed.config:
+            return []
+        if issues := issues_of(composed):
+            return [Finding(name, "not possible", issues[0].text)]
+        made[width] = Components(composed.config)
+    if not made[WIDTHS[0]].parametrization.scales:
+        return []
+
+    def make(width: int, seed: int) -> Trainee:
+        model = made[width].model(seed)
+        loss = partial(cross_entropy, inputs=token_ids(16, LENGTH))
+        return Trainee(model, made[width].optimizer.build(model), loss, VOCABULARY)
+
+    try:
+        fades = fading(made[WIDTHS[0]].meta_model())
+        faults = problems(growth(make, WIDTHS, SEEDS), fades)
+    except Exception as error:  # a component may raise anything
+        return [Finding(name, "broken", f"{type(error).__name__}: {first_line(error)}")]
+    if faults:
+        return [Finding(name, "broken", "; ".join(faults))]
+    why = "".join(f"; of {path} they may shrink: {reason}" for path, reason in list(fades.items())[-1:])
+    widths = ", ".join(map(str, WIDTHS))
+    return [Finding(name, "holds", f"After ten updates, sizes of activations are the same at widths {widths}{why}.")]
+
+
+def cross_entropy(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The cross-entropy of the first outputs with classes that follow from two token ids each, a scalar."""
+    outputs = model(inputs)[..., :VOCABULARY]
+    classes = (3 * inputs + inputs.roll(1, 1)) % outputs.shape[-1]
+    return F.cross_entropy(outputs.flatten(0, -2), (classes if outputs.ndim == 3 else classes[:, 0]).flatten())
 
 
 def stirred(model: nn.Module) -> nn.Module:

@@ -22,7 +22,6 @@ from blockyard.head.contrast import Contrast
 from blockyard.objective._contrast_metrics import distractors
 from blockyard.objective.quantized_contrast import Candidates, QuantizedContrast
 from blockyard.weight_init import initialise
-from tests.support.every import every
 from tests.support.helpers import context
 from tests.support.tolerances import float32
 
@@ -162,7 +161,7 @@ def test_disuse_is_zero_for_even_use_and_one_less_a_share_for_a_single_code() ->
 
 
 def test_the_temperature_falls_with_each_training_pass_to_the_lowest() -> None:
-    quantizer = GumbelQuantizer(E, WIDTH, groups=G, codes=V, start=2.0, least=1.5, decay=0.9)
+    quantizer = GumbelQuantizer(context(dim=E), WIDTH, groups=G, codes=V, start=2.0, least=1.5, decay=0.9)
     initialise(quantizer, 0)
     temperatures = []
     for _ in range(4):
@@ -170,7 +169,7 @@ def test_the_temperature_falls_with_each_training_pass_to_the_lowest() -> None:
         quantizer.train()(torch.randn(1, 2, E))
         quantizer.eval()(torch.randn(1, 2, E))  # does not count
     assert temperatures == pytest.approx([2.0, 1.8, 1.62, 1.5])
-    copy = GumbelQuantizer(E, WIDTH, groups=G, codes=V, start=2.0, least=1.5, decay=0.9)
+    copy = GumbelQuantizer(context(dim=E), WIDTH, groups=G, codes=V, start=2.0, least=1.5, decay=0.9)
     copy.load_state_dict(quantizer.state_dict())
     assert int(copy.passes) == 4
 
@@ -230,7 +229,7 @@ def test_steps_raise_the_information_and_reach_every_parameter(plan: Any) -> Non
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
-            assert every(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
+            assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
         optimizer.step()
     information = plan.objective.metrics()["information"]
     with torch.no_grad():

@@ -7,7 +7,7 @@ from blockyard.commands.templates.blocks import BLOCK, NORM, RESIDUAL
 from blockyard.commands.templates.mixers import CHANNEL_MIXER, TOKEN_MIXER
 from blockyard.commands.templates.models import MODEL
 from blockyard.commands.templates.tasks import DATA, OBJECTIVE, TOKENIZER
-from blockyard.commands.templates.training import CALLBACK, OPTIMIZER, SCHEDULE
+from blockyard.commands.templates.training import CALLBACK, OPTIMIZER, PARAMETRIZATION, SCHEDULE
 
 TEMPLATES = {
     "token_mixer": TOKEN_MIXER,
@@ -21,6 +21,7 @@ TEMPLATES = {
     "data": DATA,
     "tokenizer": TOKENIZER,
     "objective": OBJECTIVE,
+    "parametrization": PARAMETRIZATION,
     "optimizer": OPTIMIZER,
     "schedule": SCHEDULE,
     "callbacks": CALLBACK,

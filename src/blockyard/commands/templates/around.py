@@ -11,7 +11,7 @@ POSITION = Template(
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Position
+from blockyard.contracts import Context, Position, Role
 from blockyard.weight_init import Init
 
 
@@ -25,6 +25,7 @@ class CLASS(Position):
     # Which hooks act, and that adding one vector to all coordinates changes nothing: `blockyard verify` tries it.
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
     relative: ClassVar[bool] = True
+    roles: ClassVar[dict[str, Role]] = {"factor": "fixed"}  # there are as many in a wider model
 
     def __init__(self, ctx: Context, *, start: float = 1.0) -> None:
         super().__init__()

@@ -95,10 +95,12 @@ class CLASS(BranchedBlock):
 
 RESIDUAL = Template(
     HEAD
-    + '''import torch
+    + '''from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Residual
+from blockyard.contracts import Context, Residual, Role
 from blockyard.weight_init import Init
 
 State = tuple[Tensor, Tensor]  # the stream, and the output before the last one, 2 x (B, N, D)
@@ -109,6 +111,8 @@ class CLASS(Residual):
 
     Options:
     """
+
+    roles: ClassVar[dict[str, Role]] = {"weights": "fixed"}  # there are as many in a wider model
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

@@ -1,8 +1,79 @@
-"""Templates of how a model is trained: optimizers, schedules, callbacks."""
+"""Templates of how a model is trained: parametrizations, optimizers, schedules, callbacks."""
 
 from __future__ import annotations
 
 from blockyard.commands.templates.shared import HEAD, PLAN_TEST_HEAD, PLAN_YAML, Template
+
+PARAMETRIZATION = Template(
+    HEAD
+    + '''from typing import ClassVar
+
+from blockyard.contracts import Context, Parametrization, Place, Role, UpdateRule, Width
+
+SHRINKING: frozenset[Role] = frozenset({"hidden", "residual", "output"})  # their inputs grow with the width
+
+
+class CLASS(Parametrization):
+    """The maximal update parametrization without a factor on the logits, for optimizers that step as Adam does.
+
+    Options:
+        base_dim: model.dim at which everything is as without a parametrization
+    """
+
+    scales: ClassVar[bool] = True
+
+    def __init__(self, *, base_dim: Width = 64) -> None:
+        self.base_dim = base_dim
+
+    def width_ratio(self, ctx: Context) -> float:
+        """The width of the model over that of the base."""
+        return (ctx.stream or ctx.dim) / self.base_dim
+
+    def head_ratio(self, ctx: Context) -> float:
+        """The width of a head over that of the base, at equal model.heads."""
+        return self.width_ratio(ctx)
+
+    def std(self, role: Role, ctx: Context) -> float:
+        """The factor on the initial standard deviation of hidden weights, which is 1 / sqrt(D)."""
+        if role in ("hidden", "residual"):
+            return 1.0
+        return self.width_ratio(ctx) ** (-0.5 if role == "output" else 0.5)
+
+    def factor(self, place: Place, ctx: Context) -> float:
+        """The factor on scores, beside 1 / sqrt(K); nothing else has one."""
+        return self.head_ratio(ctx) ** -0.5 if place == "scores" else 1.0
+
+    def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
+        """The factor on the learning rate. Raises ValueError for other optimizers."""
+        if rule != "adam":
+            raise ValueError(f"parametrization NAME has no rates for the updates of {rule}; use optimizer=adamw")
+        return 1 / self.width_ratio(ctx) if role in SHRINKING else 1.0
+''',
+    """import pytest
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
+
+CHOICE = ["parametrization=NAME", "allow=[PACKAGE]", "logger=none"]
+
+
+def test_the_formula() -> None:
+    rates, sizes = [], []
+    for dim in (64, 256):
+        components = Components(compose([*CHOICE, f"model.dim={dim}"], ["CONF"]).config)
+        model = components.model(0)
+        for name in ("head.proj.weight", "blocks.0.token_mixer.proj_in.weight", "position.table"):
+            weight = model.get_parameter(name)
+            groups = components.optimizer.build(model).param_groups
+            rates.append(next(group["lr"] for group in groups if any(weight is p for p in group["params"])))
+            sizes.append(float(weight.detach().std()))
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-3, 0.25e-3, 0.25e-3, 1e-3])
+    assert sizes == pytest.approx([1 / 8, 1 / 8, 1 / 8, 1 / 32, 1 / 16, 1 / 8], rel=0.1)
+""",
+    bug=("return 1 / self.width_ratio(ctx) if", "return 2 / self.width_ratio(ctx) if"),
+    yaml=PLAN_YAML,
+    test_head=PLAN_TEST_HEAD,
+    verified=True,
+)
 
 OPTIMIZER = Template(
     HEAD

@@ -1,4 +1,4 @@
-"""Rules about blocks: the mixers that they can hold, and models with or without blocks."""
+"""Rules about blocks: the mixers that they can hold, models with or without blocks, and how blocks are trained."""
 
 from __future__ import annotations
 
@@ -70,21 +70,42 @@ def additions_of_block(f: Facts) -> str | None:
     return f"{f['residual']} treats what a block adds to its input; {f['block']} scales, normalises or replaces it"
 
 
-def given_to_layers(f: Facts) -> str | None:
-    """What layers take of earlier ones, some layer must give."""
-    missing = f.traits.takes - f.given
-    if not missing:
+def branches_of_block(f: Facts) -> str | None:
+    """A parametrization with a factor on branches needs a block that adds them to its input."""
+    scales = f["parametrization"].target.scales_branches(f["parametrization"].options)
+    if not scales or f["block"].target.adds or not f["model"].target.stacks:
         return None
-    names = " and ".join(sorted(missing)).replace("_", " ")
     return (
-        f"the layers of {f['token_mixer']} read the {names} of an earlier layer, and none in front of them gives any: "
-        "token_mixer.kv_every=2 computes them in every second layer, and a kind of layers or a member of "
-        "token_mixer=cycle gives them to the next ones"
+        f"{f['parametrization']} has a factor on what a block adds to its input (base_depth, branch); {f['block']} "
+        "scales, normalises or replaces it"
+    )
+
+
+def scores_of_mixer(f: Facts) -> str | None:
+    """A parametrization with a factor on scores needs a token mixer that has scores."""
+    mixer = f["token_mixer"]
+    scales = f["parametrization"].target.scales_scores(f["parametrization"].options)
+    if not scales or "scores" in mixer.target.traits_for(mixer.options).ports:
+        return None
+    return f"{f['parametrization']} has a factor on scores of attention, and {mixer} has none"
+
+
+def updates_of_optimizer(f: Facts) -> str | None:
+    """A parametrization with factors on learning rates must know how large the updates of the optimizer are."""
+    optimizer = f["optimizer"]
+    if not f["parametrization"].target.scales or optimizer.target.update_rule(optimizer.options) is not None:
+        return None
+    name = optimizer.options.get("name")
+    return (
+        f"{f['parametrization']} derives learning rates from how large updates are, which is not known of "
+        f"{optimizer}{'' if name is None else f' optimizer.name={name}'}"
     )
 
 
 RULES = (
-    Rule(("model", "token_mixer"), given_to_layers),
+    Rule(("parametrization", "block"), branches_of_block),
+    Rule(("parametrization", "token_mixer"), scores_of_mixer),
+    Rule(("parametrization", "optimizer"), updates_of_optimizer),
     Rule(("model", "residual"), residual_of_model),
     Rule(("residual", "block"), additions_of_block),
     Rule(("block", "token_mixer"), fusing_tokens),

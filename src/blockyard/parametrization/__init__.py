@@ -1,0 +1,1 @@
+"""Parametrizations, how a model depends on its size: one mechanism per file."""
