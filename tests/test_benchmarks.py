@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.every import every
 from tests.support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -33,7 +34,7 @@ def test_the_gpu_check_passes_its_dry_mode_without_hydra_and_wandb(tmp_path: Pat
         "a step as a CUDA graph",
     ):
         assert f"| {row} |" in table
-    assert all(f"{mask} error" in table for mask in ("alibi", "t5_bias", "window", "packed"))
+    assert every(f"{mask} error" in table for mask in ("alibi", "t5_bias", "window", "packed"))
 
 
 def test_the_gpu_check_sees_a_mask_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +50,7 @@ def test_the_gpu_check_sees_a_mask_that_is_left_out(monkeypatch: pytest.MonkeyPa
     assert gpu_check.are_exact(gpu_check.flat(masks))
     monkeypatch.setattr(attend.mask, "reasons", lambda *_: [])
     wrong = gpu_rows.masks(torch.device("cpu"), dry=True)
-    assert all(values["error"] > 1e-2 for values in wrong.values())
+    assert every(values["error"] > 1e-2 for values in wrong.values())
 
 
 def test_the_gpu_check_says_when_there_is_no_gpu() -> None:
@@ -91,7 +92,7 @@ def test_the_start_up_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
     startup.main(["--rounds", "1"])
     table = capsys.readouterr().out
-    assert all(f"| {name} |" in table for name in startup.BOUNDS)
+    assert every(f"| {name} |" in table for name in startup.BOUNDS)
 
 
 def test_threads_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,7 @@ def test_threads_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.set_num_threads(before)
     assert 1e6 < flops < 1e8
-    assert all(0 < each < 60 for each in seconds)
+    assert every(0 < each < 60 for each in seconds)
 
 
 @pytest.mark.full
@@ -129,7 +130,7 @@ def test_peers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert peers.main(["--rounds", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 2 * 4 + 5 * 2
-    assert all(line.count("|") == 9 for line in lines)
+    assert every(line.count("|") == 9 for line in lines)
 
 
 def test_the_loss_of_vocabularies_is_measured(

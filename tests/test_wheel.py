@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.every import every
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
@@ -52,7 +53,7 @@ def test_the_wheel_is_what_runs(installed, tmp_path):
         text=True,
         check=True,
     )
-    assert all(line.startswith(str(installed)) for line in done.stdout.split())
+    assert every(line.startswith(str(installed)) for line in done.stdout.split())
 
 
 def test_it_holds_every_config(installed):

@@ -29,6 +29,7 @@ from tests.battery.faults import (
     plant_logger,
 )
 from tests.support.engine_runs import assert_same_bits, config, state
+from tests.support.every import every
 from tests.support.fork import forked
 
 pytestmark = battery("hooks")
@@ -109,7 +110,7 @@ def _assert_nothing_spoiled(run_folder: RunFolder) -> None:
     for name in ("last.ckpt", "best.ckpt"):
         if (run_folder.checkpoints / name).exists():
             weights = (value for key, value in state(run_folder, name).items() if not key.startswith("optimizer."))
-            assert all(torch.isfinite(value).all() for value in weights if value.dtype.is_floating_point), name
+            assert every(torch.isfinite(value).all() for value in weights if value.dtype.is_floating_point), name
     assert not newest_good(run_folder.checkpoints).refused
     assert not list(run_folder.path.rglob(".tmp-*"))
 
@@ -121,7 +122,7 @@ def _assert_failed(run_folder: RunFolder, message_file: Path) -> None:
     assert status.reason.isprintable(), status
     text = message_file.read_text(encoding="utf-8")
     assert "Traceback" not in text, text
-    assert all(line.isprintable() for line in text.splitlines()), text
+    assert every(line.isprintable() for line in text.splitlines()), text
     assert f"failed: {status.reason}" in text
     assert not (run_folder.path / "summary.json").exists()
 

@@ -38,6 +38,7 @@ from tests.battery.peak_memory import in_child
 from tests.battery.watched import nothing_happens
 from tests.report.report_runs import sweep
 from tests.support.engine_runs import text_run
+from tests.support.every import every
 from tests.support.image_files import write_images
 from tests.support.tiny import UNTRAINED, configured
 
@@ -237,7 +238,7 @@ def test_name_of_a_run_stays_below_outputs(name: str, tmp_path: Path, monkeypatc
     assert re.fullmatch(r"[\w.-]{1,120}", label), label
     assert not label.startswith((".", "-"))
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
-    assert all(os.path.realpath(path).startswith(str(tmp_path / "outputs")) for path in tmp_path.rglob("*"))
+    assert every(os.path.realpath(path).startswith(str(tmp_path / "outputs")) for path in tmp_path.rglob("*"))
 
 
 @pytest.fixture(scope="module")

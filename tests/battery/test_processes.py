@@ -22,6 +22,7 @@ from tests.battery import ranks
 from tests.battery.cases import battery, cases
 from tests.battery.ranks import only_run, rank, two
 from tests.support.engine_runs import state
+from tests.support.every import every
 from tests.support.fork import forked
 
 pytestmark = battery("processes")
@@ -167,7 +168,9 @@ def test_the_run_ends_soon_with_the_reason_and_the_rank(tmp_path: Path, case: Ca
     assert not newest.refused
     assert newest.step == (None if case.phase == "setup" else 4)
     if newest.path:
-        assert all(torch.isfinite(value).all() for value in state(run_folder).values() if value.dtype.is_floating_point)
+        assert every(
+            torch.isfinite(value).all() for value in state(run_folder).values() if value.dtype.is_floating_point
+        )
     assert not ranks.left(tmp_path)
 
 

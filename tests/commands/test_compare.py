@@ -24,6 +24,7 @@ from blockyard.report.render.markdown import markdown
 from blockyard.report.render.terminal import show
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import grid, run, sweep
+from tests.support.every import every
 
 ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "few": ["model.depth=2"]}
 VALUES: dict[str, dict[int, float | str]] = {
@@ -86,7 +87,7 @@ def test_every_row_is_one_line_where_there_is_no_terminal(tmp_path: Path, capsys
     values = dict(zip(names, VALUES.values(), strict=True))
     sweep(tmp_path, names, values, name="long")
     text = _printed(capsys, str(tmp_path / "sweeps" / "long"))
-    assert all(any(line.startswith(f"{name} ") for line in text.splitlines()) for name in names)
+    assert every(any(line.startswith(f"{name} ") for line in text.splitlines()) for name in names)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

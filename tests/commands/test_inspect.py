@@ -14,6 +14,7 @@ from blockyard.inspect.figures import _canvas
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
 from tests.support import engine_runs
+from tests.support.every import every
 from tests.support.tiny import TINY
 
 pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are trained once
@@ -86,7 +87,7 @@ def test_figures_reach_tensorboard(image_run: RunFolder) -> None:
 def test_text(text_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = inspect_run(text_run, "attention", "samples=1", "log=false")
     assert numbers["pictures"] == ["attention_maps.png", "attention_tokens.png", "attention_entropy.png"]
-    assert all(row[i + 1 :] == [0.0] * (15 - i) for i, row in enumerate(numbers["layers"][0]["weights"][0]))
+    assert every(row[i + 1 :] == [0.0] * (15 - i) for i, row in enumerate(numbers["layers"][0]["weights"][0]))
     numbers = inspect_run(text_run, "attention", "prompt=def $f$(", "log=false")
     assert numbers["layers"][0]["keys"][:5] == ["d", "e", "f", "␣", "$"]
     numbers = inspect_run(text_run, "mixing", "samples=1", "probes=2", "of=block", "log=false")

@@ -16,6 +16,7 @@ import yaml
 
 from blockyard.cli import main
 from blockyard.commands.train import comparison
+from tests.support.every import every
 from tests.support.fork import blockyard
 from tests.support.tiny import DEBUG
 
@@ -131,7 +132,7 @@ def test_a_job_equals_a_process_of_its_own_bit_by_bit_after_one_that_died(tmp_pa
     assert (several[0] / "config.yaml").read_text() == (one[0] / "config.yaml").read_text().replace("alone", "several")
     a, b = weights(several[0]), weights(one[0])
     assert a.keys() == b.keys()
-    assert all(torch.equal(value, b[name]) for name, value in a.items())
+    assert every(torch.equal(value, b[name]) for name, value in a.items())
 
 
 @pytest.mark.full

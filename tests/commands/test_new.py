@@ -15,6 +15,7 @@ from blockyard.commands.templates import TEMPLATES
 from blockyard.config.untrusted import project_file
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import verify
+from tests.support.every import every
 from tools import pages
 
 TINY_RUN = (
@@ -49,7 +50,7 @@ def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: py
     output = capsys.readouterr().out
     written = {"mypackage/mine.py", "mypackage/__init__.py", f"myconf/{family}/mine.yaml", "tests/test_mine.py"}
     assert {str(path.relative_to(here)) for path in here.rglob("*.*")} == written | {"blockyard.yaml"}
-    assert all(f"wrote {path}\n" in output for path in written)
+    assert every(f"wrote {path}\n" in output for path in written)
     run_its_test(here / "tests" / "test_mine.py")
     # The formula is compared: a planted bug is noticed.
     component = here / "mypackage" / "mine.py"

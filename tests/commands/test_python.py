@@ -16,6 +16,7 @@ from blockyard.data.digits import Digits
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
+from tests.support.every import every
 from tests.support.paths import ROOT
 from tests.support.tiny import DEBUG
 
@@ -60,7 +61,7 @@ def test_a_model_is_loaded_without_its_data(run_folder: RunFolder, monkeypatch: 
     expected = blockyard.load(run_folder).model.state_dict()
     monkeypatch.setattr(Digits, "missing", lambda self: "no files in data/; set data.root=FOLDER")
     loaded = blockyard.load(run_folder)
-    assert all(value.equal(expected[name]) for name, value in loaded.model.state_dict().items())
+    assert every(value.equal(expected[name]) for name, value in loaded.model.state_dict().items())
     with pytest.raises(UserError, match=r"no files in data/; set data.root=FOLDER"):
         evaluate(run_folder.path)
 

@@ -20,6 +20,7 @@ from blockyard.objective.classify import Classify
 from blockyard.objective.translate import Translate
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word
+from tests.support.every import every
 from tests.support.tolerances import float32
 
 ORDER = torch.arange(200)
@@ -198,4 +199,4 @@ def test_the_share_of_questions_for_a_colour() -> None:
     for share, expected in zip(shares, ([1 / 3] * 3, [0.15, 0.15, 0.7], [1 / 3] * 3), strict=True):
         torch.testing.assert_close(share, torch.tensor(expected), atol=0.03, rtol=0)
     same = zip(equal.train.ask(order, 3)[0], more.train.ask(order, 3)[0], strict=True)
-    assert all(torch.equal(*pair) for pair in same)
+    assert every(torch.equal(*pair) for pair in same)

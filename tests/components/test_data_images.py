@@ -22,6 +22,7 @@ from blockyard.data.image_folder import ImageFolder
 from blockyard.data.mnist import FILES, MNIST
 from blockyard.data.splits.split import stratified
 from blockyard.tokenizer.patch import Patch
+from tests.support.every import every
 from tests.support.tolerances import FLOAT32_STEPS
 
 Splitter = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]
@@ -215,7 +216,7 @@ def test_fewer_training_images_are_a_stratified_subset_of_more() -> None:
     parts = [Digits(train_size=size).load(tokenizer) for size in (50, 200)]
     for part, size in zip(parts, (50, 200), strict=True):
         assert len(part.train) == size
-        assert all(
+        assert every(
             torch.equal(getattr(part, name).target, getattr(whole, name).target) for name in ("validation", "test")
         )
         counts = part.train.target.bincount(minlength=10)

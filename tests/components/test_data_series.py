@@ -19,6 +19,7 @@ from blockyard.objective.forecast import Forecast, forecasts
 from blockyard.tokenizer._series import fill_forward, standardize
 from blockyard.tokenizer.series_patch import SeriesPatch
 from tests.support import engine_runs
+from tests.support.every import every
 from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 
@@ -113,7 +114,7 @@ def test_missing_values_are_filled_from_before() -> None:
 def test_a_history_without_values_has_a_finite_scale() -> None:
     scaled, scale = standardize(torch.full((1, 4, 1), float("nan")), "instance")
     assert scale is not None
-    assert all(part.isfinite().all() for part in scale)
+    assert every(part.isfinite().all() for part in scale)
     assert scaled.isnan().all()
 
 

@@ -18,6 +18,7 @@ from blockyard.objective.next_token import NextToken
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.patch import Patch
+from tests.support.every import every
 
 
 def write(folder: Path, texts: dict[str, str]) -> Path:
@@ -61,7 +62,7 @@ def test_documents_are_assigned_whole_and_once(sizes: list[int], seed: int) -> N
     fractions = (0.1, 0.2)
     parts = by_size(sizes, fractions, seed)
     assert sorted(i for part in parts for i in part) == list(range(len(sizes)))
-    assert all(parts)
+    assert every(parts)
     assert max(sizes) in [sizes[i] for i in parts[2]]
     for part, fraction in zip(parts, fractions, strict=False):
         size, share = sum(sizes[i] for i in part), fraction * sum(sizes)

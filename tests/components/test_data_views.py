@@ -20,6 +20,7 @@ from blockyard.data.image_folder_views import ImageFolderViews
 from blockyard.data.splits.images import LabelledImages, Moments
 from blockyard.data.splits.views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, ViewSplit, augmented_views, draws_of_view
 from blockyard.tokenizer.patch import Patch
+from tests.support.every import every
 from tests.support.tolerances import float32
 
 ORDER = torch.tensor([5, 0, 17, 40])
@@ -37,7 +38,7 @@ def test_views_are_crops_of_their_image() -> None:
         assert seen.inputs.shape == (4, 6, 1, 5, 5)
         torch.testing.assert_close(seen.target, full.target)
         for row, image in zip(seen.inputs, full.inputs, strict=True):
-            assert all(is_crop(view, image) for view in row)
+            assert every(is_crop(view, image) for view in row)
         assert not is_crop(seen.inputs[0, 0] + 1, full.inputs[0])
     assert DigitsViews().spec.shape == (6, 1, 5, 5)
     assert (DigitsViews().spec.modality, DigitsViews().spec.variable) == ("views", False)

@@ -18,6 +18,7 @@ from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import build_tiny
+from tests.support.every import every
 from tests.support.helpers import GRIDS, choices, context, factory, node, tiny
 
 DATA = {
@@ -99,7 +100,7 @@ def test_biases_and_gains_do_not_decay(family: str, name: str) -> None:
         assert decayed_non_maps(model) == set()
         for module in model.modules():
             if isinstance(module, NoWeightDecay):
-                assert all(hasattr(module, each) for each in module.no_weight_decay)
+                assert every(hasattr(module, each) for each in module.no_weight_decay)
 
 
 def test_learned_tokens_and_tables_do_not_decay() -> None:

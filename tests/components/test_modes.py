@@ -18,6 +18,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.mask import CAUSAL
 from blockyard.ops.reference import eager
 from tests.ops.attention_inputs import facts, qkv
+from tests.support.every import every
 from tests.support.helpers import (
     TinyEmbedder,
     axes_of,
@@ -46,7 +47,7 @@ def test_half_precision(family: str, name: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = model(inputs)
     rough.float().square().mean().backward()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    assert every(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     spread = exact.std().item()
     assert (rough.float() - exact).abs().mean().item() < 0.1 * spread
 
@@ -94,7 +95,7 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
             meta_model(Inputs(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3])))
     assert out.device.type == "meta"
     assert out.shape == (2, 6, 11)
-    assert all(parameter.is_meta for parameter in meta_model.parameters())
+    assert every(parameter.is_meta for parameter in meta_model.parameters())
     real = tiny(axes=axes, prefix=prefix, token_mixer=mixer, position=position, **picks)
     shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, meta_model)]
     assert shapes[0] == shapes[1]

@@ -24,6 +24,7 @@ from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
 from blockyard.optimizer.timm_optim import TimmOptim
 from blockyard.optimizer.torch_optim import TorchOptim
+from tests.support.every import every
 from tests.support.paths import CONF
 from tests.support.tiny import ONE_LAYER
 
@@ -70,7 +71,7 @@ def test_only_linear_maps_decay() -> None:
     assert {id(p) for p in decay}.isdisjoint({id(p) for p in no_decay})
     assert len(decay) + len(no_decay) == len(list(model.parameters()))
     decaying = names(model, decay)
-    assert all(dict(model.named_parameters())[name].ndim >= 2 for name in decaying)
+    assert every(dict(model.named_parameters())[name].ndim >= 2 for name in decaying)
     exempt = names(model, no_decay)
     assert {"position.table", "prefix.class_token"} <= exempt
     for block in iter_blocks(model):

@@ -16,6 +16,7 @@ from blockyard.schedule.cosine import Cosine
 from blockyard.schedule.cosine_restarts import CosineRestarts
 from blockyard.schedule.linear import Linear
 from blockyard.schedule.wsd import WSD
+from tests.support.every import every
 from tests.support.paths import CONF
 
 YAMLS = sorted((CONF / "schedule").glob("*.yaml"))
@@ -52,7 +53,7 @@ def test_a_share_of_the_run_equals_the_number_of_steps(path: Path) -> None:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("total", [1, 2, 5])
 def test_a_run_may_be_shorter_than_its_warm_up(path: Path, total: int) -> None:
-    assert all(0 <= factor <= 1 for factor in factors_of(from_yaml(path, warmup=1000), total))
+    assert every(0 <= factor <= 1 for factor in factors_of(from_yaml(path, warmup=1000), total))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)

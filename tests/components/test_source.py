@@ -23,6 +23,7 @@ from blockyard.model._example_batch import example
 from blockyard.runs.identity import identity
 from blockyard.runs.load import load
 from tests.support import engine_runs
+from tests.support.every import every
 
 IMAGE, TEXT = (1, 8, 8), 6
 TWO_KINDS = (
@@ -107,7 +108,7 @@ def assert_encoder_is_a_vision_transformer() -> None:
     sizes = ("model.dim=16", "model.depth=1", "model.heads=2")
     alone = Components(compose([*overrides, *sizes]).config).model(1).eval()
     missing = alone.load_state_dict(model.encoder.state_dict(), strict=False).missing_keys
-    assert all(name.startswith("head.") for name in missing)
+    assert every(name.startswith("head.") for name in missing)
     expected, seq = alone.forward_features(Inputs(batch().source))
     memory = model.encode(batch().source)
     torch.testing.assert_close(memory.seq.coords, seq.coords)

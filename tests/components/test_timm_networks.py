@@ -11,6 +11,7 @@ from blockyard.model.encoder import Encoder
 from blockyard.tokenizer.timm import Timm
 from blockyard.tokenizer.view_cnn import ViewCNN
 from blockyard.weight_init import initialise
+from tests.support.every import every
 
 
 def test_a_network_of_timm_starts_from_the_seed() -> None:
@@ -25,7 +26,7 @@ def test_a_network_of_timm_starts_from_the_seed() -> None:
     torch.manual_seed(5)
     first = weights(0)
     again, other = weights(0), weights(1)
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert every(torch.equal(first[name], again[name]) for name in first)
     changed = [name for name in first if not torch.equal(first[name], other[name])]
     assert {name.partition(".")[0] for name in changed} == {"network", "proj"}
     import timm

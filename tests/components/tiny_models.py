@@ -38,13 +38,22 @@ def _members(block: type) -> set[str]:
 
 
 def build_tiny(
-    name: str, residual: str = "add", layers: Any = None, token_mixer: str = "attention", **options: object
+    name: str,
+    residual: str = "add",
+    layers: Any = None,
+    token_mixer: str = "attention",
+    mixing: dict[str, Any] | None = None,
+    **options: object,
 ) -> nn.Module:
-    """A model of a choice of `model`, with its initial weights and those of the sizes that are options of it."""
+    """A model of a choice of `model`, with its initial weights and those of the sizes that are options of it.
+
+    mixing: options of its token mixer
+    """
     target = node("model", name)[0]
     sizes = {"dim": 16, "depth": 2, "heads": 4, **options}
     plan = target(**{key: value for key, value in sizes.items() if key in schema.options(target)})
     data = DataSpec("text", (6,), source=DataSpec("text", (7,)) if target.takes_source else None)
     ctx: Context = plan.context(data, TokenSpec((6,), vocabulary=11), 11)
     parts = tiny_parts(position="learned", residual=residual, token_mixer=token_mixer)
-    return initialise(plan.build(ctx, parts._replace(layers=layers)), 0)
+    parts = parts._replace(layers=layers, token_mixer=factory("token_mixer", token_mixer, mixing))
+    return initialise(plan.build(ctx, parts), 0)

@@ -16,6 +16,7 @@ from blockyard.config.compose import compose
 from blockyard.config.schema import Option, options, slot
 from blockyard.contracts import Issue
 from tests.battery.bad_values import every_option
+from tests.support.every import every
 
 LIMITLESS = 10**39  # more than float32 holds
 
@@ -151,7 +152,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_module_is_built_on_the_meta_device() -> None:
     """That of 400 GB too; with parameters that no rule initialises, which is the next problem."""
     large = {"_target_": "torch.nn.Embedding", "num_embeddings": 10**9, "embedding_dim": 10**5}
-    assert all("memory" in str(issue) for issue in wrapped(large))
+    assert every("memory" in str(issue) for issue in wrapped(large))
     assert wrapped({"_target_": "torch.nn.Identity"}) == []
 
 

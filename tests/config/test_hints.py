@@ -15,6 +15,7 @@ from blockyard.contracts import Issue
 from blockyard.generate import api
 from blockyard.generate.request import GeneratedText
 from blockyard.generate.stats import Stats
+from tests.support.every import every
 
 
 def refusals(*arguments: str) -> list[Issue]:
@@ -113,7 +114,7 @@ def test_piped_lines_end_where_their_words_do(capsys: pytest.CaptureFixture[str]
         assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) > 40
-        assert all(line == line.rstrip() for line in lines)
+        assert every(line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ OPTIONS = [
     if option not in getattr(node(family, name)[0], "incidental", ())
 ]
 SIZES = {"dim": 32, "heads": 4}  # heads of 8 channels, of which several parts can turn
+DEPTHS = {"kv_every": 4}  # of options that count layers
 
 
 def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
@@ -167,7 +168,7 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
             part = partial(target, **{**configured, **base, option: value})
             picks = {family: name}
             try:
-                sizes = {**SIZES, "hides": hides}
+                sizes = {**SIZES, "hides": hides, "depth": DEPTHS.get(option, 2)}
                 model = tiny(causal=causal, axes=axes, prefix=prefix, sizes=sizes, replace={family: part}, **picks)
             except ValueError:
                 continue  # no legal value, or none for a model such as this one

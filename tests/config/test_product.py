@@ -17,6 +17,7 @@ from tests.config import products
 from tests.config.cover import layered_cover, legal_cover, refused_cover
 from tests.config.legality import legal
 from tests.config.product_batches import rows_of
+from tests.support.every import every
 
 
 def run_or_refuse(row: dict[str, str]) -> str:
@@ -26,7 +27,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
     composed = products.config(row)
     issues = check(composed)
     if issues:
-        assert all(str(issue) and issue.text for issue in issues)
+        assert every(str(issue) and issue.text for issue in issues)
         return "refused"
     plan = Components(composed.config)
     variants = rows_of(row, plan)
@@ -122,5 +123,5 @@ def test_legal_triples_all_run(shard: int):
     """The full product has too many rows to run. Rules speak of two choices at a time, most with the data, the
     tokenizer and the head beside; every three choices that can stand together do so in one of these rows."""
     configs = legal_cover(3)
-    assert all(map(legal, configs))
+    assert every(map(legal, configs))
     assert [row for row in configs[shard::8] if run_or_refuse(row) != "ran"] == []

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from blockyard.config.choices import catalog
+from tests.support.every import every
 from tests.support.paths import ROOT
 from tools import components, mechanisms, pages, verdicts, walks
 from tools.measures import Tree
@@ -85,4 +86,4 @@ def test_a_planted_call_is_missed() -> None:
 def test_the_structure_is_measured() -> None:
     lines = list(table({"now": Tree(ROOT)}, None))
     assert len(lines) == len(ROWS) + 3
-    assert all(line.startswith(("| ", "|---")) for line in lines)
+    assert every(line.startswith(("| ", "|---")) for line in lines)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.every import every
 from tests.support.paths import ROOT
 from tools import pages
 
@@ -91,3 +92,17 @@ def test_readme_is_for_a_first_visit() -> None:
 def test_the_glossary_is_short() -> None:
     text = PAGES["docs/architecture.md"].read_text(encoding="utf-8").partition("## Glossary")[2]
     assert 10 <= len(re.findall(r"^\| (?!term|---)", text, re.M)) <= 25
+
+
+def test_assertions_that_all_values_hold_have_values() -> None:
+    """Of nothing `all` is true, so tests say `every`; a line where nothing may be there says so."""
+    assert every((True, 1))
+    assert not every(())
+    assert not every((True, 0))
+    lines = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip().startswith("assert all(") and not line.endswith("# may be empty")
+    ]
+    assert lines == []

@@ -26,6 +26,7 @@ from blockyard.errors import UserError
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from tests.engine.lightning.process_runs import NO_DROPOUT, trained
 from tests.support.engine_runs import assert_same_bits, killed_at, rows, run, state
+from tests.support.every import every
 from tests.support.tiny import DECODER, configured
 
 BIAS = ("channel_mixer=experts", "channel_mixer.count=4", "channel_mixer.balance=bias", "channel_mixer.bias_rate=0.01")
@@ -90,7 +91,7 @@ def test_recomputed_blocks_count_loads_and_losses_once() -> None:
         assert torch.equal(gradient, expected[name]), name
     loads = [dict(model.named_buffers())["blocks.0.channel_mixer.loads"] for model in (plain, again)]
     assert torch.equal(*loads)
-    assert all(module.auxiliary is None for module in again.modules() if isinstance(module, HasAuxiliary))
+    assert every(module.auxiliary is None for module in again.modules() if isinstance(module, HasAuxiliary))
     copy.deepcopy(again)  # which a loss that stays behind would prevent
 
 

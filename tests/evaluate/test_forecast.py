@@ -21,6 +21,7 @@ from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
 from tests.support import engine_runs
+from tests.support.every import every
 from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
 
 HISTORY, HORIZON = 24, 6
@@ -154,7 +155,7 @@ def test_the_command_writes_a_table_and_a_picture(
     assert "band: 90% of the errors of 11 validation windows" in capsys.readouterr().out
     assert main(["forecast", f"run={run.path}", f"file={table(tmp_path / 'x.csv')}", f"out={tmp_path / 'to'}"]) == 0
     assert {path.name for path in (tmp_path / "to").iterdir()} == {"forecast-x.csv", "forecast-x.png"}
-    assert all(not row["true"] for row in csv.DictReader((tmp_path / "to" / "forecast-x.csv").open(newline="")))
+    assert every(not row["true"] for row in csv.DictReader((tmp_path / "to" / "forecast-x.csv").open(newline="")))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from blockyard.evaluate.predict import predict
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from tests.support.engine_runs import run
+from tests.support.every import every
 from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 from tests.support.tolerances import float32
 
@@ -84,7 +85,7 @@ def test_the_command_writes_every_probability(
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[0] == ["input", "prediction", "p(ham)", "p(spam)"]
     assert [row[0] for row in rows[1:]] == ["buy=gold now", "see you"]
-    assert all(abs(float(row[2]) + float(row[3]) - 1) < 1e-4 for row in rows[1:])
+    assert every(abs(float(row[2]) + float(row[3]) - 1) < 1e-4 for row in rows[1:])
     monkeypatch.setattr("sys.stdin", io.StringIO("buy gold\n\nsee you\n"))
     assert main(["predict", f"run={table_run.path}", "-", f"out={tmp_path / 'p.csv'}"]) == 0
     assert f"2 predictions in {tmp_path / 'p.csv'}" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from blockyard.runs.predictions_file import TEST, read_predictions, write_predictions
 from tests.support.engine_runs import run, text_run
+from tests.support.every import every
 from tests.support.tiny import steps
 from tests.support.tolerances import float32
 
@@ -143,7 +144,7 @@ def test_of_equal_logits_the_first_counts_as_it_does_in_the_metrics() -> None:
     assert kept is not None
     assert kept["top"][:, 0].tolist() == logits.argmax(-1).tolist()
     assert kept["top"][2:].tolist() == [[6, 5, 4, 3, 2], [0, 1, 3, 6, kept["top"][3, 4]]]
-    assert all(len(set(row)) == TOP for row in kept["top"].tolist())
+    assert every(len(set(row)) == TOP for row in kept["top"].tolist())
 
 
 def test_dummies_are_left_out_and_samples_without_a_target_have_no_loss() -> None:

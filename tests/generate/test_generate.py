@@ -23,6 +23,7 @@ from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
 from tests.support import engine_runs
+from tests.support.every import every
 
 pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
 
@@ -152,7 +153,7 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
     stats = Stats()
     decoded = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))
     assert decoded == list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))
-    assert all(row.shape == (1, 8) for row in padded)
+    assert every(row.shape == (1, 8) for row in padded)
     assert stats.cuts == 1
     assert "rows of one length only" in caplog.text
 

@@ -13,6 +13,7 @@ from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from tests.generate.decoding import beam
+from tests.support.every import every
 from tests.support.helpers import LENGTH, tiny
 
 START, END, MASK = 8, 9, 10
@@ -51,13 +52,13 @@ def test_special_tokens_are_never_generated(method: str, cache: bool) -> None:
     """Although start and mask are by far the likeliest; where rows have no end, neither is its symbol."""
     for liked in ((START,), (MASK,), (START, MASK)):
         sequences, _ = written(framed(liked=liked), method, [[START], [START, 1]], cache=cache)
-        assert all(0 <= symbol < START for row in sequences for symbol in row)
+        assert every(0 <= symbol < START for row in sequences for symbol in row)
         assert any(sequences)
     sequences, stats = written(framed(liked=(END,)), method, [[START], [START, 1]], cache=cache)
     assert (sequences, stats.tokens, stats.steps, stats.unfinished) == ([[], []], 0, 2, 0)
     assert str(stats).startswith("0 tokens in 2 steps, ")
     sequences, _ = written(framed(liked=(END,)), method, [[START], [1]], cache=cache, end=None)  # nobody ends at it
-    assert all(len(row) == 4 and max(row) < START for row in sequences)
+    assert every(len(row) == 4 and max(row) < START for row in sequences)
     sequences, _ = written(
         framed(liked=(END,), end=None), method, [[START]], cache=cache
     )  # data without an end: a symbol as any
@@ -77,7 +78,7 @@ def test_a_sequence_with_an_end_is_never_cut(method: str, position: str, cache: 
     assert (stats.tokens, stats.steps, stats.cuts, stats.unfinished) == (2 * LENGTH - 1, LENGTH, 0, 3)
     assert f", 3 sequences reached the maximum length of {LENGTH} without an end token" in str(stats)
     if not cache:
-        assert all(bool((batch[:, 0] == START).all()) for batch in seen)
+        assert every(bool((batch[:, 0] == START).all()) for batch in seen)
     for prompt, row in zip(prompts, sequences, strict=True):
         if method != "sampling":
             assert written(model, method, [prompt], max_tokens=200, cache=cache)[0] == [row]

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from blockyard.generate.stepper import FEW, order_for_decoding
 from tests.generate.decoding import greedy
+from tests.support.every import every
 from tests.support.helpers import tiny, token_ids
 
 
@@ -27,7 +28,7 @@ def test_values_stay_and_columns_become_contiguous() -> None:
     assert orders(model) == {True}
     order_for_decoding(model, 1)
     assert orders(model) == {False}
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert every(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     torch.testing.assert_close(model(inputs), before)
 
 
@@ -60,7 +61,7 @@ def test_layers_share_the_facts_of_the_past() -> None:
         model(inputs[:, start:end], cache=cache)
         first, *others = (layer.seq for layer in cache.layers)
         assert others
-        assert all(seq is first for seq in others)
+        assert every(seq is first for seq in others)
         assert first.index.tolist() == list(range(end))
 
 

@@ -16,6 +16,7 @@ from blockyard.errors import UserError
 from blockyard.inspect.memory_keys import coefficients, key_mixers, strongest
 from blockyard.model._prefix import Prefix
 from tests.support import engine_runs
+from tests.support.every import every
 from tests.support.helpers import tiny, token_ids
 from tests.support.tiny import SHORTEST
 from tests.support.tolerances import float32
@@ -100,4 +101,4 @@ def test_the_command_on_images(tmp_path: Path) -> None:
     assert main(["inspect", f"run={run_folder.path}", "memory", "log=false", "train_samples=10", "keys=1"]) == 0
     numbers = read_json(run_folder.path / "inspect" / "memory.json")
     assert numbers["pictures"] == ["memory.png"]
-    assert all(0 <= each["token"] < 4 for each in numbers["shown"][0]["examples"])  # patches of 4 x 4 on 8 x 8
+    assert every(0 <= each["token"] < 4 for each in numbers["shown"][0]["examples"])  # patches of 4 x 4 on 8 x 8

@@ -28,7 +28,9 @@ CASES: dict[str, tuple[Visibility, str]] = {
     "t5_bias": (Visibility(), "t5_bias"),
     "t5_bias causal": (Visibility(causal=True), "t5_bias"),
 }
-PARTS = ("none", "rope", "learned", "alibi", "t5_bias")  # positions of whole models
+PARTS = ("none", "rope", "learned", "alibi", "t5_bias", "carried")  # positions of whole models
+# Values of the first layer, vectors of token ids and keys of an earlier layer, in a model with `rope`.
+CARRIED = {"kv_every": 2, "value_residual": "learned", "value_embedding": "all"}
 
 
 def scheme(name: str, causal: bool) -> Position:
@@ -72,7 +74,9 @@ def weighted(out: Tensor, tokens: Tensor) -> Tensor:
 
 def trained(name: str, by: ring.Ring | None, updates: int = 20, causal: bool = True) -> list[Tensor]:
     """The loss of each update and the weights after them, of a tiny language model."""
-    model = tiny(causal=causal, axes=1, position=name, token_mixer="attention", sizes={"depth": 2}).train()
+    carried, mixing = name == "carried", {"token_mixer": CARRIED if name == "carried" else {}}
+    position, sizes = ("rope", {"depth": 4}) if carried else (name, {"depth": 2})
+    model = tiny(causal=causal, axes=1, position=position, token_mixer="attention", sizes=sizes, options=mixing).train()
     objective, optimizer = NextToken(), torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for update in range(updates):

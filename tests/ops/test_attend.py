@@ -16,6 +16,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import chunked, eager
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
+from tests.support.every import every
 from tests.support.pairwise import in_pairs
 from tests.support.tolerances import FLOAT64, float32
 
@@ -175,7 +176,7 @@ def test_short_training_sequences_in_bfloat16_are_computed_in_float32(causal: bo
     assert torch.equal(out, reference.bfloat16())
     slope = torch.randn_like(reference).bfloat16()
     wanted = torch.autograd.grad(reference, exact, slope.float())
-    assert all(
+    assert every(
         torch.equal(a, b.bfloat16()) for a, b in zip(torch.autograd.grad(out, (q, k, v), slope), wanted, strict=True)
     )
 

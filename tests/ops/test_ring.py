@@ -13,6 +13,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, Seq
 from blockyard.ops.ring import Ring, sharing
 from tests.ops.ring_processes import CASES, PARTS, WORLD, trained, whole, work
+from tests.support.every import every
 from tests.support.fork import forked
 from tests.support.helpers import tiny, token_ids
 from tests.support.tolerances import FLOAT32_STEPS
@@ -58,7 +59,7 @@ def test_twenty_updates_are_those_of_one_process(results: Results, position: str
 def test_every_token_is_in_one_process_and_causal_work_is_equal(length: int, world: int) -> None:
     parts = [Ring(rank, world, None).tokens(length, rank) for rank in range(world)]
     assert torch.cat(parts).sort().values.tolist() == list(range(length))
-    assert all(part.diff().min() > 0 for part in parts)
+    assert every(part.diff().min() > 0 for part in parts)
     if length % (2 * world) == 0:
         assert len({int((part + 1).sum()) for part in parts}) == 1  # keys that the process's queries see
 

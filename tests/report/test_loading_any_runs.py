@@ -10,6 +10,7 @@ import pytest
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from tests.report.report_runs import grid, run, runs_of_three_arms, sweep, warned
+from tests.support.every import every
 
 
 def test_arms_are_found_and_named_by_what_differs(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_arms_are_found_and_named_by_what_differs(tmp_path: Path) -> None:
         "block=pre_norm optimizer.lr=0.01",
     }
     assert {arm["name"] for arm in result.arms} == names
-    assert all(arm["n"] == arm["planned"] == 3 for arm in result.arms)
+    assert every(arm["n"] == arm["planned"] == 3 for arm in result.arms)
     assert result.question is None
     assert warned(result, "no baseline was given", "--baseline ARM")
     named = compare(tmp_path, baseline="block=post_norm")

@@ -11,6 +11,7 @@ import pytest
 
 from blockyard.report.page import write
 from tests.report.page_data import comparison, disagreeing
+from tests.support.every import every
 from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
@@ -60,7 +61,7 @@ def test_ticks_of_steps_are_whole(opened: Any) -> None:
     page = opened(result)
     labels = page.locator("#curves .axes text[text-anchor=middle]:not(.label)").all_text_contents()
     assert len(labels) >= 3
-    assert all(label.isdigit() for label in labels)
+    assert every(label.isdigit() for label in labels)
 
 
 def test_a_curve_of_one_point_is_a_mark(opened: Any) -> None:
@@ -68,7 +69,7 @@ def test_a_curve_of_one_point_is_a_mark(opened: Any) -> None:
     page = opened(comparison(arms=3, seeds=2, points=1))
     boxes = [mark.bounding_box() for mark in page.locator("#curves path.point").all()]
     assert len(boxes) == 3
-    assert all(box["width"] > 4 and box["height"] > 4 for box in boxes)
+    assert every(box["width"] > 4 and box["height"] > 4 for box in boxes)
 
 
 def test_tuning_of_several_keys(opened: Any) -> None:
@@ -89,7 +90,7 @@ def test_tuning_of_several_keys(opened: Any) -> None:
         assert "val/accuracy" in chart.locator(".label").all_text_contents()
         boxes = [text.bounding_box() for text in chart.locator(".axes text[text-anchor=middle]:not(.label)").all()]
         edges = sorted((box["x"], box["x"] + box["width"]) for box in boxes)
-        assert all(left[1] <= right[0] for left, right in itertools.pairwise(edges))
+        assert every(left[1] <= right[0] for left, right in itertools.pairwise(edges))
     assert page.locator("#tuning .keys > span").count() == 2
     first, second = (chart.bounding_box() for chart in charts.all())
     assert first["y"] == second["y"]

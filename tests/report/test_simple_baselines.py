@@ -18,6 +18,7 @@ from blockyard.report.render.markdown import markdown
 from blockyard.report.render.terminal import show
 from blockyard.terminal import console
 from tests.report.report_runs import NORMS, sweep
+from tests.support.every import every
 from tools.browser import LEFT_OUT, address, chromium, launched
 
 SUMMARY = {
@@ -40,7 +41,7 @@ def test_the_answer_says_that_every_arm_is_below_one(tmp_path: Path) -> None:
     assert (rows["tf_idf"]["value"], rows["tf_idf"]["note"]) == (0.97, "fitted on 5,000 of 60,000 samples")
     assert rows["tf_idf"]["values"] == {"test/accuracy": 0.97}  # without what is no finite number
     assert (rows["linear"]["value"], rows["linear"]["missing"]) == (None, "509 classes")
-    assert all(row["arms"] is None for row in rows.values())
+    assert every(row["arms"] is None for row in rows.values())
 
 
 def test_the_answer_is_silent_where_an_arm_reaches_the_baselines(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from blockyard.runs.resume import reopen
 from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs
 from tests.support.engine_runs import config, folder, run
+from tests.support.every import every
 from tests.support.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("runs_store")  # its runs are made once
@@ -322,7 +323,7 @@ def test_two_runs_that_go_on_from_one_are_told_apart_by_their_names(tmp_path: Pa
     others = [_goes_on(tmp_path, "stable", budget, first) for budget in (2, 3)]
     with pytest.raises(UserError, match="matches 3 runs") as refused:
         find("stable", tmp_path)
-    assert all(each.name in str(refused.value) for each in (first, *others))
+    assert every(each.name in str(refused.value) for each in (first, *others))
 
 
 def test_seeds_are_told_apart(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from blockyard.runs.lock import held, holder
 from tests.schedulers.processes import wait_for
 from tests.schedulers.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
+from tests.support.every import every
 
 pytestmark = [pytest.mark.schedulers, pytest.mark.timeout(3600)]
 pytest.importorskip("ray")
@@ -60,7 +61,7 @@ def test_six_cells_on_two_nodes_equal_the_local_ones(cluster: RayCluster, tmp_pa
     until_training(sweep, cluster, NODE)
     assert "6 done" in sweep.wait(process, 0)
     assert_equal_sweeps(sweep, here)
-    assert all(resumes == [] for resumes in sweep.resumes().values())
+    assert every(resumes == [] for resumes in sweep.resumes().values())
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["at once", "workers later"])

@@ -15,6 +15,7 @@ from blockyard.runs.lock import holder
 from tests.schedulers.processes import wait_for
 from tests.schedulers.slurm_cluster import CPUS, SlurmCluster
 from tests.schedulers.sweep_commands import ARMS, PATIENCE, Sweep, assert_equal_sweeps
+from tests.support.every import every
 
 pytestmark = [pytest.mark.schedulers, pytest.mark.timeout(3600)]
 pytest.importorskip("submitit")
@@ -115,7 +116,7 @@ def test_a_new_planner_finds_the_jobs_of_a_killed_one(
     assert cluster.jobs() == {}
     assert submissions(sweep) == 1
     assert_equal_sweeps(sweep, here)
-    assert all(resumes == [] for resumes in sweep.resumes().values())
+    assert every(resumes == [] for resumes in sweep.resumes().values())
 
 
 def test_ctrl_c_cancels_the_jobs_of_a_killed_planner_too(sweep: Sweep, here: Sweep, cluster: SlurmCluster) -> None:

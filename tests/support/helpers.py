@@ -159,7 +159,8 @@ class TinyEmbedder(Embedder):
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
         x = self.table[inputs]
         features = torch.stack([torch.sin(inputs.to(x.dtype)), torch.cos(1.7 * inputs.to(x.dtype))], -1)  # (B, N, 2)
-        seq = Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features)
+        ids = inputs if valid is None else inputs.masked_fill(~valid, -1)
+        seq = Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features, ids=ids)
         if not self.grid:
             set_pairs(seq, tiny_pairs(inputs))
         return x, seq

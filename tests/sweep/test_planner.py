@@ -13,6 +13,7 @@ from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan import history, planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.support.every import every
 from tests.support.tiny import VIT
 from tests.sweep.spec_plans import plan_from, refusals
 
@@ -88,7 +89,7 @@ def test_two_arms_that_are_one_model_are_an_error(tmp_path):
 def test_a_setting_that_changes_nothing_is_an_error(tmp_path):
     tuned = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {trainer.num_workers: [0, 1]}"
     issue = refusals(tmp_path, f"claim: x\n{BASE}\n{tuned}")
-    assert all(problem.endswith("are the same run") for problem in issue)
+    assert every(problem.endswith("are the same run") for problem in issue)
 
 
 def test_tuned_arms_try_the_same_settings(tmp_path):

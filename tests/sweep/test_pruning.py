@@ -21,6 +21,7 @@ from blockyard.sweep.cells import Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.search import search_runner
 from tests.support.engine_runs import assert_same_bits, config, killed_at, run
+from tests.support.every import every
 from tests.support.tiny import TINY, steps
 from tests.sweep.search_runs import ARMS, plan
 
@@ -137,7 +138,7 @@ def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) ->
     assert len(finished.variants) == 2
     for arm in finished.facts["search"]["arms"].values():
         assert [trial["state"] for trial in arm["trials"]] == ["complete"] * 2
-        assert all(len(trial["curve"]) == 2 for trial in arm["trials"])
+        assert every(len(trial["curve"]) == 2 for trial in arm["trials"])
         for trial in arm["trials"]:
             folder = RunFolder.open(tmp_path / trial["run"])
             assert folder.summary()["metrics"][METRIC] == trial["value"]

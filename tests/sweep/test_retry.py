@@ -15,6 +15,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import search_runner
 from blockyard.sweep.search.trial_config import arm_template
+from tests.support.every import every
 from tests.sweep.search_runs import ARMS, Fake, peak, plan
 
 
@@ -49,7 +50,7 @@ def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
 
     again = search_runner.run_search(sweep_plan, executor := Fake(), retry=True)
     assert len(executor.tasks) == failed
-    assert all(task.retry for task in executor.tasks)
+    assert every(task.retry for task in executor.tasks)
     assert _states(again, "pre") == ["complete"] * 6
     assert _settings(again, "pre") == _settings(first, "pre")
     rates = {trial["number"]: trial["value"] for trial in _trials(again, "pre")}
@@ -99,7 +100,7 @@ def test_an_attempt_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
         search_runner.run_search(sweep_plan, Dies(), retry=True)
     finished = search_runner.run_search(sweep_plan, executor := Fake())  # without --retry: they are open already
     assert executor.tasks
-    assert all(task.retry for task in executor.tasks)
+    assert every(task.retry for task in executor.tasks)
     assert _states(finished, "pre") == ["complete"] * 4
 
 

@@ -16,6 +16,7 @@ from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search import search_runner
+from tests.support.every import every
 from tests.sweep.search_runs import ARMS, PRUNED, Fake, peak, plan, states, trials
 
 
@@ -83,7 +84,7 @@ def test_a_run_that_fails_is_a_failed_trial_and_the_search_goes_on(tmp_path: Pat
     finished = search_runner.run_search(plan(tmp_path, sampler="random", trials=6, arms=ARMS[:1]), executor)
     assert set(states(finished, "pre")) == {"FAIL", "COMPLETE"}
     failed = [trial for trial in trials(finished, "pre") if trial.state.name == "FAIL"]
-    assert all(reason in trial.user_attrs["reason"] and "run" in trial.user_attrs for trial in failed)
+    assert every(reason in trial.user_attrs["reason"] and "run" in trial.user_attrs for trial in failed)
     assert finished.cells
     killed = isinstance(outcome, tuple) and outcome[0] < 0
     assert len(executor.tasks) == 6 + (len(failed) if killed else 0)  # a killed process gets a second chance
@@ -125,8 +126,8 @@ def test_what_check_refuses_is_a_failed_trial_with_the_reason_and_no_run(tmp_pat
     )
     refused = [trial for trial in trials(finished, "pre") if trial.params["model.heads"] == 3]
     assert refused
-    assert all(trial.state.name == "FAIL" for trial in refused)
-    assert all("does not divide" in trial.user_attrs["reason"] for trial in refused)
+    assert every(trial.state.name == "FAIL" for trial in refused)
+    assert every("does not divide" in trial.user_attrs["reason"] for trial in refused)
     assert len(executor.tasks) == 8 - len(refused)
 
 
@@ -171,7 +172,7 @@ def test_a_pruned_trial_is_no_candidate(tmp_path: Path) -> None:
     (variant,) = finished.variants.values()
     assert variant.setting["optimizer.lr"] >= 0.005
     pruned = [t for t in finished.facts["search"]["arms"]["pre"]["trials"] if t["state"] == "pruned"]
-    assert all("pruned at step 8" in trial["reason"] for trial in pruned)
+    assert every("pruned at step 8" in trial["reason"] for trial in pruned)
 
 
 def test_a_metric_that_falls_is_minimised_and_one_that_is_not_measured_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from blockyard.sweep.cells import Arm, Cell, Variant
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
+from tests.support.every import every
 
 
 def plan(*, seeds: int = 3, first: int | None = 1, direction: str = "max", settings: int = 2) -> SweepPlan:
@@ -91,7 +92,7 @@ def test_an_arm_without_a_whole_setting_has_no_choice():
     ended = ["a#0/s0", "a#1/s0"]
     assert tune.chosen_variants(plan(), {}, ended=ended) == {}
     assert runs(tune.due_cells(plan(), {}, ended=ended)) == ["a#0/s0", "a#1/s0", "b#0/s0", "b#1/s0"]
-    assert all(row.mean is None and row.settled for row in tune.setting_results(plan(), {}, ended) if row.arm == "a")
+    assert every(row.mean is None and row.settled for row in tune.setting_results(plan(), {}, ended) if row.arm == "a")
 
 
 def test_the_table_has_every_setting():

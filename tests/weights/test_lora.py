@@ -15,6 +15,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.weights.lora import Lora, LowRank, add_lora, added_parameters, linear_layers, merged_state_dict
+from tests.support.every import every
 from tests.support.helpers import stir, tiny, token_ids
 from tests.support.tiny import TEXT
 
@@ -60,7 +61,7 @@ def test_layers_are_chosen_by_parts_of_their_paths() -> None:
     assert any(path.startswith("head.") for path in everywhere)
     mixers = linear_layers(model, ("token_mixer",))
     assert mixers
-    assert all("token_mixer" in path.split(".") for path in mixers)
+    assert every("token_mixer" in path.split(".") for path in mixers)
     assert {path.split(".")[1] for path in linear_layers(model, ("blocks.1",))} == {"1"}
     assert not linear_layers(model, ("block",))  # a part of a name is no part of a path
 
@@ -71,7 +72,7 @@ def test_first_values_depend_on_the_seed_and_the_path() -> None:
         add_lora(model, LORA, seed)
         return [each.detach().clone() for each in added_parameters(model)]
 
-    assert all(map(torch.equal, first(0), first(0)))
+    assert every(map(torch.equal, first(0), first(0)))
     matrices = [each for each in first(0) if each.abs().sum() > 0]
     assert not torch.equal(matrices[0], next(each for each in first(1) if each.abs().sum() > 0))
     assert len({float(each.flatten()[0]) for each in matrices}) == len(matrices)

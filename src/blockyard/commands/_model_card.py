@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from blockyard.contracts import (
 )
 from blockyard.errors import fold
 from blockyard.model._block_stack import BlockStack
+from blockyard.model._carry import carried_text
 from blockyard.model._part_names import is_in
 from blockyard.ops.kernel import expected
 from blockyard.ops.meta import without_compiler
@@ -185,6 +187,9 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""
         facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
+    carried = [f"{path}: {text}" if path else text for path, text in _carried(model)]
+    if carried:
+        facts["carried"] = "; ".join(carried)
     if ctx.parametrization.scales:
         factors = {
             place: ctx.parametrization.factor(place, ctx) for place in ("logits", "scores", "branch", "embedding")
@@ -197,6 +202,13 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
         facts["attention"] = "; ".join(layers)
     return facts
+
+
+def _carried(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The path of each stack of blocks whose layers take something of earlier ones, and what, by block."""
+    for path, module in model.named_modules():
+        if isinstance(module, BlockStack) and module.carry.used:
+            yield path, carried_text(module.carry, module.order)
 
 
 def _initial(components: Components, model: nn.Module) -> dict[str, str]:

@@ -161,9 +161,14 @@ def check(
     families = {key.partition(".")[0] for key in unsound}
     sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in families]
     facts = Facts(picks(replace(composed, config=config), sound))
+    kinds = {} if unsound else _kinds(replace(composed, config=config), sound)
+    if kinds:
+        given = _given([facts, *(of_kind for _, of_kind in kinds.values())])
+        facts.given = given
+        for _, of_kind in kinds.values():
+            of_kind.given = given
     combinations = list(_combinations(composed, facts, allow))
     issues += [issue for _, issue in combinations]
-    kinds = {} if unsound else _kinds(replace(composed, config=config), sound)
     own = {rule for rule, _ in combinations}
     of_kinds = {name: list(_combinations_of_kind(name, *kind, own, allow)) for name, kind in kinds.items()}
     issues += [issue for found in of_kinds.values() for _, issue in found]
@@ -299,6 +304,17 @@ def _kinds(composed: Composed, families: Sequence[str]) -> dict[str, tuple[Compo
         kind = replace(composed, config=composed.config | nodes, choices={**composed.choices, **names})
         kinds[name] = kind, Facts(picks(kind, families), differing=frozenset(nodes))
     return kinds
+
+
+def _given(kinds: Sequence[Facts]) -> frozenset[str]:
+    """What layers of any kind give to others. Whether they are in front of those is seen when the model is built."""
+    given: frozenset[str] = frozenset()
+    for facts in kinds:
+        try:
+            given |= facts.traits.gives
+        except (KeyError, ValueError):
+            continue  # reported elsewhere
+    return given
 
 
 def _combinations_of_kind(

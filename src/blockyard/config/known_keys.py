@@ -120,6 +120,9 @@ OPTIONS = {
     "channel_mixer.expansion": "mlp_ratio ffn_dim intermediate_size d_ff",
     "tokenizer.size": "patch_size",
     "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
+    "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
+    "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",
+    "token_mixer.value_embedding": "value_embeds value_embeddings",
 }
 
 # family -> the names it has elsewhere

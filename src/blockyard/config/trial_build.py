@@ -273,6 +273,8 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
                 try:
+                    if family == "token_mixer" and facts.traits.takes:
+                        continue  # it is built behind the layers that give to it, with the whole model
                     place = architecture.mixing(ctx) if family == "token_mixer" else ctx
                     modules[family] = pick.target(place, **pick.options)
                 except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -133,7 +133,12 @@ class Seq:
     position: the position scheme of the model, or None
     embedded: (B, N, E) the embedder's vectors before any is hidden, without the prefix; None in models that hide none
     hidden: (B, N) bool, which of `embedded` the model does not see; None where it sees all
-    memo: what `ops` computed once from the fields above, for all layers of one forward pass
+    ids: (B, N) int64, the token id of each token, for mixers that look vectors up; -1 at padding, prefix tokens, hidden
+        tokens and the tokens of a source in front of the sequence. None where inputs are not token ids
+    carry: what earlier layers gave to this one, by name, of what it declares that it takes. Read only; outputs may
+        depend on it. Each visit of a block has a `Seq` of its own, so that one that runs again reads the same
+    given: what this layer gives to later ones, by name, written with `give`; None where no layer takes anything
+    memo: what `ops` computed once from the fields above, for all layers of one forward pass; the visits share it
     """
 
     index: Tensor
@@ -150,10 +155,22 @@ class Seq:
     shown: Tensor | None = None
     embedded: Tensor | None = None
     hidden: Tensor | None = None
+    ids: Tensor | None = None
+    carry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    given: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.index.shape[0]
+
+    def give(self, name: str, value: Any) -> None:
+        """Let later layers take `value`, a tensor or several, under a name that the mixer declares in `gives`."""
+        if self.given is not None:
+            self.given[name] = value
+
+    def bare(self) -> Seq:
+        """Return the facts without what is carried, to be kept longer than the forward pass."""
+        return self if self.given is None else replace(self, carry={}, given=None)
 
 
 class Memory(NamedTuple):

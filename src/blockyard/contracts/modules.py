@@ -6,9 +6,10 @@ What a token mixer can do is in its `Traits`; a module with a loss of its own is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -32,6 +33,9 @@ class Traits:
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
     reads_features: it mixes by `Seq.features`, which the tokenizer must provide
     reads_pairs: it mixes by `Seq.pairs`, which the data must provide
+    reads_ids: it reads `Seq.ids`, which inputs have that are token ids
+    gives: what its layers give to later ones (`Seq.give`), by name
+    takes: what they need from an earlier layer (`Seq.carry`) of another mixer
     """
 
     causal: bool = False
@@ -46,6 +50,9 @@ class Traits:
     ports: frozenset[str] = frozenset()
     reads_features: bool = False
     reads_pairs: bool = False
+    reads_ids: bool = False
+    gives: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
 
 
 class Embedder(nn.Module):
@@ -82,6 +89,15 @@ class TokenMixer(nn.Module):
 
     If an option changes the traits, override `traits_for`, which is called before anything is built, and set
     `self.traits` to the same in the constructor before it checks its Context.
+
+    A layer may pass on to later ones what it has computed: `seq.give(name, value)`, which they read as
+    `seq.carry[name]`. Who gives and who takes is known when the model is built. `Context.given` tells a constructor
+    what earlier layers give, and it says what this layer does:
+
+    gives: the shape of what this layer gives, by name, without batch and tokens: takers must expect the same
+    takes: the names of what it reads; the model is refused where no earlier visit of a block gives it
+    must_be_taken: of what it gives, what has no effect unless a later layer takes it; refused where none does
+    takes_placed: of what it takes, what must come from a layer under the same position scheme, such as rotated keys
     """
 
     traits: Traits = Traits()
@@ -89,6 +105,10 @@ class TokenMixer(nn.Module):
     fades: str | None = None  # why what it gives is smaller in wider models, as long as they are narrow, if it is
     hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H
+    gives: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    takes: frozenset[str] = frozenset()
+    must_be_taken: frozenset[str] = frozenset()
+    takes_placed: frozenset[str] = frozenset()
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:

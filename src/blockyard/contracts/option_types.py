@@ -55,6 +55,7 @@ Width = Annotated[
 ]
 Heads = Annotated[int, Ge(1), Le(4_096), Because("each head has channels of its own")]
 Depth = Annotated[int, Ge(1), Le(DEEPEST), Because("every block is built of modules of its own, one after the other")]
+DepthOrZero = Annotated[int, Ge(0), Le(DEEPEST), Because("no model has more blocks")]
 # The indices of blocks in the order in which they run.
 BlockOrder = Annotated[tuple[Annotated[int, Ge(0), Lt(DEEPEST)], ...], MinLen(1), MaxLen(DEEPEST)]
 Expansion = Annotated[

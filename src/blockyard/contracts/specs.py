@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,8 @@ class Context:
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
     peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
     order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once
+    # What earlier blocks give to this one, by name, and its shape without batch and tokens (`TokenMixer.gives`).
+    given: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     parametrization: Parametrization = PLAIN  # how weights, rates and factors depend on the size of the model
     stream: int | None = None  # the width of the stream, where that is not `dim`
 

@@ -19,6 +19,7 @@ from blockyard.contracts import Model, Position, Seq
 from blockyard.errors import UserError
 from blockyard.model._cache import Cache, HasCache
 from blockyard.ops.cache import KVCache
+from blockyard.token_mixer._caches import EmptyCache
 
 BACKEND = "inductor"
 MODELS = 64  # compiled in one process; torch compiles eight versions of a function and then refuses
@@ -32,8 +33,8 @@ def check_compiles(model: Model) -> None:
         layers = model.init_cache(1).layers
     except ValueError as error:
         raise UserError(f"compile=true needs a cache: {error}; {advice}") from error
-    others = sorted({type(layer).__name__ for layer in layers if type(layer) is not KVCache})
-    if others or not layers:
+    others = sorted({type(layer).__name__ for layer in layers if type(layer) not in (KVCache, EmptyCache)})
+    if others or not any(type(layer) is KVCache for layer in layers):
         kept = " and ".join(others) or "none"
         raise UserError(f"compile=true needs a growing key-value cache in every layer, not {kept}; {advice}")
 
@@ -46,12 +47,17 @@ class CompiledStep:
 
     def __init__(self, model: nn.Module, cache: Cache) -> None:
         self.model, self.cache = model, cache
-        first: Seq = cache.layers[0].seq
+        first = self._growing()[0].seq
+        assert first is not None, "the cache holds the first tokens"
         self._index, self._coords, self._seq = first.index, first.coords, first
+
+    def _growing(self) -> list[KVCache]:
+        """The caches that have storage: of layers that do not read the keys and values of another."""
+        return [layer for layer in self.cache.layers if isinstance(layer, KVCache)]
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """Scores of what follows token_ids (B, 1): (B, 1, V). Raises UserError where torch cannot compile the step."""
-        layers: list[KVCache] = self.cache.layers
+        layers = self._growing()
         past: Seq = layers[0].seq  # type: ignore[assignment]
         if past is not self._seq:  # other tokens came in, or some were taken out
             self._index, self._coords = past.index, past.coords
@@ -59,22 +65,28 @@ class CompiledStep:
         if length > len(self._index):
             self._index = _longer(self._index, 0, length)  # (C,)
             self._coords = _longer(self._coords, 1, length)  # (B|1, C, A)
-        index, storage = self._index[:length], [layer.storage(length) for layer in layers]
+        index = self._index[:length]
+        storage = [layer.storage(length) if isinstance(layer, KVCache) else None for layer in self.cache.layers]
         torch._dynamo.mark_dynamic(index, 0)
         torch._dynamo.mark_dynamic(self._coords, 1)
         for pair in storage:
-            for tensor in pair:
+            for tensor in pair or ():
                 torch._dynamo.mark_dynamic(tensor, 2)
         try:
-            positions = [layer.seq.position for layer in layers if layer.seq is not None]
+            positions = [
+                layer.seq.position if isinstance(layer, KVCache) and layer.seq is not None else None
+                for layer in self.cache.layers
+            ]
             scores = _compiled(BACKEND)(self.model, token_ids, index, self._coords, storage, past.num_prefix, positions)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise UserError(f"compile=true: torch cannot compile the step ({reason}); leave it out") from error
         seqs = _of_schemes(index, self._coords[:, :length], past.num_prefix, positions)
-        self._seq = seqs[0]
-        for layer, seq in zip(layers, seqs, strict=True):
-            layer.advance(seq)
+        for layer, seq in zip(self.cache.layers, seqs, strict=True):
+            if isinstance(layer, KVCache):
+                layer.advance(seq)
+        assert layers[0].seq is not None
+        self._seq = layers[0].seq
         self.cache.length += 1
         return scores
 
@@ -106,17 +118,20 @@ def step(
     token_ids: Tensor,
     index: Tensor,
     coords: Tensor,
-    storage: Sequence[tuple[Tensor, Tensor]],
+    storage: Sequence[tuple[Tensor, Tensor] | None],
     num_prefix: int,
     positions: Sequence[Position | None],
 ) -> Tensor:
     """The function that is compiled: scores (B, 1, V) of what follows token_ids (B, 1).
 
     index (M,) and coords (B|1, C, A) of all tokens, of which the newest one's are written here
-    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width); positions: its scheme
+    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width), None where it stores nothing;
+    positions: its scheme
     """
     seqs = _of_schemes(index, coords[:, : index.shape[0]], num_prefix, positions)
-    layers = [StoredKeys(k, v, seq) for (k, v), seq in zip(storage, seqs, strict=True)]
+    layers: list[EmptyCache | StoredKeys] = [
+        EmptyCache() if pair is None else StoredKeys(*pair, seq) for pair, seq in zip(storage, seqs, strict=True)
+    ]
     cache = Cache(layers, index.shape[0] - num_prefix - 1)
     scores: Tensor = model(token_ids, cache=cache)
     return scores

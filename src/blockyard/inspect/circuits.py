@@ -99,6 +99,10 @@ def head_circuits(
             f"circuits need attention; the token mixer of {layer_name(next(iter(other)))} is {names}. "
             "`blockyard inspect mixing` works for any mixer"
         )
+    reading = [path for path, mixer in attention.items() if mixer.takes_keys]
+    if reading and layers is not None:
+        raise UserError(f"{layer_name(reading[0])} reads keys and values of an earlier layer, so it has no circuits")
+    attention = {path: mixer for path, mixer in attention.items() if path not in reading}
     contexts = mixer_contexts(model, dict(attention), batch)
     return [head for path, mixer in attention.items() for head in _heads(path, mixer, contexts[path], heads, model)]
 
@@ -131,7 +135,7 @@ def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
 def _heads(
     path: str, mixer: Attention, context: MixerContext, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
-    q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.widths)
+    q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.parts)[:3]
     out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
     if isinstance(mixer.join, nn.Linear):
         out = out @ mixer.join.weight.detach().double().cpu()  # (D, H values)
@@ -175,6 +179,8 @@ def _left_out_of_context(context: MixerContext) -> list[str]:
 
 def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> list[str]:
     left_out = []
+    if mixer.value_sources is not None and (mixer.value_sources.takes or mixer.value_sources.table is not None):
+        left_out.append("values of the first layer and vectors of token ids: OV is of the layer's own values")
     if isinstance(mixer, MemoryAttention):
         left_out.append("trained keys and values")
     if isinstance(mixer, StrictAttention) and mixer.question is not None:

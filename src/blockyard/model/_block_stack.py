@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Block, Context, Memory, Parts, Position, Residual, Seq, TokenMixer
 from blockyard.model._cache import Cache, empty_cache
+from blockyard.model._carry import Carry, build_in_turn
 from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
 from blockyard.ops.ring import under
@@ -41,10 +42,12 @@ class BlockStack(Embeds):
     def add_blocks(self, ctx: Context, parts: Parts) -> list[Block]:
         """Build the blocks of `ctx`, each of its kind, and return them. They run in the order of `ctx`."""
         self.kinds = parts.kinds(ctx.depth)
-        blocks: list[Block] = []
-        for layer, kind in enumerate(self.kinds):
-            of_kind = parts.of_kind(kind)
-            blocks.append(of_kind.block(ctx.at(layer), of_kind.token_mixer, of_kind.channel_mixer, of_kind.norm))
+
+        def block_of(ctx: Context) -> Block:
+            of_kind = parts.of_kind(self.kinds[ctx.layer])
+            return of_kind.block(ctx, of_kind.token_mixer, of_kind.channel_mixer, of_kind.norm)
+
+        blocks = build_in_turn(ctx, block_of)
         self.blocks = nn.ModuleList(blocks)
         self.positions = nn.ModuleDict(
             {
@@ -54,6 +57,7 @@ class BlockStack(Embeds):
             }
         )
         self.order = ctx.order or tuple(range(ctx.depth))
+        self.carry = Carry(blocks, self.order, [self.position_of(layer) for layer in range(ctx.depth)])
         self.residual = Add(ctx) if parts.residual is None else parts.residual(ctx)
         _check_additions(self.residual, blocks)
         return blocks
@@ -98,11 +102,12 @@ class BlockStack(Embeds):
             for kind, block in zip(self.kinds, self.blocks, strict=True):
                 for mixer in first_mixers([block]):
                     mixer.prepare(x, seqs.get(kind, seq))
-        state = self.residual.open(x)
+        state, carried = self.residual.open(x), self.carry.start()
         for visit, index in enumerate(self.order):
             x, state = self.residual.read(state, visit)
-            placed = seqs.get(self.kinds[index], seq)
-            output = self.blocks[index](x, placed, None if cache is None else cache.layers[visit], memory)
+            own = self.carry.to(index, seqs.get(self.kinds[index], seq), carried)
+            output = self.blocks[index](x, own, None if cache is None else cache.layers[visit], memory)
+            self.carry.after(own, carried)
             note(record, f"block.{visit}", output)
             state = self.residual.write(state, visit, x, output)
         return self.residual.close(state)

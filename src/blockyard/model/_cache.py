@@ -93,4 +93,4 @@ def select_sequences(memory: Memory, order: Tensor) -> Memory:
     seq, order = memory.seq, order.to(memory.x.device)
     coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (B'|1, M, A)
     valid = None if seq.valid is None else seq.valid[order]  # (B', M)
-    return Memory(memory.x[order], replace(seq, coords=coords, valid=valid, segment=None, memo={}))
+    return Memory(memory.x[order], replace(seq, coords=coords, valid=valid, segment=None, ids=None, memo={}))

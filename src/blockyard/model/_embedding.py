@@ -103,6 +103,8 @@ def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) ->
     if token is None:
         return x
     seq.embedded, seq.hidden = x, hidden
+    if hidden is not None and seq.ids is not None:
+        seq.ids = seq.ids.masked_fill(hidden, -1)
     return x if hidden is None else token(x, seq, hidden)
 
 

@@ -73,6 +73,7 @@ class PrefixTokens(nn.Module):
             grid=seq.grid,
             position=seq.position,
             scale=seq.scale,
+            ids=None if seq.ids is None else F.pad(seq.ids, (self.num, 0), value=-1),
             pairs=None if seq.pairs is None else tuple(F.pad(p, (self.num, 0, self.num, 0)) for p in seq.pairs),
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )

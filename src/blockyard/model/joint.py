@@ -156,6 +156,7 @@ class JointModel(SourceModel):
             ties=self.ties,
             features=None if seq.features is None else F.pad(seq.features, (0, 0, *front)),
             pairs=None if seq.pairs is None else tuple(F.pad(pair, (*front, *front)) for pair in seq.pairs),
+            ids=None if seq.ids is None else F.pad(seq.ids, front, value=-1),
             memo={},
         )
         return torch.cat([memory.x.to(x.dtype), x], dim=1), joined

@@ -54,6 +54,7 @@ def without_last(seq: Seq, count: int) -> Seq:
         features=None,
         pairs=None,
         shown=None,  # later tokens see all of these anyway
+        ids=None,
         memo={},
     )
 
@@ -76,7 +77,7 @@ def follow(past: Seq, new: Seq, batch_size: int) -> Seq:
     `ends_with` tells the masks that no key is later than `new`.
     """
     shared = new.memo.get("following")
-    if shared is not None and shared[0] is past and shared[1] == batch_size:
+    if shared is not None and shared[0].memo is past.memo and shared[1] == batch_size:
         joined: Seq = shared[2]
         return joined
     batch = max(past.coords.shape[0], new.coords.shape[0])
@@ -89,7 +90,7 @@ def follow(past: Seq, new: Seq, batch_size: int) -> Seq:
         num_prefix=past.num_prefix,
         position=new.position,
     )
-    joined.memo["ends_with"] = new
+    joined.memo["ends_with"] = new.bare()
     new.memo["following"] = (past, batch_size, joined)
     return joined
 
@@ -151,8 +152,9 @@ class KVCache:
         keys[:, :, self.length : end] = k.detach()
         values[:, :, self.length : end] = v.detach()
         self.length = end
-        self.seq = seq if self.seq is None else follow(self.seq, seq, self.batch_size)
-        return keys[:, :, :end], values[:, :, :end], self.seq  # 2 x (B, H', M, ...)
+        every = seq if self.seq is None else follow(self.seq, seq, self.batch_size)
+        self.seq = every.bare()
+        return keys[:, :, :end], values[:, :, :end], every  # 2 x (B, H', M, ...)
 
     def storage(self, length: int) -> tuple[Tensor, Tensor]:
         """The storage of keys and values, with slots for at least `length` tokens.

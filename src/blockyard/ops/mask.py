@@ -97,7 +97,9 @@ def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
     """Returns whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
     if k_seq is seq:
         return not seq.ties and seq.shown is None  # tokens of a source see each other, wherever they stand
-    return len(seq) == 1 and k_seq.memo.get("ends_with") is seq
+    last = k_seq.memo.get("ends_with")
+    # The visits of a block have a `Seq` each, of the same tokens, and share its memo.
+    return len(seq) == 1 and last is not None and (last is seq or last.memo is seq.memo)
 
 
 def visible(

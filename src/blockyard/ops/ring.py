@@ -127,7 +127,9 @@ def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
 def _part(seq: Seq, tokens: Tensor) -> Seq:
     """The facts of some tokens of a sequence; their indices and coordinates stay the ones in the whole."""
     features = None if seq.features is None else seq.features[:, tokens]
-    return replace(seq, index=seq.index[tokens], coords=seq.coords[:, tokens], features=features, grid=None, memo={})
+    ids = None if seq.ids is None else seq.ids[:, tokens]
+    part = replace(seq, index=seq.index[tokens], coords=seq.coords[:, tokens], features=features, ids=ids)
+    return replace(part, grid=None, memo={})
 
 
 def check(dropout: float, *, whole: bool) -> None:

@@ -1,4 +1,4 @@
-"""Caches for decoding that are not keys and values: a state of constant size, or the last inputs."""
+"""Caches for decoding that are not keys and values: a state of constant size, the last inputs, or nothing."""
 
 from __future__ import annotations
 
@@ -83,3 +83,20 @@ class InputCache(StateCache):
         self.store(*(part[:, :kept] for part in self.parts))
         self.index = self.index[:kept]
         self.length -= count
+
+
+class EmptyCache:
+    """A cache that stores nothing."""
+
+    bytes = 0
+    kind = ""
+
+    def crop(self, count: int) -> None:
+        """Does nothing: the cache is empty."""
+
+    def snapshot(self) -> EmptyCache:
+        """The cache itself."""
+        return self
+
+    def reorder(self, order: Tensor) -> None:
+        """Does nothing: the cache is empty."""

@@ -52,6 +52,8 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
         raise ValueError(f"{name} mixes by features of the raw input and there are none; use tokenizer=patch")
     if seq.pairs is None and traits.reads_pairs:
         raise ValueError(f"{name} mixes by facts of pairs of tokens and there are none; use data of graphs")
+    if seq.ids is None and traits.reads_ids:
+        raise ValueError(f"{name} looks up token ids and these inputs have none; use value_embedding=none")
     if seq.num_prefix and not traits.prefix:
         raise ValueError(f"{name} does not mix class and register tokens; use a model without a prefix")
 

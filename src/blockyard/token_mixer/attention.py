@@ -2,26 +2,54 @@
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1; Ainslie et al. 2023, GQA
     (arXiv 2305.13245); qk_norm after Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), a layer norm there, an RMS norm
-    of each head as in Gemma 3 (arXiv 2503.19786)
-Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for qk_norm transformers Gemma3Attention
+    of each head as in Gemma 3 (arXiv 2503.19786); kv_every after Brandon et al. 2024, Cross-Layer Attention
+    (arXiv 2405.12981), section 3; value_residual and value_embedding: see _values.py
+Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for qk_norm transformers Gemma3Attention; for kv_every
+    transformers Gemma3nTextAttention
 Equation: softmax(Q K^T / sqrt(K)) V
-Cost: O(N^2 D) time, O(N) memory with a fused kernel
+Cost: O(N^2 D) time, O(N) memory with a fused kernel; a layer that reads keys and values of an earlier one has neither
+    a projection nor a cache for them
+
+    kv_every=2     layer 0    q k v --> attention, cache
+                                | |
+                   layer 1    q +-+---> attention
+                   layer 2    q k v --> attention, cache
+                                | |
+                   layer 3    q +-+---> attention
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Memory, Rate, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Rate, Seq, TokenMixer, Traits, Width
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
+from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
 from blockyard.weight_init import Init
+
+KEYS_AND_VALUES = "keys_and_values"  # in `Seq.carry`; those of a window have its size in their name
+
+
+class SharedKeys(NamedTuple):
+    """Keys (B, H', M, K) and values of an earlier layer, which take the place of a layer's own.
+
+    seq: the facts of the keys; None where they are those of the queries
+    """
+
+    k: Tensor
+    v: Tensor
+    seq: Seq | None
 
 
 class HeadNorm(nn.RMSNorm):
@@ -51,6 +79,12 @@ class Attention(TokenMixer):
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
+            sum with two trained numbers a layer; gated, by a weight for each token and head
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
+        kv_every: every so many layers one has keys and values of its own, and the layers up to the next read them;
+            1 is all, 0 none: a member of a cycle whose layers read those of another member
     """
 
     traits: Traits = Traits(
@@ -60,6 +94,7 @@ class Attention(TokenMixer):
         cross=True,
         equivariant=True,
         ports=frozenset({"queries_and_keys", "scores"}),
+        gives=frozenset({KEYS_AND_VALUES}),
     )
     window: int | None = None  # as in `ops.attend`; set by subclasses
     strict: bool = False
@@ -75,8 +110,13 @@ class Attention(TokenMixer):
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
+        kv_every: DepthOrZero = 1,
     ) -> None:
         super().__init__()
+        options = {"value_residual": value_residual, "value_embedding": value_embedding, "kv_every": kv_every}
+        self.traits = _with_carry(self.traits, {"window": self.window, **options})
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
@@ -88,15 +128,55 @@ class Attention(TokenMixer):
         self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
         self.head_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
         self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim]  # q, k, v
-        self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias, content=sum(self.widths[:2]))
+        self.value_sources = self._value_sources(ctx, value_residual, value_embedding, kv_every)
+        gated = self.value_sources is not None and self.value_sources.gated
+        self.parts = [*self.widths, kv_heads] if gated else self.widths
+        self.proj_in = linear(ctx, ctx.dim, sum(self.parts), bias=bias, content=sum(self.widths[:2]))
         self.q_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.k_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm = HeadNorm(self.head_dim) if qk_norm and not self.takes_keys else nn.Identity()
         self.key_width, width = self.head_dim, ctx.heads * self.value_dim
         self.scale = ctx.score_scale(self.head_dim)
         self.join: nn.Module = nn.Identity()
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
         self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """With what layers give and take. A layer that does so by an option reads no memory."""
+        return _with_carry(cls.traits, options)
+
+    def _value_sources(
+        self, ctx: Context, residual: GatedValueResidual, embedding: ValueEmbedding, kv_every: int
+    ) -> Values | None:
+        """Say what this layer gives and takes, and return what changes its values, if anything does."""
+        name, shape = shared_name(self.window), (self.kv_heads, self.head_dim, self.value_dim)
+        if kv_every == 0 and (residual, embedding) != ("none", "none"):
+            raise ValueError(
+                "token_mixer.kv_every=0: these layers have no values of their own, so value_residual and "
+                "value_embedding have no effect; leave them out"
+            )
+        earlier = ctx.given.get(name)
+        self.takes_keys = kv_every == 0 or (earlier is not None and ctx.layer % kv_every != 0)
+        if self.takes_keys:
+            if earlier is None:
+                raise ValueError(
+                    f"token_mixer.kv_every=0: layer {ctx.layer} reads the {name.replace('_', ' ')} of an earlier "
+                    f"layer, and none gives them; {MEMBER}"
+                )
+            if earlier != shape:
+                raise ValueError(
+                    f"token_mixer.kv_every={kv_every}: layer {ctx.layer} reads keys and values of {shape[0]} heads of "
+                    f"{shape[1]} and {shape[2]} channels, and an earlier layer gives {earlier[0]} of {earlier[1]} and "
+                    f"{earlier[2]}; use the same num_kv_heads, key_dim and value_dim"
+                )
+            self.takes = self.takes_placed = frozenset({name})
+            self.widths = [self.widths[0], 0, 0]
+            return None
+        self.gives = {name: shape}
+        if kv_every > 1:
+            self.must_be_taken = frozenset({name})
+        return value_sources(self, ctx, self.kv_heads, self.value_dim, residual, embedding)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
@@ -109,24 +189,42 @@ class Attention(TokenMixer):
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
-        q, k, v = h.split(self.widths, dim=-1)
+        if self.takes_keys:
+            return self.join(self._read(h, seq))
+        q, k, v, *gates = h.split(self.parts, dim=-1)
         q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
         v = self._heads(v, self.value_dim)  # (B, H', N, values)
+        if self.value_sources is not None:
+            v = self.value_sources(v, seq, self._heads(gates[0], 1) if gates else None)
         q, k = rotate(q, k, seq, seq)  # (B, H, N, K), (B, H', N, K)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
+        if seq.given is not None:
+            seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
         return self.join(self._attend(q, k, v, seq, k_seq, self.visibility))
+
+    def _read(self, h: Tensor, seq: Seq) -> Tensor:
+        """Attention of the queries h (B, N, H K) to the keys and values of an earlier layer: (B, N, H values)."""
+        shared: SharedKeys = seq.carry[shared_name(self.window)]
+        q = self.q_norm(self._heads(h, self.head_dim))
+        q, _ = rotate(q, q, seq, seq)  # the keys were rotated where they were made
+        return self._attend(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq, self.visibility)
 
     @property
     def visibility(self) -> Visibility:
         """What a query of the sequence itself may see."""
         return Visibility(self.causal, self.window, self.strict)
 
-    def init_cache(self, batch_size: int) -> KVCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+    def init_cache(self, batch_size: int) -> KVCache | EmptyCache:
+        """An empty cache; one that stays empty where an earlier layer has the keys and values.
+
+        Raises ValueError where outputs depend on the future.
+        """
         if not self.causal:
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        if self.takes_keys:
+            return EmptyCache()
         return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -177,6 +275,24 @@ class Attention(TokenMixer):
 
     def _heads(self, x: Tensor, width: int) -> Tensor:
         return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, H, N, width)
+
+
+MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_mixer.kv_every=2"
+
+
+def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
+    """The traits with what layers give and take under these options."""
+    traits, name = declared(traits, options), shared_name(options.get("window"))
+    every = options.get("kv_every", 1)
+    if every == 0:
+        return replace(traits, cross=False, gives=traits.gives - {KEYS_AND_VALUES}, takes=frozenset({name}))
+    gives = traits.gives - {KEYS_AND_VALUES} | {name}
+    return replace(traits, cross=traits.cross and every == 1, gives=gives)
+
+
+def shared_name(window: int | None) -> str:
+    """Returns the name under which layers of a window share keys and values: a longer window needs more of them."""
+    return KEYS_AND_VALUES if window is None else f"{KEYS_AND_VALUES}_of_a_window_of_{window}"
 
 
 def _part(bias: Tensor | None, queries: slice) -> Tensor | None:

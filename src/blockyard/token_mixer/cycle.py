@@ -63,14 +63,23 @@ class Cycle(TokenMixer):
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """Abilities that all members have; requirements and ports that any of them has."""
         members: list[Traits] = [each.func.traits_for(each.keywords) for each in _factories(options)]
-        any_of = ("axes", "ports", "reads_features", "reads_pairs")
+        any_of = ("axes", "ports", "reads_features", "reads_pairs", "reads_ids", "gives", "takes")
         abilities = [each.name for each in fields(Traits) if each.name not in any_of]
+        gives: set[str] = set()
+        takes: set[str] = set()  # what a layer takes that none of those before it gives
+        for traits in members:
+            takes |= traits.takes - gives
+            gives |= traits.gives
+        has: dict[str, Any] = {name: all(getattr(traits, name) for traits in members) for name in abilities}
         return Traits(
             axes=frozenset.intersection(*(traits.axes for traits in members)),
             ports=frozenset().union(*(traits.ports for traits in members)),
             reads_features=any(traits.reads_features for traits in members),
             reads_pairs=any(traits.reads_pairs for traits in members),
-            **{name: all(getattr(traits, name) for traits in members) for name in abilities},
+            reads_ids=any(traits.reads_ids for traits in members),
+            gives=frozenset(gives),
+            takes=frozenset(takes),
+            **has,
         )
 
     @classmethod

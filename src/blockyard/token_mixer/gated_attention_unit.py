@@ -14,7 +14,7 @@ with model.heads=1 and a key_dim of its own the scheme has no others.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 from blockyard.weight_init import Init
 
 
@@ -61,6 +62,10 @@ class GatedAttentionUnit(TokenMixer):
         key_dim: width S of queries and keys; null means model.dim / model.heads
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
+            sum with two trained numbers a layer
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     traits = Traits(
@@ -77,8 +82,12 @@ class GatedAttentionUnit(TokenMixer):
         key_dim: Width | None = None,
         bias: bool = True,
         dropout: Rate = 0.0,
+        value_residual: ValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
+        options = {"value_residual": value_residual, "value_embedding": value_embedding}
+        self.traits = declared(self.traits, options)
         check_context(self, ctx)
         self.causal = ctx.causal
         self.key_width: int = key_dim or ctx.head_dim
@@ -87,8 +96,14 @@ class GatedAttentionUnit(TokenMixer):
         # Scores are sums over the channels; those of a wider model are as large.
         self.scale = 1.0 if key_dim else 1.0 / ctx.head_ratio
         self.proj_in = linear(ctx, ctx.dim, 2 * self.hidden + self.key_width, bias=bias)
+        self.value_sources = value_sources(self, ctx, 1, self.hidden, value_residual, value_embedding)
         self.offsets = Offsets(self.key_width)
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """With what layers give and read by their options."""
+        return declared(cls.traits, options)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -101,6 +116,8 @@ class GatedAttentionUnit(TokenMixer):
         q, k = self.offsets(shared)  # 2 x (B, 1, N, S)
         q, k = rotate(q, k, seq, seq)
         v, k_seq = v[:, None], seq  # (B, 1, N, E)
+        if self.value_sources is not None:
+            v = self.value_sources(v, seq)
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
         see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None

@@ -19,6 +19,7 @@ from torch import Tensor
 from blockyard.contracts import Context, Heads, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.mask import Visibility
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
 
 
@@ -31,6 +32,9 @@ class HardAttention(Attention):
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
+        value_residual: how values are joined with those of the first layer, as in attention
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     fused: ClassVar[bool] = False
@@ -44,8 +48,18 @@ class HardAttention(Attention):
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
+        super().__init__(
+            ctx,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            bias=bias,
+            dropout=dropout,
+            value_residual=value_residual,
+            value_embedding=value_embedding,
+        )
         self.rule = partial(hard, temperature=temperature)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:

@@ -34,6 +34,7 @@ from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
+from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 
 MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
@@ -51,6 +52,10 @@ class LinearAttention(TokenMixer):
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
         bias: use biases in the projections
+        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
+            sum with two trained numbers a layer
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     traits = Traits(
@@ -69,9 +74,12 @@ class LinearAttention(TokenMixer):
         constant: NonNegative = 1.0,
         chunk: Length = 64,
         bias: bool = False,
+        value_residual: ValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
-        self.traits = self.traits_for({"feature": feature})
+        options = {"feature": feature, "value_residual": value_residual, "value_embedding": value_embedding}
+        self.traits = self.traits_for(options)
         check_context(self, ctx)
         self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
         self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
@@ -86,6 +94,7 @@ class LinearAttention(TokenMixer):
                 f"use token_mixer.feature=polynomial, or leave them out with feature={feature}"
             )
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
+        self.value_sources = value_sources(self, ctx, self.heads, self.head_dim, value_residual, value_embedding)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     @classmethod
@@ -93,7 +102,8 @@ class LinearAttention(TokenMixer):
         """Without ports for polynomial_relu: a rotated vector loses other channels to relu, so weights would not
         depend on distances alone.
         """
-        return replace(cls.traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else cls.traits
+        traits = declared(cls.traits, options)
+        return replace(traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else traits
 
     def _build_monomials(self, degree: int) -> None:
         if degree % 2 and self.feature == "polynomial":
@@ -127,6 +137,9 @@ class LinearAttention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, 3 H K) -> (B, N, H K)."""
         q, k, v = h.chunk(3, dim=-1)
+        if self.value_sources is not None:
+            heads = v.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K)
+            v = self.value_sources(heads, seq).transpose(1, 2).flatten(2)  # (B, N, H K)
         return self._attend(q, k, v, seq, seq, cache, self.causal)
 
     def init_cache(self, batch_size: int) -> StateCache:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Heads, Length, Rate, Role, Seq
 from blockyard.ops.mask import Visibility
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
 
@@ -35,6 +36,9 @@ class MemoryAttention(Attention):
         qk_norm: RMS-normalise queries and keys of the sequence in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        value_residual: how values are joined with those of the first layer, as in attention
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     traits = replace(Attention.traits, cross=False)
@@ -49,8 +53,18 @@ class MemoryAttention(Attention):
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
+        super().__init__(
+            ctx,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            bias=bias,
+            dropout=dropout,
+            value_residual=value_residual,
+            value_embedding=value_embedding,
+        )
         self.slots = slots
         # The scale of the keys and values of a normalised sequence.
         self.std, self.gain = ctx.init_std * ctx.dim**0.5, 1.0 if ctx.gain is None else ctx.gain

@@ -10,7 +10,7 @@ Cost: O(N^2 D) time; O(N) memory with a fused kernel for the first two scores, O
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, output, residual
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")
 
@@ -37,6 +38,10 @@ class NonLocal(TokenMixer):
         scale: factor on the products; 1 is the published form, in which wide tokens see little but themselves
         bias: use biases in the layers
         dropout: dropout rate on the weights of the average
+        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
+            sum with two trained numbers a layer
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
@@ -50,8 +55,12 @@ class NonLocal(TokenMixer):
         scale: Positive = 1.0,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: ValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
         super().__init__()
+        options = {"value_residual": value_residual, "value_embedding": value_embedding}
+        self.traits = declared(self.traits, options)
         check_context(self, ctx)
         inner = max(1, round(width * ctx.dim))
         self.causal, self.score, self.inner = ctx.causal, score, inner
@@ -63,8 +72,14 @@ class NonLocal(TokenMixer):
         self.embedded = 0 if score == "gaussian" else inner  # width of theta and of phi
         self.key_dim = {"gaussian": ctx.dim, "concatenation": 2}.get(score, inner)
         self.proj_in = linear(ctx, ctx.dim, 2 * self.embedded + inner, bias=bias, content=2 * self.embedded)
+        self.value_sources = value_sources(self, ctx, 1, inner, value_residual, value_embedding)
         self.pair = output(ctx, 2 * inner, 1) if score == "concatenation" else None
         self.proj_out = residual(ctx, inner, ctx.dim, bias=bias)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """With what layers give and read by their options."""
+        return declared(cls.traits, options)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -72,6 +87,8 @@ class NonLocal(TokenMixer):
         theta, phi, g = self.proj_in(x).split([self.embedded, self.embedded, self.inner], dim=-1)
         q, k = self._queries_and_keys(x, theta, phi)  # 2 x (B, N, key_dim)
         q, k, v = q[:, None], k[:, None], g[:, None]  # 3 x (B, 1, N, ...)
+        if self.value_sources is not None:
+            v = self.value_sources(v, seq)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)

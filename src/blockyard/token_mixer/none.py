@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context
 
 
@@ -41,20 +42,3 @@ class NoMixing(TokenMixer):
     def init_cache(self, batch_size: int) -> EmptyCache:
         """A cache that stores nothing."""
         return EmptyCache()
-
-
-class EmptyCache:
-    """A cache that stores nothing."""
-
-    bytes = 0
-    kind = ""
-
-    def crop(self, count: int) -> None:
-        """Does nothing: the cache is empty."""
-
-    def snapshot(self) -> EmptyCache:
-        """The cache itself."""
-        return self
-
-    def reorder(self, order: Tensor) -> None:
-        """Does nothing: the cache is empty."""

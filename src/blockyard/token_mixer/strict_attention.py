@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Heads, Rate, Role, Seq
 from blockyard.ops.cache import KVCache
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
 
@@ -35,6 +36,9 @@ class StrictAttention(Attention):
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        value_residual: how values are joined with those of the first layer, as in attention
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
     """
 
     roles: ClassVar[dict[str, Role]] = {"question": "input"}
@@ -49,8 +53,18 @@ class StrictAttention(Attention):
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
     ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
+        super().__init__(
+            ctx,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            bias=bias,
+            dropout=dropout,
+            value_residual=value_residual,
+            value_embedding=value_embedding,
+        )
         self.strict = layers == "all" or ctx.layer == 0
         learned = self.strict and asks == "learned"
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)

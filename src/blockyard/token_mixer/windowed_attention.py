@@ -18,10 +18,15 @@ Cost: O(N window D) time in FlexAttention, O(N^2 D) elsewhere; a cache of `windo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from blockyard.contracts import Context, Heads, Length, Rate
+from blockyard.contracts import Context, DepthOrZero, Heads, Length, Rate, Traits
 from blockyard.ops.cache import KVCache, WindowCache
+from blockyard.token_mixer._caches import EmptyCache
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
+
+WINDOW = 8
 
 
 class WindowedAttention(Attention):
@@ -35,6 +40,11 @@ class WindowedAttention(Attention):
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        value_residual: how values are joined with those of the first layer, as in attention
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
+        kv_every: every so many layers one has keys and values of its own, as in attention; 0 reads those of a member
+            of a cycle with the same window
     """
 
     traits = replace(Attention.traits, equivariant=False, axes=frozenset({1}))
@@ -43,16 +53,35 @@ class WindowedAttention(Attention):
         self,
         ctx: Context,
         *,
-        window: Length = 8,
+        window: Length = WINDOW,
         num_kv_heads: Heads | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
+        kv_every: DepthOrZero = 1,
     ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
-        self.window: int = window
+        self.window: int = window  # read by the constructor
+        super().__init__(
+            ctx,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            bias=bias,
+            dropout=dropout,
+            value_residual=value_residual,
+            value_embedding=value_embedding,
+            kv_every=kv_every,
+        )
 
-    def init_cache(self, batch_size: int) -> KVCache:
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """As `Attention.traits_for`: keys and values of a window are not those of another."""
+        return super().traits_for({"window": WINDOW, **options})
+
+    def init_cache(self, batch_size: int) -> KVCache | EmptyCache:
         """A cache that drops what no later token sees. Raises ValueError where outputs depend on the future."""
-        super().init_cache(batch_size)
+        cache = super().init_cache(batch_size)
+        if isinstance(cache, EmptyCache):
+            return cache
         return WindowCache(batch_size, self.kv_heads, self.head_dim, self.value_dim, window=self.window)

@@ -151,7 +151,8 @@ class StartedEmbedder(Embedder):
         if inputs.shape[2:] != self.item or end > whole:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: an image has at most {whole} tokens")
         grid = self.grid if self.raster and inputs.shape[1] == whole else None
-        return self.vectors(inputs), Seq(self.index[start:end], self.coords[:, start:end], grid=grid)
+        ids = None if self.item else inputs  # (B, N)
+        return self.vectors(inputs), Seq(self.index[start:end], self.coords[:, start:end], grid=grid, ids=ids)
 
 
 class ImageTokenEmbedder(StartedEmbedder):

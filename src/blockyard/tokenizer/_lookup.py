@@ -68,10 +68,11 @@ class TokenEmbedder(Embedder):
         valid = None if lengths is None else index < lengths[:, None]  # (B, N)
         position = index[None] if segment is None else _offset_in_segment(segment)
         coords = position[..., None].float()  # (B|1, N, 1)
-        x = self.symbols(inputs)  # (B, N, D)
+        x, ids = self.symbols(inputs), inputs  # (B, N, D), (B, N)
         if valid is not None:
-            x = x.masked_fill(~valid[..., None], 0.0)
-        return x if self.scale == 1 else x * self.scale, Seq(index, coords, valid, segment, grid=(inputs.shape[1],))
+            x, ids = x.masked_fill(~valid[..., None], 0.0), ids.masked_fill(~valid, -1)
+        seq = Seq(index, coords, valid, segment, grid=(inputs.shape[1],), ids=ids)
+        return x if self.scale == 1 else x * self.scale, seq
 
 
 def _offset_in_segment(segment: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
 from tests.components.properties.checks import fused_equals_unfused, tokens_alone
+from tests.support.every import every
 from tests.support.helpers import axes_of, blocks, choices, context, factory, legal, node, stir, tiny, token_ids
 from tests.support.pairwise import in_pairs
 
@@ -82,7 +83,7 @@ def test_blocks_pass_the_facts_of_the_sequence_to_channel_mixers(block: str) -> 
         model = tiny(block=block, options=options, replace={"channel_mixer": mixer}, sizes={"variable": True})
         outputs.append(model(inputs))
         if mixer is NotesSeq:
-            assert all(torch.equal(b.channel_mixer.seq.valid.sum(1), inputs.lengths) for b in model.blocks)
+            assert every(torch.equal(b.channel_mixer.seq.valid.sum(1), inputs.lengths) for b in model.blocks)
     assert torch.equal(*outputs)
 
 
@@ -188,7 +189,7 @@ def test_swapping_a_part_leaves_other_weights_bit_identical(family: str) -> None
 def test_weights_do_not_depend_on_the_order_of_building() -> None:
     base = weights(position="learned", prefix=Prefix(True, 2))
     torch.manual_seed(123)
-    assert all(torch.equal(base[k], v) for k, v in weights(position="learned", prefix=Prefix(True, 2)).items())
+    assert every(torch.equal(base[k], v) for k, v in weights(position="learned", prefix=Prefix(True, 2)).items())
     more = weights(position="learned", prefix=Prefix(True, 0))
     assert torch.equal(base["prefix.class_token"], more["prefix.class_token"])
     assert base.keys() > more.keys()

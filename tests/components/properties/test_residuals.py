@@ -16,6 +16,7 @@ from blockyard.residual.x0 import EmbeddedTokens, State
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.tiny_models import build_tiny
+from tests.support.every import every
 from tests.support.helpers import LENGTH, blocks, choices, node, tiny, token_ids
 
 RESIDUALS = choices("residual")
@@ -103,7 +104,7 @@ def test_every_model_with_blocks_has_it(name: str, residual: str) -> None:
     model = build_tiny(name, residual=residual)
     kinds = [module for module in model.modules() if isinstance(module, Residual)]
     assert len(kinds) == (2 if name == "encoder_decoder" else 1)
-    assert all(isinstance(kind, node("residual", residual)[0]) for kind in kinds)
+    assert every(isinstance(kind, node("residual", residual)[0]) for kind in kinds)
 
 
 @each_variant

@@ -18,6 +18,7 @@ from blockyard.token_mixer.lstm import LSTM
 from blockyard.token_mixer.rnn import RNN
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import sequence, stirred
+from tests.support.every import every
 from tests.support.helpers import context, tiny
 
 D, N = 16, 7
@@ -94,7 +95,7 @@ def test_cells_have_gradients_in_evaluation() -> None:
     model = tiny(token_mixer="lstm").eval()
     cells = [part for part in model.modules() if isinstance(part, nn.RNNBase)]
     assert len(cells) == 4
-    assert all(cell.training for cell in cells)
+    assert every(cell.training for cell in cells)
     assert not any(part.training for part in model.modules() if not isinstance(part, nn.RNNBase))
 
 

@@ -18,6 +18,7 @@ from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.plan.target_metric import validation_metric
 from tests.support.engine_runs import assert_same_bits, config, killed_at, rows, run
+from tests.support.every import every
 
 TARGET = "callbacks.ema._target_=blockyard.engine.callbacks.ema.EMA"
 OPTIONS = (TARGET, "callbacks.ema.decay=0.8")
@@ -65,7 +66,7 @@ def test_the_average_is_its_formula(warmup: bool) -> None:
     with ema.in_place():
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-4, atol=1e-4)
-    assert all(torch.equal(tensor, raw[name]) for name, tensor in model.state_dict().items())
+    assert every(torch.equal(tensor, raw[name]) for name, tensor in model.state_dict().items())
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +78,14 @@ def test_training_is_that_without_an_average(run_folder: RunFolder, tmp_path: Pa
     plain = run(tmp_path)
     ours, theirs = (read(each.checkpoints / "last.ckpt")["state_dict"] for each in (run_folder, plain))
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert every(torch.equal(ours[name], theirs[name]) for name in ours)
     assert [{k: v for k, v in row.items() if "@" not in k} for row in rows(run_folder)] == rows(plain)
     assert run_folder.identity != plain.identity
 
 
 def test_the_average_is_evaluated_saved_and_tested_beside_the_raw_weights(run_folder: RunFolder) -> None:
     evaluated = [row for row in rows(run_folder) if "val/loss" in row]
-    assert all(row["val/loss@ema"] != row["val/loss"] for row in evaluated)
+    assert every(row["val/loss@ema"] != row["val/loss"] for row in evaluated)
     metrics = run_folder.summary()["metrics"]
     assert {"val/loss@ema", "val/accuracy@ema", "test/loss@ema", "test/accuracy@ema"} <= metrics.keys()
     assert run_folder.summary()["directions"]["test/loss@ema"] == "min"
@@ -102,7 +103,7 @@ def test_the_average_is_evaluated_saved_and_tested_beside_the_raw_weights(run_fo
 def test_a_decay_of_zero_is_the_raw_weights(tmp_path: Path) -> None:
     short = ("trainer.max_steps=6", "trainer.eval_every=3")
     run_folder = run(tmp_path, TARGET, "callbacks.ema.decay=0.0", *short)
-    assert all(row["val/loss@ema"] == row["val/loss"] for row in rows(run_folder) if "val/loss" in row)
+    assert every(row["val/loss@ema"] == row["val/loss"] for row in rows(run_folder) if "val/loss" in row)
     metrics = run_folder.summary()["metrics"]
     assert metrics["test/loss@ema"] == metrics["test/loss"]
 
@@ -113,7 +114,7 @@ def test_a_killed_run_ends_with_the_same_average(run_folder: RunFolder, tmp_path
     assert_same_bits(again, run_folder)
     for name in ("last.ckpt", "best.ckpt"):
         ours, theirs = average(again, name), average(run_folder, name)
-        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+        assert every(torch.equal(ours[key], theirs[key]) for key in theirs)
     assert again.summary()["metrics"] == run_folder.summary()["metrics"]
 
 

@@ -16,6 +16,7 @@ import pytest
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from tests.support.engine_runs import rows, run
+from tests.support.every import every
 from tests.support.tiny import TINY
 
 pytestmark = pytest.mark.schedulers
@@ -140,7 +141,7 @@ def test_a_lost_node_ends_the_run_with_a_reason(tmp_path: Path, started: list[No
     number, pid = nodes.worker(1)
     nodes.agents[number].kill()
     os.kill(pid, signal.SIGKILL)
-    assert all(nodes.wait()), nodes.output()
+    assert every(nodes.wait()), nodes.output()
     status = nodes.run_folder().status
     if status.state == "interrupted":  # torchrun's store was on the lost node, and the other agent saw it first
         assert "SIGTERM" in str(status.reason), status

@@ -70,6 +70,19 @@ def additions_of_block(f: Facts) -> str | None:
     return f"{f['residual']} treats what a block adds to its input; {f['block']} scales, normalises or replaces it"
 
 
+def given_to_layers(f: Facts) -> str | None:
+    """What layers take of earlier ones, some layer must give."""
+    missing = f.traits.takes - f.given
+    if not missing:
+        return None
+    names = " and ".join(sorted(missing)).replace("_", " ")
+    return (
+        f"the layers of {f['token_mixer']} read the {names} of an earlier layer, and none in front of them gives any: "
+        "token_mixer.kv_every=2 computes them in every second layer, and a kind of layers or a member of "
+        "token_mixer=cycle gives them to the next ones"
+    )
+
+
 def branches_of_block(f: Facts) -> str | None:
     """A parametrization with a factor on branches needs a block that adds them to its input."""
     scales = f["parametrization"].target.scales_branches(f["parametrization"].options)
@@ -103,6 +116,7 @@ def updates_of_optimizer(f: Facts) -> str | None:
 
 
 RULES = (
+    Rule(("model", "token_mixer"), given_to_layers),
     Rule(("parametrization", "block"), branches_of_block),
     Rule(("parametrization", "token_mixer"), scores_of_mixer),
     Rule(("parametrization", "optimizer"), updates_of_optimizer),

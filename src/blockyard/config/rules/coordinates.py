@@ -88,6 +88,20 @@ def features_of_latents(f: Facts) -> str | None:
     return f"{f['token_mixer']} needs features of each token's raw input; the latents of {f['model']} have none"
 
 
+def ids_of_mixer(f: Facts) -> str | None:
+    """A mixer that looks up token ids needs a tokenizer that gives them."""
+    if not f.traits.reads_ids or f.latents or f.tokens.vocabulary is not None:
+        return None
+    return f"{f['token_mixer']} looks up token ids; {f['tokenizer']} gives none: token_mixer.value_embedding=none"
+
+
+def ids_of_latents(f: Facts) -> str | None:
+    """Learned vectors have no token ids."""
+    if not f.latents or not f.traits.reads_ids:
+        return None
+    return f"{f['token_mixer']} looks up token ids; the latents of {f['model']} have none"
+
+
 def ports(f: Facts) -> str | None:
     """The mixer has the ports that the position scheme acts on, unless it is that of other layers too."""
     if f.differing and "position" not in f.differing:
@@ -146,6 +160,7 @@ OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
     Rule(("tokenizer", "token_mixer"), axes_of_mixer),
     Rule(("tokenizer", "token_mixer"), features_of_mixer),
+    Rule(("tokenizer", "token_mixer"), ids_of_mixer),
     Rule(("tokenizer", "position"), pairs_of_position),
     Rule(("tokenizer", "token_mixer"), pairs_of_mixer),
     Rule(("position", "token_mixer"), ports),
@@ -164,6 +179,7 @@ RULES = (
     Rule(("model", "source_tokenizer"), shared_embedder),
     Rule(("model", "token_mixer"), mixer_of_latents),
     Rule(("model", "token_mixer"), features_of_latents),
+    Rule(("model", "token_mixer"), ids_of_latents),
     Rule(("model", "token_mixer"), pairs_of_latents),
     Rule(("model", "position"), later_tokens_of_position),
     Rule(("model", "position"), positions_of_model),
