@@ -235,6 +235,17 @@ def test_ids_at_padding_and_prefix() -> None:
     assert ids.tolist() == [[-1, -1, *inputs[0].tolist()], [-1, -1, *inputs[1, :2].tolist(), -1, -1]]
 
 
+def test_tokens_without_an_id_look_nothing_up() -> None:
+    """Their values are those of their projection alone, weighted as in other tokens."""
+    model = tiny(options={"token_mixer": {"value_embedding": "all"}})
+    values = model.blocks[0].token_mixer.value_sources
+    seq = Seq(torch.arange(2), torch.zeros(1, 2, 1), ids=torch.tensor([[-1, 3]]))
+    v = torch.randn(1, 4, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own, looked_up = values.table_weights
+    expected = torch.stack([own * v[:, :, 0], own * v[:, :, 1] + looked_up * values.table[3].view(1, 4, 4)], 2)
+    assert_close(values(v, seq), expected)
+
+
 def test_hidden_tokens_show_no_id() -> None:
     """Neither do outputs: a hidden token may be any."""
     model = tiny(sizes={"hides": True}, options={"token_mixer": {"value_embedding": "all"}})
