@@ -32,6 +32,7 @@ from tests.components.carried_models import LOOPED, SETTINGS, built, options
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.tiny_models import build_tiny
 from tests.generate.decoding import beam, greedy
+from tests.support.every import every
 from tests.support.helpers import LENGTH, choices, combinations, context, cycle_model, factory, node, tiny, token_ids
 from tests.support.tiny import DECODER
 
@@ -163,7 +164,7 @@ def test_a_cache_holds_keys_once(mixer: str) -> None:
     assert sizes[1] * 6 == sizes[0] * 3  # visits of blocks 0, 2, 2
     kinds = [type(layer) for layer in cache.layers]
     assert [kind is EmptyCache for kind in kinds] == [False, True, False, True, False, True]
-    assert all(not layer.seq.carry and layer.seq.given is None for layer in cache.layers[::2])
+    assert every(not layer.seq.carry and layer.seq.given is None for layer in cache.layers[::2])
 
 
 @torch.no_grad()
@@ -276,7 +277,7 @@ def test_models_with_a_source(name: str) -> None:
     source, inputs = token_ids(2, 7, seed=1), token_ids(2, 6)
     towers = [module for module in model.modules() if isinstance(module, BlockStack)]
     assert len(towers) == (2 if name == "encoder_decoder" else 1)
-    assert all(tower.carry.used for tower in towers)
+    assert every(tower.carry.used for tower in towers)
     ids = [ids_of(model, Inputs(inputs, source=source), tower.blocks[0]) for tower in towers]
     front = torch.full_like(source, -1)
     expected = [torch.cat([front, inputs], 1)] if target.joins else [inputs, source]
@@ -430,8 +431,8 @@ def test_identities_stay() -> None:
 def test_parameters_of_the_card() -> None:
     """A layer without keys and values has no projection for them."""
     counts = []
-    for every in (1, 2):
-        config = compose([*CODE, "model.depth=2", f"token_mixer.kv_every={every}"]).config
+    for count in (1, 2):
+        config = compose([*CODE, "model.depth=2", f"token_mixer.kv_every={count}"]).config
         counts.append(sum(p.numel() for p in Components(config).meta_model().parameters()))
     assert counts[0] - counts[1] == 2 * 16 * 16
 
@@ -447,7 +448,7 @@ def test_tables_and_weights_do_not_decay(optimizer: str) -> None:
     groups = parts.optimizer.build(model).param_groups
     inside = [group for group in groups if own & {id(p) for p in group["params"]}]
     assert sum(len(own & {id(p) for p in group["params"]}) for group in inside) == len(own)
-    assert all(group["weight_decay"] == 0 and not group.get("use_muon") for group in inside)
+    assert every(group["weight_decay"] == 0 and not group.get("use_muon") for group in inside)
 
 
 # Planted bugs.

@@ -21,6 +21,7 @@ from blockyard.runs.identity import identity
 from blockyard.token_mixer import attention
 from blockyard.weight_init import initialise
 from blockyard.weights.lora import Lora, add_lora
+from tests.support.every import every
 from tests.support.helpers import context
 
 GPT = ("data=code", "tokenizer=byte", "data.context=16", "model=decoder", "head=token", "objective=next_token")
@@ -366,7 +367,7 @@ def test_matched_widths_get_rates_of_their_own() -> None:
         built = build.Components(composed.config)
         found[built.context().dim] = rates(built)["blocks.0.token_mixer.proj_in.weight"][0]
     assert len(found) == 2
-    assert all(rate == pytest.approx(64 / dim) for dim, rate in found.items())
+    assert every(rate == pytest.approx(64 / dim) for dim, rate in found.items())
 
 
 def test_a_model_of_mup_trains_and_its_initial_values_do_not_depend_on_the_order_of_construction() -> None:
