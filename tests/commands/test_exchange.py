@@ -93,6 +93,7 @@ def test_refusals(
         (("token_mixer=linear_attention",), "token_mixer=linear_attention, expected attention"),
         (("model.prefix.registers=1",), "model.prefix"),
         (("channel_mixer=glu",), "channel_mixer=glu, expected mlp"),
+        (("parametrization=mup",), "parametrization=mup, expected none"),
         (("head.bias=true",), "head.bias=True, expected False"),
         (("tokenizer.scale=sqrt_dim",), "tokenizer.scale"),
     ],

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 Library = Literal["transformers", "timm"]
 # The families that decide what a model computes.
-MODEL = ("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "model", "head")
+MODEL = (
+    *("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "model", "head"),
+    "parametrization",
+)
 
 
 @dataclass(frozen=True)
