@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.paths import ROOT
 from tools import audit
+from tools.lock import ALONE
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -36,7 +37,7 @@ def test_the_locks_hold_what_the_packages_of_this_environment_require() -> None:
     here = {name for path in paths for name in installable(path)}
     missing = [
         f"{name} requires {requirement}"
-        for name in sorted(here - {"sweeps"})  # installed alone, see tools/lock.py
+        for name in sorted(here - {*ALONE})
         for requirement in map(Requirement, requires_of(name))
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if canonicalize_name(requirement.name) not in here

@@ -24,8 +24,9 @@ VERSIONS, LOCKS = ROOT / "constraints.txt", ROOT / "requirements"
 PYTHON = "3.11.0"
 # Builds antlr4-python3-runtime, which Hydra requires and which is published as source only; an editable checkout.
 BUILD = ("setuptools", "editables")
-# W&B's schema of sweep files. Its code is not run, and what it requires (an old numpy) not installed.
-ALONE = "sweeps"
+# What is installed without what it requires: W&B's schema of sweep files, whose code is not run (an old numpy); and muP
+# of its authors, of which tests use the rates alone (seaborn, for its plots).
+ALONE = ("sweeps", "mup")
 WRITTEN = "Written by `make lock`; the ranges are in pyproject.toml.\n"
 CONTENT = {
     "build": "builds the checkout and the one dependency without a wheel",
@@ -44,7 +45,7 @@ def main() -> None:
         constraints = Path(scratch) / "versions.txt"
         constraints.write_text("\n".join(_kept(sys.argv[1:])), encoding="utf-8")
         dev = _compiled(["pyproject.toml", "--extra", "dev"], constraints)
-        alone = _compiled(["-", "--no-deps"], constraints, [ALONE])
+        alone = _compiled(["-", "--no-deps"], constraints, [*ALONE])
         supply = _compiled(["-"], constraints, project["project"]["optional-dependencies"]["supply"])
         # One version of a package in all locks but `supply`.
         constraints.write_text("\n".join(dev), encoding="utf-8")
