@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -10,8 +11,12 @@ from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 
 def check_context(mixer: TokenMixer, ctx: Context) -> None:
-    """Raises ValueError where `ctx` requires what the mixer, with its options, does not support."""
-    check_traits(type(mixer).__name__, mixer.traits, ctx)
+    """Raises ValueError where `ctx` requires what the mixer, with its options, does not support.
+
+    Blocks leave out the branch of an empty mixer: whether another layer mixes class and register tokens is seen when
+    the model is built.
+    """
+    check_traits(type(mixer).__name__, mixer.traits, replace(ctx, num_prefix=0) if mixer.empty else ctx)
 
 
 def check_traits(name: str, traits: Traits, ctx: Context) -> None:

@@ -28,7 +28,7 @@ class NoMixing(TokenMixer):
     """
 
     empty: ClassVar[bool] = True
-    traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
+    traits = Traits(causal=True, padding=True, packing=True, prefix=False, equivariant=True)
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()

@@ -36,7 +36,8 @@ def test_a_context_is_accepted_only_where_declared(mixer: str, trait: str) -> No
         build(mixer, **SETTINGS[trait])
         return
     with pytest.raises(ValueError, match=f"token_mixer {target.__name__} .*use"):
-        build(mixer, **SETTINGS[trait])
+        # Another layer may mix prefix tokens where a mixer is empty, which the whole model knows.
+        build(mixer, **SETTINGS[trait]) if not target.empty else tiny(token_mixer=mixer, **SETTINGS[trait])
 
 
 @pytest.mark.parametrize("axes", GRIDS)

@@ -102,7 +102,7 @@ class Facts:
     @property
     def mixes_prefix(self) -> bool:
         """Whether the token mixer mixes class and register tokens; in some layers of several kinds it may be empty."""
-        return self.traits.prefix and (bool(self.differing) or not self["token_mixer"].target.empty)
+        return self.traits.prefix or (bool(self.differing) and bool(self["token_mixer"].target.empty))
 
     @property
     def causal(self) -> bool:
