@@ -122,11 +122,7 @@ def names(value: object) -> str | None:
     return "-".join(f"{key}={each}" for key, each in value.items()) or "default" if isinstance(value, dict) else None
 
 
-@pytest.mark.parametrize(
-    ("family", "name", "options"),
-    [pytest.param(*each, marks=[pytest.mark.full] * (each[0] == "position" or each in OTHERS)) for each in EVERY],
-    ids=names,
-)
+@pytest.mark.parametrize(("family", "name", "options"), [each for each in CHECKED if each[0] != "position"], ids=names)
 def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, Any]) -> None:
     sizes, faults = found(WIDTHS, axes=axes_of(family, name), options={family: options}, **{family: name})
     assert faults == []
@@ -136,7 +132,9 @@ def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, An
 @pytest.mark.full
 @pytest.mark.parametrize(("family", "name", "options"), EVERY, ids=names)
 def test_sizes_stay_flat_over_a_wide_range(family: str, name: str, options: dict[str, Any]) -> None:
-    _, faults = found(WIDER, axes=axes_of(family, name), options={family: options}, **{family: name})
+    # A polynomial of more channels has more features than the mixer takes.
+    widths = WIDER[:-1] if options.get("feature") == "polynomial" else WIDER
+    _, faults = found(widths, axes=axes_of(family, name), options={family: options}, **{family: name})
     assert faults == []
 
 
