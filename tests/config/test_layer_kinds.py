@@ -8,7 +8,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
-from blockyard.config.layer_kinds import nodes_of_kinds, with_position
+from blockyard.config.layer_kinds import described, nodes_of_kinds, with_position
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.schema import options
 from blockyard.layers.pattern import Pattern
@@ -142,6 +142,18 @@ def test_kinds_are_described_as_they_are_typed() -> None:
     kinds = options(Pattern)["kinds"]
     assert kinds.describe() == "lists of overrides, by name"
     assert kinds.problem(3) == "expected lists of overrides, by name: {far: [position=none]}"
+
+
+def test_what_a_kind_is_called() -> None:
+    """Its choices, with the options that differ from the config's own, or from the defaults of another choice."""
+    config = composed_of(
+        "layers.pattern=[base,near,far]",
+        "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=5]",
+        "layers.kinds.far=[position.base=500]",
+    ).config
+    assert described(config, "near", {"position": "rope"})["token_mixer"] == "windowed_attention window=5"
+    assert described(config, "far", {"position": "rope"})["position"] == "rope base=500"
+    assert described(config, "base", {"position": "rope"})["position"] == "rope"
 
 
 def test_an_evaluation_changes_the_scheme_of_every_layer_that_has_it() -> None:

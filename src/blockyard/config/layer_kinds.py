@@ -14,6 +14,7 @@ from pathlib import Path
 
 from blockyard.config.choices import catalog
 from blockyard.config.overrides import SortedOverrides, sort_overrides
+from blockyard.config.placed_nodes import whole_node
 from blockyard.config.tree import Node, get, is_node
 from blockyard.contracts import Issue, Kind
 from blockyard.errors import near, quoted
@@ -130,7 +131,10 @@ def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:
 
 
 def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the choice of each family in the layers of a kind, with the options that differ from the config's own."""
+    """Return the choice of each family in the layers of a kind, with the options that differ.
+
+    They are compared with the config's own, and where the kind has another choice with the defaults of that.
+    """
     nodes = nodes_of_kinds(config).get(kind, {})
     texts = {}
     for family in FAMILIES:
@@ -138,7 +142,9 @@ def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dic
         node: Node = nodes.get(family, own)
         name = choices.get(family) or own["_target_"]
         if node["_target_"] != own["_target_"]:
-            name, own = choice_name(node, catalog.choices(family)), {}
+            of_family = catalog.choices(family)
+            name = choice_name(node, of_family)
+            own = whole_node(of_family[name], []) if name in of_family else {}
         differing = [f"{option}={value}" for option, value in node.items() if own and own.get(option) != value]
         texts[family] = " ".join((str(name), *differing))
     return texts
