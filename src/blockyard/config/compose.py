@@ -201,14 +201,14 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     if not overridden:
         return Composed({}, {}, folders, issues)
 
-    def whole(ordered: SortedOverrides, found: list[Issue]) -> tuple[Node, Choices]:
-        config, choices = _overridden(ordered, folders, found)
+    def compose_complete(ordered: SortedOverrides, problems: list[Issue]) -> tuple[Node, Choices]:
+        config, choices = _overridden(ordered, folders, problems)
         if config:
             retarget(config, ordered.values, keep_typed=True)
             complete(config, folders)
         return config, choices
 
-    layer_kinds.expand(overridden, of_kinds, ordered, folders, issues, whole)
+    layer_kinds.expand(overridden, of_kinds, ordered, folders, issues, compose_complete)
     return _completed(overridden, choices, ordered, folders, issues)
 
 

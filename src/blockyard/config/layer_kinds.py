@@ -101,9 +101,9 @@ def _nodes(
     replaced = [family for family, group in chosen.items() if group not in ordered.groups]
     kept = [value for value in ordered.values if _family(value[0]) not in (FAMILY, *replaced)]
     groups = [group for group in ordered.groups if _family(group) not in (FAMILY, *chosen)]
-    found: list[Issue] = []
-    config, _ = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), found)
-    inside = [each for each in found if _family(each.key) in FAMILIES and each not in issues]
+    composing: list[Issue] = []
+    config, _ = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), composing)
+    inside = [each for each in composing if _family(each.key) in FAMILIES and each not in issues]
     issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in inside)
     return {family: config[family] for family in FAMILIES if family in config and config[family] != own.get(family)}
 
@@ -175,7 +175,7 @@ def give_own_node(config: Node, key: str) -> None:
 
 
 def drop_equal_nodes(config: Node) -> None:
-    """Remove the nodes of kinds that are equal to the config's own, in place: they say nothing."""
+    """Remove the nodes of kinds that are equal to the config's own, in place."""
     for name, nodes in nodes_of_kinds(config).items():
         for family, node in nodes.items():
             if node == config.get(family):

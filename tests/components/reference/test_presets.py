@@ -75,6 +75,18 @@ LLAMA = {
 }
 
 
+def same_as_llama(model: nn.Module, theirs: nn.Module) -> None:
+    """Asserts that a model with the weights of one of Llama's shape gives the same scores."""
+    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    model.load_state_dict(copied)
+    inputs = token_ids(model)
+    expected = theirs(inputs).logits
+    assert_close(model(inputs), expected, **SINGLE)
+    differ(model, partial(model, inputs), expected)
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_llama(kv_heads: int) -> None:
     model = preset("preset=llama", *TEXT, f"token_mixer.num_kv_heads={kv_heads}")
@@ -88,14 +100,7 @@ def test_llama(kv_heads: int) -> None:
         **NO_END,
     )
     theirs = stir(LlamaForCausalLM(config)).double().eval()
-    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
-    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
-    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
-    model.load_state_dict(copied)
-    inputs = token_ids(model)
-    expected = theirs(inputs).logits
-    assert_close(model(inputs), expected, **SINGLE)
-    differ(model, partial(model, inputs), expected)
+    same_as_llama(model, theirs)
 
 
 def test_layers_are_smollm3s() -> None:
@@ -119,14 +124,7 @@ def test_layers_are_smollm3s() -> None:
         **NO_END,
     )
     theirs = stir(SmolLM3ForCausalLM(config)).double().eval()
-    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
-    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
-    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
-    model.load_state_dict(copied)
-    inputs = token_ids(model)
-    expected = theirs(inputs).logits
-    assert_close(model(inputs), expected, **SINGLE)
-    differ(model, partial(model, inputs), expected)
+    same_as_llama(model, theirs)
 
 
 def test_palm_is_coheres_block() -> None:
