@@ -18,7 +18,7 @@ from tests.battery.attempts import Attempt, attempt, run_folder, wait_for_proces
 from tests.battery.cases import battery, cases
 from tests.battery.kill_timer import Moment
 from tests.battery.run_catalogue import Choice
-from tests.battery.same_run import assert_nothing_torn, assert_same_run
+from tests.battery.same_run import assert_nothing_torn, assert_same_run, leave_alone
 from tests.battery.table import BATTERIES
 from tests.config import products
 from tests.support.tiny import Configured, configured
@@ -95,6 +95,7 @@ def _chain(run: Configured, whole: Attempt, random: Random, most: int, outputs: 
             return
         for folder in outputs.glob("*/s0"):
             assert_nothing_torn(folder)
+            leave_alone(folder)
     yield attempt(run)
 
 

@@ -1,7 +1,7 @@
 """Atomic file writes: a temporary file in the same folder is synced, then renamed over the target.
 
 A writer that is killed leaves at most a file named `.tmp-...`, which is never read and which the next start of the run
-removes.
+removes; in a run that is done, once nobody has written to it for a minute.
 
     replace.py     any file, and JSON with a checksum on request; removing what was left
     owner.py       whether another user decides what a file holds

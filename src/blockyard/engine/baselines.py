@@ -54,6 +54,18 @@ class BaselineEntry(TypedDict, total=False):
     attempts: int
 
 
+def announced(job: Job) -> dict[str, Any]:
+    """What the summary of a run says of its baselines until they are recorded: that each of them was lost.
+
+    It is in the file before the run is done: a process that is killed after that leaves no run without a reason.
+    """
+    try:
+        baselines = job.components.objective.baselines(job.splits.test, job.splits.train)
+    except Exception:  # which `record_baselines` reports, when the run is done
+        return {}
+    return _of_summary({name: {"missing": LOST} for name in baselines})
+
+
 def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summary: dict[str, Any]) -> dict[str, Any]:
     """Compute the baselines of a finished run, or read them, and write its summary with them; return that summary.
 
@@ -66,7 +78,6 @@ def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summar
             if not baselines:
                 return summary
             entries = {name: {"missing": LOST} for name in baselines}
-            folder.write_summary(summary | _of_summary(entries))
             entries = _known_or_computed(baselines, folder.path.parent.parent / FOLDER / f"{_key(job)}.json")
     except Interrupted as stop:
         entries = {name: {"missing": str(stop)} for name in entries}

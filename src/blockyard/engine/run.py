@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_text
-from blockyard.engine.baselines import record_baselines
+from blockyard.engine.baselines import announced, record_baselines
 from blockyard.engine.faults.ending import Ending, ending_of
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.engine.faults.peers import ConnectionLostError, PeerLostError
@@ -101,7 +101,7 @@ def _train_and_test(attempt: Attempt) -> Ending:
         write(folder.path, curve.plain(), summary.weights)
     if summary.predictions is not None:
         write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
-    folder.write_summary(summary.values)
+    folder.write_summary(summary.values | announced(job))
     return Ending("done", 0, None, summary.values)
 
 
