@@ -6,12 +6,14 @@ import importlib
 import importlib.util
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from blockyard.cli import main
-from blockyard.commands.templates import TEMPLATES
+from blockyard.commands.templates import KINDS, TEMPLATES, template_of
+from blockyard.commands.templates.shared import Template
 from blockyard.config.untrusted import project_file
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import verify
@@ -22,6 +24,14 @@ TINY_RUN = (
     *("trainer.max_steps=2", "trainer.limit_val=1", "trainer.limit_test=1", "model.dim=16", "model.depth=1"),
     *("model.heads=2", "data.batch_size=8", "logger=none", "trainer.accelerator=cpu"),
 )
+
+
+# Every template, as the arguments of `new` name it.
+ALL = [(family,) for family in TEMPLATES] + [(family, f"kind={kind}") for family in KINDS for kind in KINDS[family]]
+
+
+def template(case: Sequence[str]) -> Template:
+    return template_of(case[0], *(argument.removeprefix("kind=") for argument in case[1:]))
 
 
 @pytest.fixture
@@ -44,9 +54,12 @@ def run_its_test(path: Path) -> None:
     module.test_the_formula()
 
 
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", family, "mine"]) == 0
+@pytest.mark.parametrize("case", ALL, ids=" ".join)
+def test_a_new_component_passes_its_own_test(
+    case: Sequence[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family, *kind = case
+    assert main(["new", family, "mine", *kind]) == 0
     output = capsys.readouterr().out
     written = {"mypackage/mine.py", "mypackage/__init__.py", f"myconf/{family}/mine.yaml", "tests/test_mine.py"}
     assert {str(path.relative_to(here)) for path in here.rglob("*.*")} == written | {"blockyard.yaml"}
@@ -55,7 +68,7 @@ def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: py
     # The formula is compared: a planted bug is noticed.
     component = here / "mypackage" / "mine.py"
     text = component.read_text()
-    old, new = TEMPLATES[family].bug
+    old, new = template(case).bug
     assert text.count(old) == 1
     component.write_text(text.replace(old, new))
     for name in [name for name in sys.modules if name.startswith("mypackage")]:
@@ -85,11 +98,12 @@ def test_a_new_component_trains(family: str, here: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", [family for family, template in TEMPLATES.items() if template.verified])
-def test_a_new_component_keeps_what_it_declares(family: str, here: Path) -> None:
-    name = f"my_{family}"  # torch's compiler remembers modules by their names
-    assert main(["new", family, name]) == 0
-    overrides = [f"{family}={name}", *TEMPLATES[family].beside, "allow=[mypackage]"]
+@pytest.mark.parametrize("case", [case for case in ALL if template(case).verified], ids=" ".join)
+def test_a_new_component_keeps_what_it_declares(case: Sequence[str], here: Path) -> None:
+    family, *kind = case
+    name = f"my_{'_'.join(case).replace('=', '_')}"  # torch's compiler remembers modules by their names
+    assert main(["new", family, name, *kind]) == 0
+    overrides = [f"{family}={name}", *template(case).beside, "allow=[mypackage]"]
     verdicts = {each.name: each.verdict for each in verify(overrides, ["myconf"])}
     assert "broken" not in verdicts.values(), verdicts
     assert verdicts["gradients"] == "holds"
@@ -117,6 +131,8 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         (["norm", "class"], "not a name"),
         (["norm", "rms"], "choice of blockyard already"),
         (["norm", "mine", "packages=x"], "did you mean package?"),
+        (["norm", "mine", "kind=routing"], "norm has one template"),
+        (["channel_mixer", "mine", "kind=rooting"], "did you mean routing?"),
         (["norm", "mine", "package=../x"], "not the name of a Python package"),
         (["norm", "mine", "package=os"], "package=os is of Python's standard library"),
         (["norm", "mine", "package=torch"], "package=torch is an installed package"),
@@ -161,6 +177,20 @@ def test_families_are_completed() -> None:
     assert complete("blockyard new chan") == ["channel_mixer"]
     assert complete("blockyard new mod") == ["model"]
     assert complete("blockyard new norm m") == []
+    assert complete("blockyard new channel_mixer mine kind=") == ["kind=routing"]
+
+
+@pytest.mark.usefixtures("_without_compilation")
+def test_a_routing_mixer_that_balances_padding_is_broken(here: Path) -> None:
+    """Its outputs are those of a sound one; the loss that training adds is not."""
+    assert main(["new", "channel_mixer", "routed", "kind=routing"]) == 0
+    component = here / "mypackage" / "routed.py"
+    assert component.read_text().count("(scores * real).sum") == 1
+    component.write_text(component.read_text().replace("(scores * real).sum", "scores.sum"))
+    importlib.invalidate_caches()
+    findings = {each.name: each for each in verify(["channel_mixer=routed", "allow=[mypackage]"], ["myconf"])}
+    assert {name for name, each in findings.items() if each.verdict == "broken"} == {"auxiliary"}
+    assert "padding less changes the auxiliary loss" in findings["auxiliary"].detail
 
 
 def typed(line: str) -> int:
@@ -178,14 +208,14 @@ def _without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockyard.verify.run.PROPERTIES", quick)
 
 
-LONGER = [family for family, template in TEMPLATES.items() if template.verified and family != "head"]
+LONGER = [case for case in ALL if template(case).verified and case != ("head",)]
 
 
 @pytest.mark.usefixtures("_without_compilation")
-@pytest.mark.parametrize("family", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in TEMPLATES])
-def test_the_next_command_succeeds(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in ALL])
+def test_the_next_command_succeeds(case: Sequence[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `new` prints as next works as it is printed."""
-    assert main(["new", family, "mine"]) == 0
+    assert main(["new", case[0], "mine", *case[1:]]) == 0
     (following,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
     command, test = following.removeprefix("next: ").split("; ")
     assert test == "python -m pytest tests/test_mine.py"

@@ -69,6 +69,10 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     module = importlib.import_module(f"blockyard.commands.{name}")
     if command in ("sweep", "compare", "board") and not typed.startswith("-"):
         return [*_sweep(command, before), *_own(module, typed), *_more(command, before, typed)]
+    if command == "new" and typed.startswith("kind="):
+        from blockyard.commands.templates import KINDS
+
+        return [f"kind={kind}" for kind in KINDS.get(next(iter(before), ""), ())]
     if typed.startswith("-"):
         return flags_of(command)
     return [*_names(command, before), *_own(module, typed), *_more(command, before, typed)]

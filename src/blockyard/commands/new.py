@@ -1,9 +1,11 @@
-"""blockyard new FAMILY NAME [package=PACKAGE] [conf=DIR]
+"""blockyard new FAMILY NAME [kind=KIND] [package=PACKAGE] [conf=DIR]
 
 Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm, block, residual,
 position, head, model, data, tokenizer, objective, parametrization, optimizer, schedule and callbacks. It works as it
 is; replace what it computes, and the formula in its test.
 
+  kind=KIND        another component to start from: carrying for a token_mixer whose layers read what the first one
+                   computed, routing for a channel_mixer that sends each token to a part of its weights
   package=PACKAGE  the Python package of your components; default that of blockyard.yaml, or mypackage
   conf=DIR         the folder of your choices; default that of blockyard.yaml, or myconf
 
@@ -18,6 +20,7 @@ Examples:
   blockyard new token_mixer running_mean
   blockyard verify token_mixer=running_mean
   python -m pytest tests/test_running_mean.py
+  blockyard new channel_mixer switch kind=routing
   blockyard new data last_digit && blockyard train data=last_digit tokenizer=symbols
 """
 
@@ -33,14 +36,14 @@ from pathlib import Path
 import yaml
 
 from blockyard.atomic_files import write_text
-from blockyard.commands.templates import TEMPLATES
+from blockyard.commands.templates import KINDS, TEMPLATES, template_of
 from blockyard.config.choices import catalog
 from blockyard.config.untrusted import project_file
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean
 
 PACKAGE, CONF = "mypackage", "myconf"
-KEYS = ("package", "conf")
+KEYS = ("kind", "package", "conf")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
     if "package" in options:
         _check_is_own(package, folder)
-    files = texts(family, name, package, str(conf))
+    files = texts(family, name, package, str(conf), options.get("kind"))
     paths = {folder / file: text for file, text in files.items()}
     if taken := [path for path in paths if path.exists()]:
         raise UserError(f"{taken[0]} exists already and is not overwritten; choose another name")
@@ -72,16 +75,16 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"wrote {_relative(each)}\n")
     if project and (package not in project.allow or str((folder / conf).absolute()) not in project.config_dirs):
         sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{conf}] and allow: [{package}]\n")
-    template = TEMPLATES[family]
+    template = template_of(family, options.get("kind"))
     verb = "verify" if template.verified else "check"
     command = " ".join((f"{family}={name}", *template.beside))
     sys.stdout.write(f"next: blockyard {verb} {command}; python -m pytest tests/test_{name}.py\n")
     return 0
 
 
-def texts(family: str, name: str, package: str, conf: str) -> dict[str, str]:
+def texts(family: str, name: str, package: str, conf: str, kind: str | None = None) -> dict[str, str]:
     """The files by their paths below the project's folder."""
-    template = TEMPLATES[family]
+    template = template_of(family, kind)
     placeholders = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
     placeholders["BESIDE"] = "".join(f', "{override}"' for override in template.beside)
 
@@ -115,6 +118,10 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
         text = f"no template for {family}" if exists else f"unknown family {family}{did_you_mean(family, TEMPLATES)}"
         more = f"; for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md" if exists else ""
         raise UserError(f"{text} (families with a template: {', '.join(TEMPLATES)}){more}")
+    kinds = KINDS.get(family, {})
+    if (kind := options.get("kind")) is not None and kind not in kinds:
+        more = f"kinds: {', '.join(kinds)}" if kinds else f"{family} has one template: leave kind out"
+        raise UserError(f"kind={kind} is not a template of {family}{did_you_mean(kind, kinds)} ({more})")
     if not _is_name(name):
         raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")
     if name in catalog.choices(family):

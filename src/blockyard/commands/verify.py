@@ -3,10 +3,11 @@
 Hold a component, yours or ours, to what it declares: build it into small models and check that no token reads a later
 one (causality), that padding and packed documents change nothing, that decoding from a cache equals a full forward
 pass, that permuted tokens give permuted outputs, that gradients reach every parameter, that evaluation is
-deterministic, near in bf16, and compiles into one graph. With a parametrization, such as parametrization=mup, they also
-check that after ten updates sizes of activations do not depend on the width of the model. The checks are those of
-blockyard's own tests. They are about token_mixer, channel_mixer, norm, block, residual, position, head, model and
-parametrization; choices of other families are the context.
+deterministic, near in bf16, and compiles into one graph; of modules with a loss of their own, such as experts, that
+padding does not change it. With a parametrization, such as parametrization=mup, they also check that after ten updates
+sizes of activations do not depend on the width of the model. The checks are those of blockyard's own tests. They are
+about token_mixer, channel_mixer, norm, block, residual, position, head, model and parametrization; choices of other
+families are the context.
 
 Prints a line for each property; one that is broken comes with the smallest counter-example.
 

@@ -6,12 +6,13 @@ rounding only.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Inputs, active_parameters
+from blockyard.contracts import HasAuxiliary, Inputs, active_parameters, auxiliary_loss
 
 TOLERANCE = 1e-9  # absolute and relative, in float64
 VOCABULARY = 11  # token ids that the checks use
@@ -102,6 +103,36 @@ def padding_of_sequences(model: nn.Module, length: int) -> None:
         same(padded[sample, None], alone, f"padding a sequence of {count} tokens to {length}")
         same(refilled[sample, None], alone, f"other ids in the padding after {count} tokens")
     differs(padded, model(inputs))
+
+
+@torch.no_grad()
+def auxiliary_padding(model: nn.Module, length: int) -> None:
+    """The losses of modules of their own, such as those that balance experts, do not depend on padding."""
+    inputs = token_ids(4, length)
+    lengths = torch.tensor([length - 1, length - 2, 1, length - 1])
+    real = torch.arange(length) < lengths[:, None]
+    padded = _auxiliary(model, Inputs(inputs, lengths=lengths))
+    refilled = _auxiliary(model, Inputs(inputs.where(real, (inputs + 3) % VOCABULARY), lengths=lengths))
+    shorter = _auxiliary(model, Inputs(inputs[:, : length - 1], lengths=lengths))
+    if not math.isfinite(padded):
+        raise BrokenError(f"lengths {lengths.tolist()} give an auxiliary loss that is not finite")
+    for loss, what in ((refilled, "other ids in the padding change"), (shorter, "one token of padding less changes")):
+        if abs(loss - padded) > TOLERANCE * max(1.0, abs(padded)):
+            raise BrokenError(f"{what} the auxiliary loss from {padded:.6g} to {loss:.6g}")
+
+
+def _auxiliary(model: nn.Module, inputs: Inputs) -> float:
+    """The sum of the losses of modules of their own, of which alone are in training: no dropout acts."""
+    modules = [module for module in model.modules() if isinstance(module, HasAuxiliary)]
+    for module in modules:
+        module.training = True
+    try:
+        model(inputs)
+    finally:
+        for module in modules:
+            module.training = False
+    loss = auxiliary_loss(modules)
+    return 0.0 if loss is None else float(loss)
 
 
 @torch.no_grad()

@@ -51,6 +51,7 @@ class Property:
 PROPERTIES = (
     Property("causality", DECODER, lambda traits: traits.causal, checks.causality, True),
     Property("padding", ENCODER, lambda traits: traits.padding and traits.any_length, checks.padding),
+    Property("auxiliary", ENCODER, lambda traits: traits.padding and traits.any_length, checks.auxiliary_padding),
     Property("packing", ENCODER, lambda traits: traits.packing and traits.any_length, checks.packing),
     Property("packing, causal", DECODER, lambda t: t.causal and t.packing and t.any_length, checks.packing, True),
     Property("cached decoding", DECODER, lambda traits: traits.causal, checks.cached_decoding, True),

@@ -15,9 +15,9 @@ from blockyard.config.build import Components
 from blockyard.config.check import check as issues_of
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.contracts import Traits
+from blockyard.contracts import HasAuxiliary, Traits
 from blockyard.errors import UserError, first_line
-from blockyard.verify.checks import VOCABULARY, BrokenError, token_ids
+from blockyard.verify.checks import VOCABULARY, BrokenError, auxiliary_padding, token_ids
 from blockyard.verify.coordinates import Trainee, fading, growth, problems
 from blockyard.verify.properties import DECODER, ENCODER, FAMILIES, LENGTH, OF_SEQUENCES, PROPERTIES, Property
 
@@ -54,6 +54,8 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
             findings.append(Finding(each.name, "not possible", issues[0].text))
             continue
         components = Components(composed.config)
+        if each.check is auxiliary_padding and not _has_auxiliary(components):
+            continue
         findings.append(_finding(each, components, traits(components)))
     findings += _of_widths(overrides, config_dirs)
     if all(each.verdict == "not possible" for each in findings):
@@ -75,6 +77,11 @@ def traits(components: Components) -> Traits:
     """What the token mixer of a config declares, with the options of its node."""
     factory = components.node("token_mixer")
     return factory.func.traits_for(dict(factory.keywords))
+
+
+def _has_auxiliary(components: Components) -> bool:
+    """Whether a module of the model has a loss of its own."""
+    return any(isinstance(module, HasAuxiliary) for module in components.meta_model().modules())
 
 
 def _finding(wanted: Property, components: Components, declared: Traits) -> Finding:
