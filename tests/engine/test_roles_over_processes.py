@@ -1,0 +1,32 @@
+"""Rates that follow from the roles of weights are the same in every way that processes share a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.battery import ranks
+from tests.support.engine_runs import rows, run
+from tests.support.fork import forked
+from tests.support.tiny import TEXT
+
+MUP = ("parametrization=mup", "parametrization.base_dim=4", "parametrization.base_depth=1")
+BASE = (
+    *(*TEXT, "tokenizer=char", "optimizer.lr=0.03", "optimizer.rates.head=0.1", "optimizer.weight_decay=0.1"),
+    *("schedule=constant", "trainer.max_steps=6", "trainer.eval_every=3", "trainer.log_every=1"),
+)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp"])
+def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str) -> None:
+    one = run(tmp_path / "one", *MUP, base=BASE)
+    base = tuple(override for override in BASE if not override.startswith("trainer="))
+    work = ranks.two(tmp_path / "two", kind, "trainer.accelerator=cpu", "trainer.devices=2", *MUP, base=base)
+    assert forked(work) == 0
+    losses = rows(ranks.only_run(tmp_path / "two"))
+    assert len(losses) > 3
+    for left, right in zip(losses, rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    standard = rows(run(tmp_path / "standard", base=BASE))
+    assert standard[-1]["train/loss"] != pytest.approx(rows(one)[-1]["train/loss"], rel=1e-2)
