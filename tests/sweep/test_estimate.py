@@ -16,9 +16,9 @@ from blockyard.config import size_matching
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
 from blockyard.engine.data_reader import DataReader
-from blockyard.sweep.cells import Cell
+from blockyard.sweep.cells import Cell, Variant
 from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, estimate
-from blockyard.sweep.execution.measured_run import measure
+from blockyard.sweep.execution.measured_run import MeasuredRun, measure
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -28,6 +28,7 @@ base: [experiment=vit_digits, debug=fast, model.depth=1, model.dim=16, model.hea
 arms: {plain: [], rms: [norm=rms]}
 seeds: 2
 """
+SIZES = "{middle: [model.dim=64], small: [], large: [model.dim=128]}"
 SEARCH = "search: {trials: 2, sampler: random, space: {optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}}\n"
 
 
@@ -80,9 +81,28 @@ def test_a_measured_run_is_taken_apart(here: Path) -> None:
     assert min(run.start, run.step, run.evaluation) > 0
     exact = replace(run, start=10.0, step=2.0, evaluation=0.5, saving=0.25)
     splits = DataReader().splits(variant.config)[1]
-    batches = 2 * 2 + 4  # of 143 and of 359 samples
-    assert exact.seconds(variant.config, splits) == 10 + run.total * 2 + batches * 0.5 + 2 * 0.25
-    assert exact.seconds(variant.config, splits, size=2.0) == 10 + 2 * (run.total * 2 + batches * 0.5) + 2 * 0.25
+    batches = 2 * 2 + 4  # of 143 and of 359 samples, of which two were measured
+    assert exact.seconds(variant.config, splits) == 10 + run.total * 2 + batches / 2 * 0.5 + 2 * 0.25
+
+
+def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Path) -> None:
+    """A small model computes fewer FLOPs a second: its steps do not tell the time of a large one."""
+    (here / "mine.yaml").write_text(FILE.replace("{plain: [], rms: [norm=rms]}", SIZES))
+    plan = planned(here)
+    sizes_of = {name: sizes(plan).flops(name) for name in plan.variants}
+    steps = {"small": 1.0, "large": 5.0}
+    asked = []
+
+    def measured(variant: Variant) -> MeasuredRun:
+        asked.append(variant.arm)
+        return MeasuredRun(2.0, steps[variant.arm], 0.0, 0.0, total=10, steps_per_epoch=1295)
+
+    cells = [cell for cell in plan.cells if cell.seed == 0]
+    result = estimate(plan, cells, data=DataReader(), measured=measured)
+    assert asked == ["small", "large"]
+    share = (sizes_of["middle"] - sizes_of["small"]) / (sizes_of["large"] - sizes_of["small"])
+    assert result.seconds == pytest.approx(12 + 52 + 12 + share * 40)
+    assert "from the first steps of small and large, measured now" in str(result)
 
 
 def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:

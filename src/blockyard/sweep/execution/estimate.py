@@ -2,10 +2,11 @@
 
 FLOPs of training are taken as three times those of the forward pass. Time is that of finished runs from start to end,
 evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Where no
-finished run is comparable, a dry run measures the first steps of the first cell for a few seconds. How many samples an
-epoch has comes from the data, which is read, or from a finished run on the same data. Runs that were measured alone do
-not show how parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one
-cell after another.
+finished run is comparable, a dry run measures the first steps of the first arm for a few seconds; where arms differ in
+FLOPs, those of the smallest and of the largest, with a straight line between them. How many samples an epoch has comes
+from the data, which is read, or from a finished run on the same data. Runs that were measured alone do not show how
+parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one cell after
+another.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3
+_UNEQUAL = 1.25  # ratio of FLOPs from which two arms are measured
 
 
 @dataclass
@@ -243,10 +245,11 @@ def estimate(
             break
     times = known_times if len(known_times) == len(cells) else None
     if times is None:
-        times = _measured(plan, cells, flops, data, measured)
-        if times is None:
+        from_steps = _measured(plan, cells, flops, data, measured)
+        if from_steps is None:
             return Estimate(len(cells), total, None, parallel, problem=sizes.problem)
-        source, alone = f"from the first steps of {plan.variants[cells[0].variant].arm}, measured now", True
+        times, arms = from_steps
+        source, alone = f"from the first steps of {' and '.join(arms)}, measured now", True
     else:
         source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
         alone = finished.alone
@@ -264,17 +267,36 @@ def _measured(
     flops: Sequence[float | None],
     data: DataReader | None,
     measured: Callable[[Variant], MeasuredRun | None] | None,
-) -> list[float] | None:
-    """Seconds of each cell from the first steps of the first one, in proportion to FLOPs; None where unmeasured."""
-    variant = plan.variants[cells[0].variant]
-    if data is None or measured is None or data.read(variant.config).train_samples is None:
+) -> tuple[list[float], list[str]] | None:
+    """Seconds of each cell from the first steps of one or two arms, and their names; None where unmeasured."""
+    if data is None or measured is None:
         return None
-    run = measured(variant)
-    if run is None:
+    known = [size for size in flops if size]
+    chosen = [0]
+    if len(known) == len(flops) and max(known) > _UNEQUAL * min(known):
+        chosen = [known.index(min(known)), known.index(max(known))]
+    points: list[tuple[float | None, float]] = []  # FLOPs and seconds of a whole run
+    arms = []
+    for index in chosen:
+        variant = plan.variants[cells[index].variant]
+        if data.read(variant.config).train_samples is None or (run := measured(variant)) is None:
+            continue
+        points.append((flops[index], run.seconds(variant.config, data.splits(variant.config)[1])))
+        arms.append(variant.arm)
+    if not points:
         return None
-    _, splits = data.splits(variant.config)
-    first = flops[0]
-    return [run.seconds(variant.config, splits, size=size / first if size and first else 1.0) for size in flops]
+    return [_seconds(size, points) for size in flops], arms
+
+
+def _seconds(size: float | None, points: Sequence[tuple[float | None, float]]) -> float:
+    """The time of a run of so many FLOPs: in proportion to one point, or on the line through two."""
+    (first, seconds), *others = points
+    if not size or not first:
+        return seconds
+    for last, most in others:
+        if last:
+            return seconds + (most - seconds) * (size - first) / (last - first)
+    return seconds * size / first
 
 
 def format_duration(seconds: float) -> str:

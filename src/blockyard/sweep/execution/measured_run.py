@@ -1,7 +1,7 @@
 """Measures the first steps of an arm where no finished run is comparable, and what its whole run would take.
 
-The steps are those of a run: the arm's config is trained in a temporary folder, with its evaluations cut to one batch,
-and left after a few seconds. The folder is removed.
+The steps are those of a run: the arm's config is trained in a temporary folder, with its evaluations cut to a few
+batches, and left after a few seconds. The folder is removed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from blockyard.sweep.executor._fork_server import HEAVY
 SECONDS = 3.0  # of steps that are measured
 _STEPS = 100  # that are measured at most
 _EVERY = 5  # steps between two evaluations
+_BATCHES = 4  # of an evaluation: what does not depend on their number counts little in the time of one
 _NO_LOGGER = {"_target_": "blockyard.engine.loggers.none.NoLogger"}
 _WARM = 2  # first steps that do not count: they allocate memory and choose kernels
 
@@ -60,7 +61,8 @@ class _Clock(RunCallback):
 class MeasuredRun:
     """The parts of a run's time, in seconds.
 
-    start: before the first step; step: of one; evaluation: of one batch; saving: of the state, after an evaluation
+    start: before the first step; step: of one; evaluation: of a few batches (`measured_batches`)
+    saving: of the state, after an evaluation
     total, steps_per_epoch: of the whole run
     """
 
@@ -71,8 +73,8 @@ class MeasuredRun:
     total: int
     steps_per_epoch: int
 
-    def seconds(self, config: Node, splits: Splits, *, size: float = 1.0) -> float:
-        """The time of a whole run. size: FLOPs of its model, as a multiple of the measured one's."""
+    def seconds(self, config: Node, splits: Splits) -> float:
+        """The time of a whole run."""
         trainer, batch = config["trainer"], int(config["data"].get("eval_batch_size") or 1)
         every = trainer.get("eval_every") or self.steps_per_epoch
         evaluations = math.ceil(self.total / every)
@@ -80,8 +82,14 @@ class MeasuredRun:
             min(math.ceil(len(split) / batch), trainer.get(limit) or math.inf)
             for split, limit in ((splits.validation, "limit_val"), (splits.test, "limit_test"))
         )
-        batches = evaluations * validation + test
-        return self.start + size * (self.total * self.step + batches * self.evaluation) + evaluations * self.saving
+        available = math.ceil(len(splits.validation) / batch)
+        batches = (evaluations * validation + test) / max(1, min(measured_batches(trainer), available))
+        return self.start + self.total * self.step + batches * self.evaluation + evaluations * self.saving
+
+
+def measured_batches(trainer: Node) -> int:
+    """Batches of an evaluation that is measured."""
+    return min(_BATCHES, trainer.get("limit_val") or _BATCHES)
 
 
 def measure(config: Node, choices: dict[str, str | None], threads: int | None) -> MeasuredRun | None:
@@ -95,7 +103,7 @@ def measure(config: Node, choices: dict[str, str | None], threads: int | None) -
     trainer = config["trainer"]
     if int(trainer.get("devices") or 1) * int(trainer.get("num_nodes") or 1) > 1:
         return None
-    trainer |= {"log_every": _EVERY, "eval_every": _EVERY, "limit_val": 1, "limit_test": 1}
+    trainer |= {"log_every": _EVERY, "eval_every": _EVERY, "limit_val": measured_batches(trainer), "limit_test": 1}
     if threads is not None:
         trainer["threads"] = threads
     for module in HEAVY:  # which the server of the cells has imported before the first one
@@ -115,10 +123,10 @@ def measure(config: Node, choices: dict[str, str | None], threads: int | None) -
         raise KeyboardInterrupt
     if code == CODES[signal.SIGTERM]:
         raise SystemExit(code)
-    return _parts(clock, began)
+    return _parts(clock, began, measured_batches(trainer))
 
 
-def _parts(clock: _Clock, began: float) -> MeasuredRun | None:
+def _parts(clock: _Clock, began: float, batches: int) -> MeasuredRun | None:
     ended = dict(clock.evaluated)
     durations = [
         clock.steps[steps] - clock.steps[steps - 1]
@@ -133,7 +141,8 @@ def _parts(clock: _Clock, began: float) -> MeasuredRun | None:
     return MeasuredRun(
         start=clock.began - began,
         step=step,
-        evaluation=statistics.median(evaluations) if evaluations else step / 3,  # a forward pass without a backward one
+        # A forward pass without a backward one takes a third of a step.
+        evaluation=statistics.median(evaluations) if evaluations else batches * step / 3,
         saving=max(0.0, statistics.median(saves)) if saves else 0.0,
         total=clock.total,
         steps_per_epoch=clock.steps_per_epoch,
