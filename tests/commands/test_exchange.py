@@ -86,6 +86,7 @@ def test_refusals(
     ("overrides", "reason"),
     [
         (("token_mixer.qk_norm=true",), "token_mixer.qk_norm=True, expected False"),
+        (("token_mixer.gate=head",), "token_mixer.gate='head', expected 'none'"),
         (("block=parallel",), "block=parallel, expected pre_norm"),
         (("norm=rms",), "norm=rms, expected layer"),
         (("position=rope",), "position=rope, expected learned"),

@@ -25,6 +25,7 @@ from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
 from blockyard.position.learned import Learned
 from blockyard.position.t5_bias import T5Bias
+from blockyard.token_mixer._query_key_norms import SAME_NORMS
 from tests.support.helpers import LENGTH, choices, factory, node, tiny, token_ids
 
 FAMILIES = ("position", "norm", "channel_mixer", "token_mixer", "block", "head")
@@ -52,7 +53,11 @@ def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
     """
     kinds = _plain(option.annotation)
     inner = next(kind for kind in kinds if kind is not types.NoneType)
-    if get_origin(inner) is Literal:
+    named = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+    if inner is bool and named:  # a flag that got more values
+        candidates = [False, True, *(value for value in named if value not in SAME_NORMS)]
+        needed = len(candidates)
+    elif get_origin(inner) is Literal:
         candidates = [*get_args(inner), *([None] if types.NoneType in kinds else [])]
         needed = len(candidates)
     elif inner is bool:

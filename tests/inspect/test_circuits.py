@@ -94,6 +94,9 @@ def test_left_out_parts_are_listed(tmp_path: Path) -> None:
     left_out = "; ".join(head.left_out)
     for part in ("factor by which Layer divides", "bias of Layer", "q/k norm", "rotation"):
         assert part in left_out
+    model, samples = build_model(tmp_path, "token_mixer.qk_norm=full", "token_mixer.gate=channel")
+    (head, *_) = head_circuits(model, samples[0].batch, layers=(1,), heads=(1,))
+    assert "the gate on what a head has read" in head.left_out
 
 
 def test_a_trained_query_is_left_out(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def test_what_changes_a_figure_changes_the_identity(whole: dict[str, Any], key: 
     assert identity(_set(whole, key, value)) != identity(whole)
 
 
+NORMS = ("true", "false", "none", "head", "full", "layer", "cosine")
+
+
 def test_an_absent_option_is_its_default(whole: dict[str, Any]) -> None:
     changed = copy.deepcopy(whole)
     dropped = [name for name in ("qk_norm", "num_kv_heads") if name in changed["token_mixer"]]
@@ -79,6 +82,15 @@ def test_an_absent_option_is_its_default(whole: dict[str, Any]) -> None:
     for name in dropped:
         del changed["token_mixer"][name]
     assert identity(changed) == identity(whole)
+
+
+def test_two_names_of_a_value_are_one_value() -> None:
+    """qk_norm was a flag, of which the runs of that time have true and false."""
+    configs = {value: compose(["experiment=gpt_code", f"token_mixer.qk_norm={value}"]).config for value in NORMS}
+    found = {value: identity(config) for value, config in configs.items()}
+    assert found["none"] == found["false"] == identity(compose(["experiment=gpt_code"]).config)
+    assert found["head"] == found["true"] != found["none"]
+    assert len({*found.values()}) == 5
 
 
 def test_equal_numbers_are_equal_however_typed() -> None:

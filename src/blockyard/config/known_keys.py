@@ -123,6 +123,8 @@ OPTIONS = {
     "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
     "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",
     "token_mixer.value_embedding": "value_embeds value_embeddings",
+    "token_mixer.gate": "attn_output_gate gate_values gated_attention output_gate",
+    "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }
 
 # family -> the names it has elsewhere

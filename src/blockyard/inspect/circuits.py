@@ -38,7 +38,8 @@ from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.model._transformer import Tower
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.runs.load import Loaded
-from blockyard.token_mixer.attention import Attention, HeadNorm
+from blockyard.token_mixer._query_key_norms import linear_part
+from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.memory_attention import MemoryAttention
 from blockyard.token_mixer.strict_attention import StrictAttention
 
@@ -151,7 +152,8 @@ def _heads(
     left_out += _left_out_of_mixer(mixer, model, cross=context.cross)
     q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
-    q, k = _gain(mixer.q_norm) * q * (mixer.scale or mixer.head_dim**-0.5), _gain(mixer.k_norm) * k
+    q, k = linear_part(mixer.q_norm, q), linear_part(mixer.k_norm, k)
+    q = q * (mixer.scale or mixer.head_dim**-0.5)
     circuits = []
     for head in select_heads(mixer.heads, heads):
         group = head // (mixer.heads // mixer.kv_heads)
@@ -159,11 +161,6 @@ def _heads(
             HeadCircuits(path, head, group, q[head], k[group], v[group], out[:, head], context.cross, left_out)
         )
     return circuits
-
-
-def _gain(norm: nn.Module) -> Tensor | float:
-    """Returns the gain (K, 1) of a norm on queries or keys."""
-    return norm.weight.detach().double().cpu()[:, None] if isinstance(norm, HeadNorm) else 1.0
 
 
 def _left_out_of_context(context: MixerContext) -> list[str]:
@@ -187,8 +184,10 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("the trained query vector shared by all tokens: QK uses each token's own vector as its query")
     if mixer.proj_in.bias is not None:
         left_out.append("biases of the projections")
-    if isinstance(mixer.q_norm, HeadNorm):
+    if not isinstance(mixer.q_norm, nn.Identity):
         left_out.append("the factor by which the q/k norm divides (its gain is folded in)")
+    if mixer.gate_width:
+        left_out.append("the gate on what a head has read")
     acts_on: frozenset[str] = (
         frozenset() if cross else getattr(getattr(model, "position", None), "acts_on", frozenset())
     )

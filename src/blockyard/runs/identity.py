@@ -3,7 +3,8 @@
 Excluded are the seed (it numbers the replicates of an arm), names and tags, the output folder, loggers, and every
 option that its class lists in `incidental` (paths, workers, devices, refresh rates); a class that only observes lists
 "*" and is excluded as a whole. An option equal to its default hashes like an absent one, so that a class can gain an
-option without changing the identity of old runs. The order of keys does not matter.
+option without changing the identity of old runs. A class whose option has two names for a value, such as true and
+head, lists in `same_values` the one that is hashed. The order of keys does not matter.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _label(config: Node) -> str:
 def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         target = value.get("_target_")
-        defaults, incidental = _declared(str(target), packages) if target else ({}, frozenset())
+        defaults, incidental, same = _declared(str(target), packages) if target else ({}, frozenset(), {})
         if "*" in incidental:
             return None
         kept = {}
@@ -87,6 +88,8 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
             if key in _WIRING or key in incidental:
                 continue
             plain = _node(item, packages)
+            if isinstance(plain, str):
+                plain = same.get(key, {}).get(plain, plain)
             if plain is None and isinstance(item, dict):
                 continue
             if key in defaults and plain == _node(defaults[key], packages):
@@ -105,15 +108,18 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _declared(target: str, packages: tuple[str, ...]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Defaults and incidental options of a target; empty for one outside `packages`."""
+def _declared(
+    target: str, packages: tuple[str, ...]
+) -> tuple[dict[str, Any], frozenset[str], dict[str, dict[str, Any]]]:
+    """Defaults and incidental options of a target, and names of values by option; empty for one outside `packages`."""
     if target.split(".")[0] not in packages:
-        return {}, frozenset()
+        return {}, frozenset(), {}
     module, _, name = target.rpartition(".")
     try:
         component = getattr(importlib.import_module(module), name)
         parameters = inspect.signature(component).parameters.values()
     except (ImportError, AttributeError, TypeError, ValueError):
-        return {}, frozenset()  # `check` reports a missing target
+        return {}, frozenset(), {}  # `check` reports a missing target
     defaults = {option_name(p.name): p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return defaults, frozenset(getattr(component, "incidental", frozenset()))
+    same = getattr(component, "same_values", {})
+    return defaults, frozenset(getattr(component, "incidental", frozenset())), same

@@ -1,12 +1,12 @@
 """Multi-head attention; with fewer key heads, grouped-query and multi-query attention.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1; Ainslie et al. 2023, GQA
-    (arXiv 2305.13245); qk_norm after Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), a layer norm there, an RMS norm
-    of each head as in Gemma 3 (arXiv 2503.19786); kv_every after Brandon et al. 2024, Cross-Layer Attention
-    (arXiv 2405.12981), section 3; value_residual and value_embedding: see _values.py
-Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for qk_norm transformers Gemma3Attention; for kv_every
-    transformers Gemma3nTextAttention
-Equation: softmax(Q K^T / sqrt(K)) V
+    (arXiv 2305.13245); kv_every after Brandon et al. 2024, Cross-Layer Attention (arXiv 2405.12981), section 3; gate
+    after Qiu et al. 2025, Gated Attention for Large Language Models (arXiv 2505.06708), section 2.2, position G1;
+    qk_norm: see _query_key_norms.py; value_residual and value_embedding: see _values.py
+Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for kv_every transformers Gemma3nTextAttention; for
+    gate transformers Qwen3NextAttention, and x-transformers Attention(gate_values=True, gate_values_headwise=True)
+Equation: softmax(Q K^T / sqrt(K)) V; with a gate, sigmoid(x W) times that
 Cost: O(N^2 D) time, O(N) memory with a fused kernel; a layer that reads keys and values of an earlier one has neither
     a projection nor a cache for them
 
@@ -21,7 +21,7 @@ Cost: O(N^2 D) time, O(N) memory with a fused kernel; a layer that reads keys an
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,10 @@ from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
-from blockyard.weight_init import Init
+
+OutputGate = Literal["none", "head", "channel"]
 
 KEYS_AND_VALUES = "keys_and_values"  # in `Seq.carry`; those of a window have its size in their name
 
@@ -52,21 +54,6 @@ class SharedKeys(NamedTuple):
     seq: Seq | None
 
 
-class HeadNorm(nn.RMSNorm):
-    """RMS normalisation over the channels of a head, in the dtype of its input."""
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__(head_dim, eps=1e-6)
-
-    def init_weights(self, init: Init) -> None:
-        """Gain one."""
-        init.ones("weight")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, H, N, K) -> (B, H, N, K). A gain of another dtype than x would rule out the fused kernel."""
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
 class Attention(TokenMixer):
     """Every token reads from every token it may see.
 
@@ -76,9 +63,13 @@ class Attention(TokenMixer):
         value_dim: width of values in each head; null means model.dim / model.heads
         output_dim: project the joined heads to this width before the projection to model.dim: a bottleneck of that
             rank; null means a single projection
-        qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
+        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
+            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
+            and scores a trained factor for each head; false is none
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
+            channel
         value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
             sum with two trained numbers a layer; gated, by a weight for each token and head
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
@@ -96,6 +87,7 @@ class Attention(TokenMixer):
         ports=frozenset({"queries_and_keys", "scores"}),
         gives=frozenset({KEYS_AND_VALUES}),
     )
+    same_values: ClassVar[dict[str, dict[str, bool]]] = {"qk_norm": SAME_NORMS}
     window: int | None = None  # as in `ops.attend`; set by subclasses
     strict: bool = False
 
@@ -107,9 +99,10 @@ class Attention(TokenMixer):
         key_dim: Width | None = None,
         value_dim: Width | None = None,
         output_dim: Width | None = None,
-        qk_norm: bool = False,
+        qk_norm: QueryKeyNorm = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        gate: OutputGate = "none",
         value_residual: GatedValueResidual = "none",
         value_embedding: ValueEmbedding = "none",
         kv_every: DepthOrZero = 1,
@@ -130,12 +123,15 @@ class Attention(TokenMixer):
         self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim]  # q, k, v
         self.value_sources = self._value_sources(ctx, value_residual, value_embedding, kv_every)
         gated = self.value_sources is not None and self.value_sources.gated
-        self.parts = [*self.widths, kv_heads] if gated else self.widths
+        self.gate_width = {"none": 0, "head": ctx.heads, "channel": ctx.heads * self.value_dim}[gate]
+        self.parts = [*self.widths, *([kv_heads] if gated else []), *([self.gate_width] if self.gate_width else [])]
         self.proj_in = linear(ctx, ctx.dim, sum(self.parts), bias=bias, content=sum(self.widths[:2]))
-        self.q_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.k_norm = HeadNorm(self.head_dim) if qk_norm and not self.takes_keys else nn.Identity()
+        self.q_norm = query_norm(qk_norm, ctx.heads, self.head_dim)
+        self.k_norm = nn.Identity() if self.takes_keys else key_norm(qk_norm, kv_heads, self.head_dim)
         self.key_width, width = self.head_dim, ctx.heads * self.value_dim
         self.scale = ctx.score_scale(self.head_dim)
+        if qk_norm == "cosine":  # has a factor of its own, and scores that do not grow with the width
+            self.scale = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
         self.join: nn.Module = nn.Identity()
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
@@ -190,19 +186,28 @@ class Attention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         if self.takes_keys:
-            return self.join(self._read(h, seq))
+            return self.join(self._gated(self._read(h[..., : self.widths[0]], seq), h))
         q, k, v, *gates = h.split(self.parts, dim=-1)
         q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
         v = self._heads(v, self.value_dim)  # (B, H', N, values)
         if self.value_sources is not None:
-            v = self.value_sources(v, seq, self._heads(gates[0], 1) if gates else None)
+            v = self.value_sources(v, seq, self._heads(gates[0], 1) if self.value_sources.gated else None)
         q, k = rotate(q, k, seq, seq)  # (B, H, N, K), (B, H', N, K)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         if seq.given is not None:
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
-        return self.join(self._attend(q, k, v, seq, k_seq, self.visibility))
+        return self.join(self._gated(self._attend(q, k, v, seq, k_seq, self.visibility), h))
+
+    def _gated(self, y: Tensor, h: Tensor) -> Tensor:
+        """y (B, N, H values), times the gate, which is the last part of h (B, N, ...)."""
+        if not self.gate_width:
+            return y
+        gate = h[..., -self.gate_width :].sigmoid()  # (B, N, H | H values)
+        if self.gate_width == y.shape[-1]:
+            return y * gate
+        return (y.unflatten(-1, (self.heads, -1)) * gate[..., None]).flatten(2)
 
     def _read(self, h: Tensor, seq: Seq) -> Tensor:
         """Attention of the queries h (B, N, H K) to the keys and values of an earlier layer: (B, N, H values)."""
@@ -235,11 +240,11 @@ class Attention(TokenMixer):
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values or output)."""
-        queries = slice(self.widths[0])
-        q = F.linear(x, self.proj_in.weight[queries], _part(self.proj_in.bias, queries))  # (B, N, H K)
+        q = self._projected(x, slice(self.widths[0]))  # (B, N, H K)
         k, v = self._memory_keys(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
-        return self.join(self._attend(q, k, v, seq, memory.seq, FULL))
+        y = self._attend(q, k, v, seq, memory.seq, FULL)
+        return self.join(self._gated(y, self._projected(x, slice(sum(self.widths), None))) if self.gate_width else y)
 
     def _memory_keys(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """Keys (B, H', M, K) and values of the memory; in inference computed once for all decoding steps."""
@@ -247,13 +252,17 @@ class Attention(TokenMixer):
         stored = memory.seq.memo.get(self) if reuse else None
         if stored is not None and stored[0] is memory.x:
             return stored[1], stored[2]
-        rest = slice(self.widths[0], None)
-        kv = F.linear(memory.x, self.proj_in.weight[rest], _part(self.proj_in.bias, rest))  # (B, M, ...)
+        kv = self._projected(memory.x, slice(self.widths[0], sum(self.widths)))  # (B, M, ...)
         k, v = kv.split(self.widths[1:], dim=-1)
         k, v = self.k_norm(self._heads(k, self.head_dim)), self._heads(v, self.value_dim)
         if reuse:
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
+
+    def _projected(self, x: Tensor, outputs: slice) -> Tensor:
+        """Some outputs of the first projection: (..., D) -> (..., outputs)."""
+        bias = self.proj_in.bias
+        return F.linear(x, self.proj_in.weight[outputs], None if bias is None else bias[outputs])
 
     def _key_seq(self, seq: Seq) -> Seq:
         """The `Seq` of all keys, where the sequence's own keys have this one."""
@@ -293,7 +302,3 @@ def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
 def shared_name(window: int | None) -> str:
     """Returns the name under which layers of a window share keys and values: a longer window needs more of them."""
     return KEYS_AND_VALUES if window is None else f"{KEYS_AND_VALUES}_of_a_window_of_{window}"
-
-
-def _part(bias: Tensor | None, queries: slice) -> Tensor | None:
-    return None if bias is None else bias[queries]

@@ -19,6 +19,7 @@ from torch import Tensor
 from blockyard.contracts import Context, Heads, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.mask import Visibility
+from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention
 
@@ -29,7 +30,9 @@ class HardAttention(Attention):
     Options:
         temperature: temperature of the softmax whose gradient is used; the output does not depend on it
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
+        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
+            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
+            and scores a trained factor for each head; false is none
         bias: use biases in the projections
         dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
         value_residual: how values are joined with those of the first layer, as in attention
@@ -45,7 +48,7 @@ class HardAttention(Attention):
         *,
         temperature: Positive = 1.0,
         num_kv_heads: Heads | None = None,
-        qk_norm: bool = False,
+        qk_norm: QueryKeyNorm = False,
         bias: bool = False,
         dropout: Rate = 0.0,
         value_residual: GatedValueResidual = "none",

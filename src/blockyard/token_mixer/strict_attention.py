@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Heads, Rate, Role, Seq
 from blockyard.ops.cache import KVCache
+from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
-from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.attention import Attention, OutputGate
 from blockyard.weight_init import Init
 
 
@@ -33,9 +34,13 @@ class StrictAttention(Attention):
         asks: own takes each token's query from the token; learned gives all tokens of a strict layer the query of
             one trained vector, which rotary positions still rotate
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
+        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
+            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
+            and scores a trained factor for each head; false is none
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
+        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
+            channel
         value_residual: how values are joined with those of the first layer, as in attention
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
             one, the last among them (alternate)
@@ -50,9 +55,10 @@ class StrictAttention(Attention):
         layers: Literal["first", "all"] = "first",
         asks: Literal["own", "learned"] = "own",
         num_kv_heads: Heads | None = None,
-        qk_norm: bool = False,
+        qk_norm: QueryKeyNorm = False,
         bias: bool = False,
         dropout: Rate = 0.0,
+        gate: OutputGate = "none",
         value_residual: GatedValueResidual = "none",
         value_embedding: ValueEmbedding = "none",
     ) -> None:
@@ -62,11 +68,17 @@ class StrictAttention(Attention):
             qk_norm=qk_norm,
             bias=bias,
             dropout=dropout,
+            gate=gate,
             value_residual=value_residual,
             value_embedding=value_embedding,
         )
         self.strict = layers == "all" or ctx.layer == 0
         learned = self.strict and asks == "learned"
+        if asks == "learned" and gate != "none":
+            raise ValueError(
+                f"token_mixer.gate={gate} is made of the token itself, of which asks=learned lets nothing through; use "
+                "gate=none or asks=own"
+            )
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
 
     def init_weights(self, init: Init) -> None:

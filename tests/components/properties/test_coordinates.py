@@ -34,6 +34,7 @@ from blockyard.optimizer.sgd import SGD
 from blockyard.parametrization.mup import MuP
 from blockyard.verify.coordinates import GROWTH, SHRINKING, Sizes, Trainee, fading, growth, problems
 from blockyard.weight_init import initialise
+from tests.components.attention_options import OPTIONS
 from tests.support.helpers import (
     DEFAULT_PARTS,
     LENGTH,
@@ -73,6 +74,7 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ("token_mixer", "fully_connected", {"channels": "full"}),
     ("token_mixer", "linear_recurrence", {"decay": "fixed"}),
     ("token_mixer", "attention", {"qk_norm": True}),
+    *(("token_mixer", "attention", options) for options in OPTIONS),
     ("residual", "hyper", {"mixing": "sinkhorn"}),
     ("channel_mixer", "memory", {"activation": "gelu"}),
     ("channel_mixer", "experts", {"shared": 1, "score": "sigmoid"}),

@@ -9,6 +9,7 @@ from typing import Any
 
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
+from blockyard.token_mixer._query_key_norms import SAME_NORMS
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
 from blockyard.weights.convert.importing import architecture
 from blockyard.weights.convert.settings import LibrarySettings
@@ -138,7 +139,11 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     }
     if family == "position" and run.ctx.tokens.axes == 1:
         usual["base"] = 10000.0
-    return {key: usual.get(key) if value is None else value for key, value in node.items()}
+    filled = {key: usual.get(key) if value is None else value for key, value in node.items()}
+    norm = filled.get("qk_norm")
+    if isinstance(norm, str):
+        filled["qk_norm"] = SAME_NORMS.get(norm, norm)
+    return filled
 
 
 def _equal(ours: Any, theirs: Any, run: Trained) -> bool:

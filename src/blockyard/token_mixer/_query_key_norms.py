@@ -1,0 +1,147 @@
+"""Norms of queries and keys, which bound the scores: over a head, over all heads, of a layer norm, or a cosine.
+
+Source: Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2, for `layer`; Gemma Team 2025, Gemma 3
+    (arXiv 2503.19786), for `head`; OLMo Team 2024, 2 OLMo 2 Furious (arXiv 2501.00656), section 3.3.2, for `full`;
+    Liu et al. 2021, Swin Transformer V2 (arXiv 2111.09883), eq. 2, for `cosine`
+Reference: transformers Gemma3Attention, Olmo2Attention; timm Attention(qk_norm=True), WindowAttention of swin_v2
+Equation: with a gain g of one number for each channel, and m, s over the K channels of a head or the H K of a token
+    head, full    g q / sqrt(mean(q^2) + 1e-6)      over K, over H K
+    layer         g (q - m) / sqrt(s^2 + 1e-6)      over K
+    cosine        q / |q|, and scores times min(e^t, 100) with a trained t for each head, at first ln 10
+Cost: O(N D) time
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Role
+from blockyard.weight_init import Init
+
+QueryKeyNorm = bool | Literal["none", "head", "full", "layer", "cosine"]
+# What `true` and `false` stand for, which runs have from when there was one norm.
+SAME_NORMS = {"none": False, "head": True}
+EPS = 1e-6
+LARGEST = 100.0  # factor on cosines
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMS normalisation over the channels of a head, in the dtype of its input."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__(head_dim, eps=EPS)
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one."""
+        init.ones("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K). A gain of another dtype than x would rule out the fused kernel."""
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+    def linear_part(self, weights: Tensor) -> Tensor:
+        """Weights (H, K, D) of what is normalised, but for the factor of each token and head: (H, K, D)."""
+        return self.weight.detach().to(weights)[:, None] * weights
+
+
+class FullNorm(nn.Module):
+    """RMS normalisation over the channels of all heads together, in the dtype of its input."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "vector"}
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.weight = nn.Parameter(torch.empty(heads * head_dim))
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one."""
+        init.ones("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K)."""
+        joined = x.transpose(1, 2).flatten(2)  # (B, N, H K)
+        normed = F.rms_norm(joined, self.weight.shape, self.weight.to(x.dtype), EPS)
+        return normed.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def linear_part(self, weights: Tensor) -> Tensor:
+        """As of `HeadNorm`."""
+        return self.weight.detach().to(weights).unflatten(0, (self.heads, -1))[..., None] * weights
+
+
+class HeadLayerNorm(nn.Module):
+    """Layer normalisation over the channels of a head, without a bias, in the dtype of its input."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "vector"}
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(head_dim))
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one."""
+        init.ones("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K)."""
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), eps=EPS)
+
+    def linear_part(self, weights: Tensor) -> Tensor:
+        """As of `HeadNorm`."""
+        return self.weight.detach().to(weights)[:, None] * (weights - weights.mean(1, keepdim=True))
+
+
+class Cosine(nn.Module):
+    """Vectors of length one in each head; those of queries times a trained factor for each head.
+
+    heads: of queries; None for keys, which have no factor
+    """
+
+    roles: ClassVar[dict[str, Role]] = {"log_scale": "fixed"}
+
+    def __init__(self, heads: int | None = None) -> None:
+        super().__init__()
+        self.log_scale = None if heads is None else nn.Parameter(torch.empty(heads))
+
+    def init_weights(self, init: Init) -> None:
+        """A factor of ten."""
+        init.constant("log_scale", math.log(10.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K)."""
+        x = F.normalize(x, dim=-1)
+        return x if self.log_scale is None else x * self._factor().to(x.dtype)
+
+    def linear_part(self, weights: Tensor) -> Tensor:
+        """As of `HeadNorm`."""
+        return weights if self.log_scale is None else weights * self._factor().detach().to(weights)
+
+    def _factor(self) -> Tensor:
+        assert self.log_scale is not None
+        return self.log_scale.clamp(max=math.log(LARGEST)).exp()[:, None, None]  # (H, 1, 1)
+
+
+def query_norm(kind: QueryKeyNorm, heads: int, head_dim: int) -> nn.Module:
+    """Returns the norm of queries (B, H, N, K)."""
+    return Cosine(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
+
+
+def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
+    """Returns the norm of keys (B, H', N, K)."""
+    if kind == "cosine":
+        return Cosine()
+    if kind == "full":
+        return FullNorm(kv_heads, head_dim)
+    if kind == "layer":
+        return HeadLayerNorm(head_dim)
+    return HeadNorm(head_dim) if kind in (True, "head") else nn.Identity()
+
+
+def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:
+    """Returns weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
+    return norm.linear_part(weights) if isinstance(norm, HeadNorm | FullNorm | HeadLayerNorm | Cosine) else weights

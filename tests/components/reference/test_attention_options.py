@@ -1,0 +1,176 @@
+"""Options of softmax attention against the classes of libraries that have them, on equal weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from timm.layers.attention import Attention as TimmAttention
+from timm.models.swin_transformer_v2 import WindowAttention as SwinAttention
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+from transformers import Olmo2Config, Qwen3NextConfig
+from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
+from x_transformers.x_transformers import Attention as XAttention
+
+from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.strict_attention import StrictAttention
+from tests.components.reference.inputs import sequence, stirred
+from tests.support.helpers import context
+from tests.support.tolerances import FLOAT32_STEPS
+
+N, D, H, K = 6, 16, 4, 4
+STILL = (torch.ones(1, N, K).double(), torch.zeros(1, N, K).double())  # no rotation
+LATER = torch.full((N, N), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+
+
+def tokens(seed: int = 0) -> Tensor:
+    return torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def built(causal: bool = True, **options: Any) -> Attention:
+    return stirred(Attention(context(causal=causal), **options)).eval()
+
+
+def differ(ours: Tensor, theirs: Tensor) -> None:
+    """Planted: another weight is another output, by far more than rounding."""
+    assert (ours - theirs).abs().max() > 1e-3
+
+
+def test_gate_of_channels_is_qwens() -> None:
+    ours = built(num_kv_heads=2, qk_norm=True, gate="channel")
+    config = Qwen3NextConfig(
+        hidden_size=D,
+        num_attention_heads=H,
+        num_key_value_heads=2,
+        head_dim=K,
+        attn_implementation="eager",
+        num_hidden_layers=1,
+        layer_types=["full_attention"],
+    )
+    theirs = Qwen3NextAttention(config, 0).double().eval()
+    q, k, v, gate = ours.proj_in.weight.split(ours.parts)
+    with torch.no_grad():
+        theirs.q_proj.weight.copy_(torch.cat([q.view(H, K, D), gate.view(H, K, D)], 1).flatten(0, 1))  # head by head
+        theirs.k_proj.weight.copy_(k)
+        theirs.v_proj.weight.copy_(v)
+        theirs.o_proj.weight.copy_(ours.proj_out.weight)
+        theirs.q_norm.weight.copy_(ours.q_norm.weight - 1)  # theirs are how far a gain is from one
+        theirs.k_norm.weight.copy_(ours.k_norm.weight - 1)
+    x = tokens()
+    out = theirs(x, STILL, LATER)[0]
+    assert_close(ours(x, sequence(N)), out, **FLOAT32_STEPS)  # their norms and softmax are in float32
+    with torch.no_grad():
+        ours.proj_in.weight[-1] += 1.0
+    differ(ours(x, sequence(N)), out)
+
+
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_gates_are_those_of_x_transformers(gate: str) -> None:
+    ours = built(gate=gate)
+    theirs = XAttention(
+        dim=D, heads=H, dim_head=K, causal=True, gate_values=True, gate_values_headwise=gate == "head"
+    ).double()
+    with torch.no_grad():
+        parts = zip(("to_q", "to_k", "to_v", "to_v_gate"), ours.proj_in.weight.split(ours.parts), strict=True)
+        for name, part in parts:
+            getattr(theirs, name).weight.copy_(part)
+        theirs.to_out.weight.copy_(ours.proj_out.weight)
+    x = tokens()
+    assert_close(ours(x, sequence(N)), theirs(x), **FLOAT32_STEPS)  # their softmax is in float32
+    with torch.no_grad():
+        ours.proj_in.weight[-1] += 1.0
+    differ(ours(x, sequence(N)), theirs(x))
+
+
+def test_a_gate_would_let_a_strict_token_through() -> None:
+    with pytest.raises(ValueError, match=r"token_mixer\.gate=head is made of the token itself.* use gate=none or asks"):
+        StrictAttention(context(), asks="learned", gate="head")
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_norm_over_all_heads_is_that_of_olmo(kv_heads: int) -> None:
+    ours = built(num_kv_heads=kv_heads, qk_norm="full")
+    config = Olmo2Config(
+        hidden_size=D,
+        num_attention_heads=H,
+        num_key_value_heads=kv_heads,
+        rms_norm_eps=1e-6,
+        attn_implementation="eager",
+    )
+    theirs = Olmo2Attention(config, 0).double().eval()
+    with torch.no_grad():
+        for name, part in zip("qkv", ours.proj_in.weight.split(ours.widths), strict=True):
+            getattr(theirs, f"{name}_proj").weight.copy_(part)
+        theirs.o_proj.weight.copy_(ours.proj_out.weight)
+        theirs.q_norm.weight.copy_(ours.q_norm.weight)
+        theirs.k_norm.weight.copy_(ours.k_norm.weight)
+    x = tokens()
+    out = theirs(x, STILL, LATER)[0]
+    assert_close(ours(x, sequence(N)), out, **FLOAT32_STEPS)  # their norms and softmax are in float32
+    heads = stirred(Attention(context(causal=True), num_kv_heads=kv_heads, qk_norm="head"))
+    heads.proj_in, heads.proj_out = ours.proj_in, ours.proj_out
+    differ(heads(x, sequence(N)), out)  # the norm of each head is another
+
+
+def test_layer_norm_of_heads_is_timms() -> None:
+    ours = built(causal=False, qk_norm="layer", bias=True)
+    norm = partial(nn.LayerNorm, eps=1e-6, bias=False)
+    theirs = TimmAttention(D, num_heads=H, qkv_bias=True, qk_norm=True, norm_layer=norm).double().eval()
+    with torch.no_grad():
+        theirs.qkv.weight.copy_(ours.proj_in.weight)
+        theirs.qkv.bias.copy_(ours.proj_in.bias)
+        theirs.proj.weight.copy_(ours.proj_out.weight)
+        theirs.proj.bias.copy_(ours.proj_out.bias)
+        theirs.q_norm.weight.copy_(ours.q_norm.weight)
+        theirs.k_norm.weight.copy_(ours.k_norm.weight)
+    x = tokens()
+    assert_close(ours(x, sequence(N)), theirs(x))
+    with torch.no_grad():
+        ours.k_norm.weight[0] += 1.0
+    differ(ours(x, sequence(N)), theirs(x))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_cosines_are_those_of_swin(largest: bool) -> None:
+    """Its bias by coordinates is made zero here; the factor on cosines ends at 100."""
+    ours = built(causal=False, qk_norm="cosine")
+    theirs = SwinAttention(D, (2, 3), H, qkv_bias=False).double().eval()
+    with torch.no_grad():
+        if largest:
+            ours.q_norm.log_scale.fill_(9.0)
+        theirs.qkv.weight.copy_(ours.proj_in.weight)
+        theirs.proj.weight.copy_(ours.proj_out.weight)
+        theirs.proj.bias.zero_()
+        theirs.logit_scale.copy_(ours.q_norm.log_scale[:, None, None])
+        theirs.cpb_mlp[2].weight.zero_()
+    x = tokens()
+    assert_close(ours(x, sequence(N)), theirs(x))
+    with torch.no_grad():
+        ours.q_norm.log_scale[0] = 1.0
+    differ(ours(x, sequence(N)), theirs(x))
+
+
+def test_names_of_norms() -> None:
+    """true is head and false is none, to the bit."""
+    x = tokens()
+    for flag, name in ((True, "head"), (False, "none")):
+        assert torch.equal(built(qk_norm=flag)(x, sequence(N)), built(qk_norm=name)(x, sequence(N)))
+    ours = built(qk_norm="cosine")
+    cosines = F.normalize(torch.randn(3, K).double(), dim=-1)
+    assert_close(ours.k_norm(cosines[None, None]), cosines[None, None])
+
+
+@pytest.mark.parametrize("kind", ["head", "full", "layer", "cosine"])
+def test_the_linear_part_of_a_norm(kind: str) -> None:
+    """What a norm gives is its linear part times one positive factor for each token and head."""
+    norm = built(qk_norm=kind).q_norm
+    weights, x = torch.randn(H, K, D).double(), tokens()
+    normed = norm(torch.einsum("hkd,bnd->bhnk", weights, x))
+    ratio = normed / torch.einsum("hkd,bnd->bhnk", norm.linear_part(weights), x)
+    assert (ratio > 0).all()
+    assert_close(ratio, ratio[..., :1].expand_as(ratio))
