@@ -1,9 +1,11 @@
 """Token head: one prediction per token, optionally tied to the embedding table.
 
 Source: Press and Wolf 2017, Using the Output Embedding to Improve Language Models (arXiv 1608.05859), for tying;
-    Devlin et al. 2019, BERT (arXiv 1810.04805), whose code has the hidden layer
-Reference: transformers GPT2LMHeadModel.lm_head, BertLMPredictionHead
-Equation: W x_t, with W the embedder's table where tied; with a hidden layer W norm(activation(U x_t + b))
+    Devlin et al. 2019, BERT (arXiv 1810.04805), whose code has the hidden layer; Gemma Team 2024, Gemma 2
+    (arXiv 2408.00118), section 2, for the soft cap; Granite and Cohere's models for the factor
+Reference: transformers GPT2LMHeadModel.lm_head, BertLMPredictionHead, Gemma2ForCausalLM, CohereForCausalLM
+Equation: z = s W x_t, with W the embedder's table where tied; with a hidden layer s W norm(activation(U x_t + b));
+    with a cap c the logits are c tanh(z / c)
 Cost: O(N D V) time, V D parameters unless tied
 """
 
@@ -15,11 +17,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import Context, Embedder, Head, Seq
+from blockyard.contracts import Context, Embedder, Head, Positive, Seq
 from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
 from blockyard.ops.linear import Linear, linear, output
-from blockyard.ops.projection import Projection, defers
+from blockyard.ops.projection import Projection, defers, soft_cap
 
 
 class Token(Head):
@@ -29,6 +31,8 @@ class Token(Head):
         tied: share the embedding table instead of learning a separate weight
         bias: use a bias on the outputs
         hidden: activation of a hidden layer of model.dim channels with a layer norm after it; null means none
+        scale: factor on the outputs
+        softcap: bound of the outputs, which a tanh keeps them within; 30 in Gemma 2, null means none
     """
 
     gives: ClassVar[str] = "token"
@@ -40,6 +44,8 @@ class Token(Head):
         tied: bool = False,
         bias: bool = False,
         hidden: Literal["gelu", "gelu_tanh", "relu"] | None = None,
+        scale: Positive = 1.0,
+        softcap: Positive | None = None,
     ) -> None:
         super().__init__()
         if tied and ctx.tokens.vocabulary != ctx.outputs:
@@ -51,6 +57,7 @@ class Token(Head):
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden])
         self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, place="logits")
         self.rescaled = ctx.tokens.rescaled
+        self.scale, self.softcap = scale, softcap
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:
@@ -78,8 +85,9 @@ class Token(Head):
         x = x if self.hidden is None else self.hidden(x)
         if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
             factor = self.proj.factor
-            return Projection(x if factor == 1.0 else x * factor, self.proj.weight, self.proj.bias)
-        prediction = self.proj(x)  # (B, N, V)
+            x = x if factor == 1.0 else x * factor
+            return Projection(x, self.proj.weight, self.proj.bias, self.scale, self.softcap)
+        prediction = soft_cap(self.proj(x), self.scale, self.softcap)  # (B, N, V)
         return rescale_tokens(prediction, seq) if self.rescaled else prediction
 
 

@@ -256,6 +256,8 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
         return tables
     tables.unembedding = _unembedding(model, tower, cache)
     left_out += fold_weights(tower.final_norm)[1]
+    if getattr(model.head, "softcap", None) is not None:
+        left_out.append("the soft cap of the head")
     return tables
 
 
@@ -267,7 +269,7 @@ def _cached(cache: Cache, name: str, table: Tensor | None, scale: float = 1.0) -
 
 def _unembedding(model: Model, tower: Tower, cache: Cache) -> Tensor | None:
     if "unembedding" not in cache:
-        weight = _matrices(model.head)[0].detach().double().cpu()
+        weight = _matrices(model.head)[0].detach().double().cpu() * getattr(model.head, "scale", 1.0)
         fold, _ = fold_weights(tower.final_norm)
         cache["unembedding"] = weight if fold is None else weight @ fold
     return cache["unembedding"]

@@ -9,7 +9,7 @@ Equation: -sum_v q_v log softmax(z)_v + z_loss (log Z)^2, q = (1 - s) onehot(tar
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.projection import LOGITS, Projection
+from blockyard.ops.projection import LOGITS, Projection, soft_cap
 
 
 def cross_entropy(
@@ -61,7 +61,7 @@ def cross_entropy(
 # Reference: torch.nn.functional.cross_entropy of all logits; torch.nn.functional.linear_cross_entropy, which has no
 #     z-loss and does not go by autocast
 # Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
-#     targets; with q and Z as in `_cross_entropy`
+#     targets; with q and Z as in `_cross_entropy`. Of logits z = c tanh(s u / c) that by u is s (1 - z^2 / c^2) times it
 # Cost: O(N D V) time as in the plain loss; memory of min(N V, LOGITS / 2) logits and of the gradients of W and x
 
 
@@ -79,10 +79,21 @@ def chunked_cross_entropy(
 
     target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `LOGITS`
     """
-    x, weight, bias = projection
+    x, weight, bias, scale, softcap = projection
     chunk = max(1, LOGITS // 2 // len(weight)) if chunk is None else chunk
-    loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), label_smoothing, z_loss, chunk)
+    options = _Options(label_smoothing, z_loss, scale, softcap, chunk)
+    loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), options)
     return loss
+
+
+class _Options(NamedTuple):
+    """What is no tensor: those of the loss and of the logits, and the tokens in a chunk."""
+
+    smoothing: float
+    z_loss: float
+    scale: float
+    softcap: float | None
+    chunk: int
 
 
 class _Chunked(torch.autograd.Function):
@@ -95,9 +106,7 @@ class _Chunked(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         target: Tensor,
-        smoothing: float,
-        z_loss: float,
-        chunk: int,
+        options: _Options,
     ) -> Tensor:
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -110,11 +119,17 @@ class _Chunked(torch.autograd.Function):
         total = torch.zeros((), dtype=exact, device=x.device)
         with full_precision(x):
             table = weight.to(dtype)
-            for part in (slice(start, start + chunk) for start in range(0, len(x), chunk)):
+            for part in (slice(start, start + options.chunk) for start in range(0, len(x), options.chunk)):
                 some = x[part].to(dtype)
                 logits = some @ table.T if bias is None else torch.addmm(bias.to(dtype), some, table.T)
-                loss, slope = _loss_and_slope(logits.to(exact), target[part], smoothing, z_loss)  # (n,), (n, V)
+                logits = soft_cap(logits.to(exact), options.scale, options.softcap)
+                bend = None if options.softcap is None else 1 - (logits / options.softcap).square()
+                loss, slope = _loss_and_slope(logits, target[part], options.smoothing, options.z_loss)  # (n,), (n, V)
                 del logits
+                if bend is not None:
+                    slope.mul_(bend)
+                if options.scale != 1.0:
+                    slope.mul_(options.scale)
                 total += loss.sum()
                 slope = slope.div_(count.clamp_min(1))
                 if to_bias is not None:
@@ -141,7 +156,7 @@ class _Chunked(torch.autograd.Function):
             None if each is None else each.mul_(grad).to(dtype)
             for each, dtype in zip((to_weight, to_bias), ctx.types, strict=True)
         )
-        return None if to_x is None else to_x.mul_(grad), of_weight, of_bias, None, None, None, None
+        return None if to_x is None else to_x.mul_(grad), of_weight, of_bias, None, None
 
 
 def _loss_and_slope(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:

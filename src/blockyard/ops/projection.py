@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,18 +14,28 @@ LOGITS = 2**24  # of a micro-batch, from which a head leaves them to the loss: 6
 
 
 class Projection(NamedTuple):
-    """The logits x W^T + b of tokens.
+    """The logits of tokens: cap(scale (x W^T + b)), with cap of `soft_cap`.
 
     x: (..., D); weight: (V, D); bias: (V,) or None
+    scale: factor on the logits; softcap: bound of their size, or None
     """
 
     x: Tensor
     weight: Tensor
     bias: Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
 
     def logits(self) -> Tensor:
         """Returns all of them: (..., V)."""
-        return F.linear(self.x, self.weight, self.bias)
+        return soft_cap(F.linear(self.x, self.weight, self.bias), self.scale, self.softcap)
+
+
+def soft_cap(logits: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Returns scale z, or softcap tanh(scale z / softcap), of logits z of any shape."""
+    if softcap is not None:
+        return softcap * torch.tanh(logits * (scale / softcap))
+    return logits if scale == 1.0 else logits * scale
 
 
 class _ProjectionState:

@@ -1,4 +1,4 @@
-"""Heads of one prediction per sequence against timm, formulas and each other."""
+"""Heads against timm, transformers, formulas and each other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import torch
 from timm.layers.attention_pool import AttentionPoolLatent
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from blockyard.contracts import Head, Seq
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from tests.support.helpers import choices, context, factory, node, stir
+from tests.support.tolerances import FLOAT64
 
 LENGTH = 6  # of the tests' context
 POOLED = [name for name in choices("head") if node("head", name)[0].gives == "sequence"]
@@ -40,6 +42,56 @@ def test_attention_pool_is_timms() -> None:
         reference.mlp.fc2.bias.zero_()
     x = inputs()
     torch.testing.assert_close(ours(x, sequence()), ours.proj(reference(x)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_capped_logits_are_gemmas(softcap: float | None) -> None:
+    """The logits of a whole model of theirs, with and without the cap, from what its last layer gives."""
+    config = Gemma2Config(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        final_logit_softcapping=softcap,
+        pad_token_id=None,
+        attn_implementation="eager",
+    )
+    theirs = stir(Gemma2ForCausalLM(config)).double().eval()
+    ours = make("token", softcap=softcap)
+    ours.proj.weight.copy_(theirs.lm_head.weight)
+    token_ids = torch.arange(LENGTH)[None]
+    x = theirs.model(token_ids).last_hidden_state
+    expected = theirs(token_ids).logits
+    assert float(expected.abs().max()) > 1.5
+    torch.testing.assert_close(ours(x, sequence()), expected, **FLOAT64)
+
+
+@torch.no_grad()
+def test_scaled_logits_are_coheres() -> None:
+    """The factor comes before the cap, which no class of the library has beside it."""
+    config = CohereConfig(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        logit_scale=0.25,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    theirs = stir(CohereForCausalLM(config)).double().eval()
+    token_ids = torch.arange(LENGTH)[None]
+    x, expected = theirs.model(token_ids).last_hidden_state, theirs(token_ids).logits
+    for softcap in (None, 0.5):
+        ours = make("token", scale=0.25, softcap=softcap)
+        ours.proj.weight.copy_(theirs.lm_head.weight)
+        capped = expected if softcap is None else softcap * torch.tanh(expected / softcap)
+        torch.testing.assert_close(ours(x, sequence()), capped, **FLOAT64)
 
 
 def test_sum_pool_is_the_mean_times_the_number_of_tokens() -> None:
