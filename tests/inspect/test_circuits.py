@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from blockyard.block.pre_norm import ScaledNorm
 from blockyard.errors import UserError
-from blockyard.inspect.circuits import head_circuits
+from blockyard.inspect.circuits import head_circuits, token_tables
 from blockyard.inspect.jacobian import spectrum
 from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
@@ -20,6 +21,8 @@ CIRCUITS = {
     "layer": ("norm=layer",),
     "rms, grouped": ("norm=rms", "token_mixer.num_kv_heads=1"),
     "four heads, two of keys": ("model.heads=4", "token_mixer.num_kv_heads=2"),
+    "rms, gains around one": ("norm=rms", "norm.zero_centred=true"),
+    "norms scaled by depth": ("norm=rms", "block.depth_scaled=true"),
     "no gain": ("norm=layer_plain",),
     "parallel": ("block=parallel",),
     "post_norm": ("block=post_norm",),
@@ -43,6 +46,8 @@ def record_layer(model: nn.Module, sample: Sample, layer: int) -> tuple[Tensor, 
     x, norm = stream[0][0], block.token_norm
     if type(block).__name__ == "PostNorm":
         return x, torch.ones(len(x), 1), call, added[0][0]
+    if isinstance(norm, ScaledNorm):
+        norm = norm.norm
     middle = x.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else 0
     return x, ((x - middle).square().mean(-1, keepdim=True) + norm.eps).sqrt(), call, added[0][0]
 
@@ -97,6 +102,18 @@ def test_left_out_parts_are_listed(tmp_path: Path) -> None:
     model, samples = build_model(tmp_path, "token_mixer.qk_norm=full", "token_mixer.gate=channel")
     (head, *_) = head_circuits(model, samples[0].batch, layers=(1,), heads=(1,))
     assert "the gate on what a head has read" in head.left_out
+
+
+def test_tables_of_tokens_have_the_norm_of_embeddings_and_the_factor_of_the_head(tmp_path: Path) -> None:
+    """Norms by their gain and centering, the cap of the head only by name."""
+    overrides = ("model.embed_norm=true", "norm=layer", "head.scale=0.5", "head.softcap=20", "model=decoder")
+    model, samples = build_model(tmp_path, *overrides)
+    (tables, *_) = token_tables(model, head_circuits(model, samples[0].batch))
+    table, gain = model.embedder.table.detach(), model.embed_norm.weight.detach()
+    torch.testing.assert_close(tables.embedding, (table - table.mean(-1, keepdim=True)) * gain)
+    final = model.final_norm.weight.detach() * model.head.proj.weight.detach()
+    torch.testing.assert_close(tables.unembedding, 0.5 * (final - final.mean(-1, keepdim=True)))
+    assert "the soft cap of the head" in tables.left_out
 
 
 def test_a_trained_query_is_left_out(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_no_target_is_nan_with_gradients_of_zero() -> None:
     target.fill_(Batch.ignore)
     loss = chunked_cross_entropy(inputs, target)
     assert loss.isnan()
-    for gradient in torch.autograd.grad(torch.where(torch.tensor(False), loss, 0.0), inputs):
+    for gradient in torch.autograd.grad(torch.where(torch.tensor(False), loss, 0.0), inputs[:3]):
         assert not gradient.any()
 
 

@@ -193,6 +193,7 @@ def tiny(
     options: dict[str, dict[str, Any]] | None = None,
     sizes: dict[str, Any] | None = None,
     replace: dict[str, Any] | None = None,
+    embed_norm: bool = False,
     **picks: str,
 ) -> nn.Module:
     """A model in float64 with weights large enough to matter; families that are not passed have a default."""
@@ -206,7 +207,8 @@ def tiny(
     }
     factories.update(replace or {})
     ctx = context(causal=causal, axes=axes, prefix=prefix, **(sizes or {}))
-    model = Transformer(ctx, Parts(embedder=TinyEmbedder, **factories), prefix=prefix, dropout=0.0)
+    parts = Parts(embedder=TinyEmbedder, **factories)
+    model = Transformer(ctx, parts, prefix=prefix, dropout=0.0, embed_norm=embed_norm)
     return stir(initialise(model, 0)).double().eval()
 
 

@@ -110,3 +110,8 @@ def check_mixers(block: Block, token_mixer: TokenMixer, channel_mixer: ChannelMi
             f"block {type(block).__name__} takes a token mixer only, and channel_mixer is "
             f"{type(channel_mixer).__name__}; use channel_mixer=none"
         )
+
+
+def as_weights(y: Tensor, norm: nn.Module) -> Tensor:
+    """Returns y (B, N, D) in the type of the norm's weights; mixed types would cost the norm its fused kernel."""
+    return y.to(next(norm.parameters(), y).dtype)

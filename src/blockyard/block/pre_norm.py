@@ -1,8 +1,9 @@
 """Pre-norm: each mixer reads a normalised copy of the stream and adds to the stream itself.
 
-Source: Xiong et al. 2020, On Layer Normalization in the Transformer Architecture (arXiv 2002.04745), table 1
-Reference: timm models/vision_transformer.py, Block
-Equation: x + token(norm(x)), then x + channel(norm(x))
+Source: Xiong et al. 2020, On Layer Normalization in the Transformer Architecture (arXiv 2002.04745), table 1; Sun et
+    al. 2025, The Curse of Depth in Large Language Models (arXiv 2502.05795), for depth_scaled
+Reference: timm models/vision_transformer.py, Block; OLMo-core LayerNormScaledTransformerBlock
+Equation: x + token(norm(x)), then x + channel(norm(x)); with depth_scaled norm(x) / sqrt(l) in block l, from 1
 Cost: that of its mixers
 
     x --+--> norm --> token mixer --(+)--+--> norm --> channel mixer --(+)--> x
@@ -12,9 +13,10 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Rate, Seq
@@ -24,6 +26,8 @@ class PreNorm(BranchedBlock):
     """The stream itself is not normalised, so the model has a final norm after the last block.
 
     Options:
+        depth_scaled: divide what norms give by the square root of the number of the block, so that later blocks add
+            less and the variance of the stream grows slower (LN scaling)
         dropout: dropout rate on the output of each mixer
         drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
@@ -35,10 +39,19 @@ class PreNorm(BranchedBlock):
         channel_mixer: ChannelFactory,
         norm: NormFactory,
         *,
+        depth_scaled: bool = False,
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+        self.depth_scaled = depth_scaled
+        super().__init__(ctx, token_mixer, channel_mixer, self._scaled(norm), dropout, drop_path)
+
+    def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
+        """As `BranchedBlock.add_cross`."""
+        super().add_cross(ctx, mixer, self._scaled(norm))
+
+    def _scaled(self, norm: NormFactory) -> NormFactory:
+        return partial(ScaledNorm, norm) if self.depth_scaled else norm
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -49,3 +62,16 @@ class PreNorm(BranchedBlock):
         if self.channel_norm is not None:
             x = x + self.drop(self.channel_mixer(self.channel_norm(x), seq))
         return x
+
+
+class ScaledNorm(nn.Module):
+    """norm(x) / sqrt(l) in block l, counted from 1."""
+
+    def __init__(self, norm: NormFactory, ctx: Context) -> None:
+        super().__init__()
+        self.norm, self.factor = norm(ctx), (ctx.layer + 1) ** -0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        y: Tensor = self.norm(x) * self.factor
+        return y

@@ -15,9 +15,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory, as_weights
 from blockyard.contracts import Context, Memory, Rate, Seq
 
 
@@ -45,16 +45,11 @@ class Sandwich(BranchedBlock):
         """x (B, N, D) -> (B, N, D)."""
         if self.token_norm is not None:
             y = self._token(self.token_norm(x), seq, cache, memory)
-            x = x + self.drop(self.token_finish(_as_weights(y, self.token_finish)))
+            x = x + self.drop(self.token_finish(as_weights(y, self.token_finish)))
         if self.cross_norm is not None:
             y = self._cross(self.cross_norm(x), seq, memory)
-            x = x + self.drop(self.cross_finish(_as_weights(y, self.cross_finish)))
+            x = x + self.drop(self.cross_finish(as_weights(y, self.cross_finish)))
         if self.channel_norm is not None:
             y = self.channel_mixer(self.channel_norm(x), seq)
-            x = x + self.drop(self.channel_finish(_as_weights(y, self.channel_finish)))
+            x = x + self.drop(self.channel_finish(as_weights(y, self.channel_finish)))
         return x
-
-
-def _as_weights(y: Tensor, norm: nn.Module) -> Tensor:
-    """Returns y (B, N, D) in the type of the norm's weights; mixed types would cost the norm its fused kernel."""
-    return y.to(next(norm.parameters(), y).dtype)

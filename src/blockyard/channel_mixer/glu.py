@@ -1,8 +1,9 @@
 """Gated linear unit (SwiGLU, GEGLU, ReGLU, GLU, bilinear): one half of the hidden channels gates the other.
 
-Source: Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202), eq. 6
-Reference: timm layers/mlp.py, SwiGLU; transformers LlamaMLP
-Equation: W2 (f(W1 x) * V x)
+Source: Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202), eq. 6; OpenAI 2025, gpt-oss-120b &
+    gpt-oss-20b Model Card (arXiv 2508.10925), for limit and offset
+Reference: timm layers/mlp.py, SwiGLU; transformers LlamaMLP, GptOssExperts
+Equation: W2 (f(W1 x) * V x); with a limit c and an offset o W2 (f(min(W1 x, c)) * (o + min(max(V x, -c), c)))
 Cost: O(N D E) time with E hidden channels, 3 D E parameters
 """
 
@@ -13,7 +14,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Expansion, Rate, Seq
+from blockyard.contracts import ChannelMixer, Context, Expansion, Positive, Rate, Seq
 from blockyard.ops.linear import linear, residual
 
 
@@ -22,7 +23,10 @@ class GLU(ChannelMixer):
 
     Options:
         expansion: hidden width as a multiple of model.dim, rounded to the nearest multiple of 8
-        activation: activation of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear
+        activation: activation of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear,
+            quick_gelu gpt-oss'
+        limit: bound of gate and value, of the gate from above only; 7 in gpt-oss, null means none
+        offset: added to the value; 1 in gpt-oss, whose channels are the gate alone where the value is 0
         bias: use biases on all layers
         dropout: dropout rate on the gated channels
     """
@@ -34,14 +38,16 @@ class GLU(ChannelMixer):
         ctx: Context,
         *,
         expansion: Expansion = 2.667,
-        activation: Literal["sigmoid", "identity", "silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu",
+        activation: Literal["sigmoid", "identity", "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"] = "silu",
+        limit: Positive | None = None,
+        offset: float = 0.0,
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
         multiple = self.hidden_multiple
         hidden = max(multiple, multiple * round(expansion * ctx.dim / multiple))
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.limit, self.offset = ACTIVATIONS[activation], limit, offset
         self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate, then value
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, hidden, ctx.dim, bias=bias)
@@ -53,4 +59,8 @@ class GLU(ChannelMixer):
     def mix(self, h: Tensor) -> Tensor:
         """The gate between the projections: (B, N, 2 hidden) -> (B, N, hidden)."""
         gate, value = h.chunk(2, dim=-1)
+        if self.limit is not None:
+            gate, value = gate.clamp(max=self.limit), value.clamp(-self.limit, self.limit)
+        if self.offset:
+            value = value + self.offset
         return self.dropout(self.activation(gate) * value)

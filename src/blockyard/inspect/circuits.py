@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from blockyard.block.layer_scale import Scale
 from blockyard.block.no_residual import NoResidual
+from blockyard.block.pre_norm import ScaledNorm
 from blockyard.block.rezero import Gate
 from blockyard.contracts import Batch, Model, TextTokenizer
 from blockyard.errors import UserError
@@ -37,6 +38,7 @@ from blockyard.inspect.recorded_calls import mixing_modules
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.model._transformer import Tower
 from blockyard.norm.batch import Batch as BatchNorm
+from blockyard.norm.rms import RMS
 from blockyard.runs.load import Loaded
 from blockyard.token_mixer._query_key_norms import linear_part
 from blockyard.token_mixer.attention import Attention
@@ -115,8 +117,11 @@ def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
     """
     if module is None or isinstance(module, nn.Identity):
         return None, []
+    if isinstance(module, ScaledNorm):
+        matrix, left_out = fold_weights(module.norm)
+        return None if matrix is None else matrix * module.factor, left_out
     name = type(module).__name__
-    weight = getattr(module, "weight", None)
+    weight = module.gain if isinstance(module, RMS) else getattr(module, "weight", None)
     gain = None if weight is None else weight.detach().double().cpu()
     left_out = [f"the bias of {name}"] if getattr(module, "bias", None) is not None else []
     if isinstance(module, Scale | Gate):
@@ -245,7 +250,9 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     if embedding is None or embedding.shape[1] != head.q.shape[1]:
         left_out.append(f"token circuits of {name}: the stream also holds a position code")
         return tables
-    tables.embedding = embedding
+    fold, outside = fold_weights(tower.embed_norm)
+    tables.embedding = embedding if fold is None else embedding @ fold.T
+    left_out += outside
     if "embed" in tower.position.acts_on:
         left_out.append("the position code added to embeddings")
     if not block.needs_final_norm:

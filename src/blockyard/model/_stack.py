@@ -40,6 +40,8 @@ class Stack(Architecture):
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
+        embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
+            them, and the prefix
         dropout: dropout rate on the tokens as they enter the first block
     """
 
@@ -52,11 +54,12 @@ class Stack(Architecture):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        embed_norm: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
-        self.prefix, self.init_std, self.dropout = prefix, init_std, dropout
+        self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
@@ -78,7 +81,7 @@ class Stack(Architecture):
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
-        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
+        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout, embed_norm=self.embed_norm)
 
 
 def complete_order(option: str, order: BlockOrder | None, depth: int) -> tuple[int, ...] | None:

@@ -26,6 +26,7 @@ from blockyard.ops.ring import shared
 class Tower(BlockStack):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
+    embed_norm: a norm in front of the blocks, over tokens and prefix, with the positions that are added to them
     embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
     cross: the factory of a cross-attention mixer, which gives every block a further branch that reads a memory.
     """
@@ -39,9 +40,11 @@ class Tower(BlockStack):
         dropout: Rate,
         embedder: Embedder | None = None,
         cross: Callable[[Context], TokenMixer] | None = None,
+        embed_norm: bool = False,
     ) -> None:
         super().__init__(ctx, parts, embedder=embedder)
         self.prefix_options = prefix
+        self.embed_norm = parts.norm(ctx) if embed_norm else None
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         blocks = self.add_blocks(ctx, parts)
@@ -77,6 +80,8 @@ class Tower(BlockStack):
     def mixed(self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None) -> Tensor:
         """Return a stream (B, prefix + N, D) after the blocks and the final norm."""
         note(record, "seq", seq)
+        if self.embed_norm is not None:
+            x = self.embed_norm(x)
         factor = self.ctx.parametrization.factor("embedding", self.ctx)
         x = self.dropout(x if factor == 1.0 else x * factor)
         note(record, "stream", x)
@@ -103,8 +108,17 @@ class Transformer(Tower):
     sees: "source" lets the tokens in front of the start token see each other, in a sequence with a source
     """
 
-    def __init__(self, ctx: Context, parts: Parts, *, prefix: Prefix, dropout: Rate, sees: Sees = "past") -> None:
-        super().__init__(ctx, parts, prefix=prefix, dropout=dropout)
+    def __init__(
+        self,
+        ctx: Context,
+        parts: Parts,
+        *,
+        prefix: Prefix,
+        dropout: Rate,
+        embed_norm: bool = False,
+        sees: Sees = "past",
+    ) -> None:
+        super().__init__(ctx, parts, prefix=prefix, dropout=dropout, embed_norm=embed_norm)
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)

@@ -37,11 +37,19 @@ class Decoder(Stack):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        embed_norm: bool = False,
         dropout: Rate = 0.0,
         sees: Sees = "past",
     ) -> None:
         super().__init__(
-            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
+            dim=dim,
+            depth=depth,
+            order=order,
+            heads=heads,
+            prefix=prefix,
+            init_std=init_std,
+            embed_norm=embed_norm,
+            dropout=dropout,
         )
         self.sees = sees
 
@@ -57,4 +65,6 @@ class Decoder(Stack):
                 "model.sees=source is about a source in front of the sequence, and this data has none; use "
                 "model.sees=past, or pairs of texts with data.joined=true"
             )
-        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout, sees=self.sees)
+        return Transformer(
+            ctx, parts, prefix=self.prefix, dropout=self.dropout, embed_norm=self.embed_norm, sees=self.sees
+        )

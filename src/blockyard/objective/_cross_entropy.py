@@ -61,7 +61,7 @@ def cross_entropy(
 # Reference: torch.nn.functional.cross_entropy of all logits; torch.nn.functional.linear_cross_entropy, which has no
 #     z-loss and does not go by autocast
 # Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
-#     targets; with q and Z as in `_cross_entropy`. Of logits z = c tanh(s u / c) that by u is s (1 - z^2 / c^2) times it
+#     targets; with q and Z as in `_cross_entropy`. With z = c tanh(s u / c), that by u has the factor s (1 - z^2 / c^2)
 # Cost: O(N D V) time as in the plain loss; memory of min(N V, LOGITS / 2) logits and of the gradients of W and x
 
 

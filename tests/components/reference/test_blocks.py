@@ -45,6 +45,10 @@ def sandwich(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> 
     return x + drop(finish(mixer(norm(x))))
 
 
+def branch(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return x + drop(finish(mixer(x)))
+
+
 def deep(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
     """A decoder of 2 blocks beside an encoder: alpha = 6^(1/4)."""
     return norm(1.5650845800732873 * x + drop(mixer(x)))
@@ -62,6 +66,7 @@ BRANCHES = {
     "pre_norm": pre,
     "post_norm": post,
     "sandwich": sandwich,
+    "branch_norm": branch,
     "deepnorm": deep,
     "layer_scale": scaled,
     "rezero": scaled,
@@ -181,6 +186,21 @@ def test_bert_normalises_before_the_first_block() -> None:
     first, second = tiny(block="post_norm", options={"block": {"first_norm": True}}).blocks
     assert_close(first(X, sequence(6)), formula("post_norm", first, first.first_norm(X), lambda h: h))
     assert not list(second.first_norm.parameters())
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_norms_scaled_by_depth(layer: int) -> None:
+    """1 / sqrt(l) in block l, from 1, on what every norm gives."""
+    ctx = replace(context(causal=True, depth=3), layer=layer)
+    parts = (factory("token_mixer", "attention"), factory("channel_mixer", "mlp"), factory("norm", "layer"))
+    block = factory("block", "pre_norm", {"depth_scaled": True})(ctx, *parts)
+    block.add_cross(ctx, parts[0], parts[2])
+    stir(initialise(block, 0)).double().eval()
+    seq, x, size = sequence(6), X, (layer + 1) ** -0.5
+    x = x + block.token_mixer(size * block.token_norm.norm(x), seq)
+    x = x + block.cross_mixer(size * block.cross_norm.norm(x), seq, None, MEMORY)
+    x = x + block.channel_mixer(size * block.channel_norm.norm(x))
+    assert_close(block(X, seq, None, MEMORY), x)
 
 
 class Louder(nn.Module):

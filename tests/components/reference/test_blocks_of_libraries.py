@@ -1,4 +1,4 @@
-"""The sandwich block against transformers' Gemma2DecoderLayer, the parallel block against timm's."""
+"""Blocks against those of transformers and timm: sandwich, branch_norm, parallel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from timm.models.vision_transformer import ParallelScalingBlock
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import Gemma2Config
+from transformers import Gemma2Config, Olmo2Config
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
+from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
 from blockyard.contracts import Block
 from tests.components.reference.inputs import sequence
@@ -62,7 +63,7 @@ def sandwich() -> Block:
 
 
 def reference_output(theirs: nn.Module) -> Tensor:
-    """The output of Gemma 2's layer for X, without rotation, with a causal mask."""
+    """The output of a layer of transformers for X, without rotation, with a causal mask."""
     still = (torch.ones(1, N, D // HEADS).double(), torch.zeros(1, N, D // HEADS).double())
     later = torch.full((N, N), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     return theirs(X, position_embeddings=still, attention_mask=later)
@@ -81,6 +82,51 @@ def test_each_norm_of_a_sandwich_matters(norm: str) -> None:
     setattr(ours, norm, nn.Identity())
     with pytest.raises(AssertionError):
         assert_close(ours(X, sequence(N)), reference_output(theirs), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def olmo(ours: Block) -> nn.Module:
+    """OLMo 2's layer with the weights of a block, without its norms of queries and keys."""
+    config = Olmo2Config(
+        hidden_size=D,
+        intermediate_size=ours.channel_mixer.proj_out.in_features,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        attn_implementation="eager",
+    )
+    theirs = Olmo2DecoderLayer(config, layer_idx=0).double().eval()
+    theirs.self_attn.q_norm = theirs.self_attn.k_norm = nn.Identity()
+    q, k, v = ours.token_mixer.proj_in.weight.split([D, D // 2, D // 2])
+    gate, up = ours.channel_mixer.proj_in.weight.chunk(2)
+    weights = {
+        "self_attn.q_proj": q,
+        "self_attn.k_proj": k,
+        "self_attn.v_proj": v,
+        "self_attn.o_proj": ours.token_mixer.proj_out.weight,
+        "mlp.gate_proj": gate,
+        "mlp.up_proj": up,
+        "mlp.down_proj": ours.channel_mixer.proj_out.weight,
+        "post_attention_layernorm": ours.token_finish.weight,
+        "post_feedforward_layernorm": ours.channel_finish.weight,
+    }
+    theirs.load_state_dict({f"{name}.weight": weight for name, weight in weights.items()})
+    return theirs
+
+
+def test_branch_norm_is_olmos() -> None:
+    """Their norms and softmax are always in float32."""
+    options = {"token_mixer": {"num_kv_heads": 2}}
+    ours = tiny(causal=True, block="branch_norm", norm="rms", channel_mixer="glu", options=options).blocks[0]
+    theirs = olmo(ours)
+    assert_close(ours(X, sequence(N)), reference_output(theirs), **FLOAT32_STEPS)
+    for norm in ("token_finish", "channel_finish"):
+        kept = getattr(ours, norm)
+        setattr(ours, norm, nn.Identity())
+        with pytest.raises(AssertionError):
+            assert_close(ours(X, sequence(N)), reference_output(theirs), rtol=1e-3, atol=1e-3)
+        setattr(ours, norm, kept)
 
 
 @pytest.mark.parametrize("fused", [False, True])

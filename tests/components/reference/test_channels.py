@@ -9,7 +9,9 @@ import torch
 from timm.layers import GluMlp, Mlp
 from torch import nn
 from torch.testing import assert_close
-from transformers import LlamaConfig
+from transformers import GptOssConfig, LlamaConfig
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from blockyard.channel_mixer.glu import GLU
@@ -23,6 +25,7 @@ from blockyard.norm.none import NoNorm
 from blockyard.norm.rms import RMS
 from blockyard.weight_init import initialise
 from tests.support.helpers import context, stir
+from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
 D = 16
 X = torch.randn(2, 5, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -71,6 +74,40 @@ def test_swiglu_is_llamas() -> None:
         theirs.down_proj.weight.copy_(ours.proj_out.weight)
     x = torch.randn(2, 5, 64, dtype=torch.float64)
     assert_close(ours(x), theirs(x))
+
+
+@torch.no_grad()
+def test_clamped_swiglu_is_that_of_gpt_oss() -> None:
+    """Of one of their experts, with inputs of which the limit bounds about half."""
+    ours = stir(GLU(context(), activation="quick_gelu", bias=True, limit=0.5, offset=1.0)).double()
+    hidden = ours.proj_out.in_features
+    config = GptOssConfig(hidden_size=D, intermediate_size=hidden, num_local_experts=1)
+    theirs = GptOssExperts(config).double()
+    theirs.limit = 0.5
+    theirs.gate_up_proj[0, :, ::2], theirs.gate_up_proj[0, :, 1::2] = ours.proj_in.weight.T.chunk(2, -1)
+    theirs.gate_up_proj_bias[0, ::2], theirs.gate_up_proj_bias[0, 1::2] = ours.proj_in.bias.chunk(2)
+    theirs.down_proj[0], theirs.down_proj_bias[0] = ours.proj_out.weight.T, ours.proj_out.bias
+    x = X.flatten(0, 1)
+    expected = theirs(x, torch.zeros(len(x), 1, dtype=torch.int64), torch.ones(len(x), 1, dtype=torch.float64))
+    assert_close(ours(x), expected, **FLOAT64)
+    beyond = (ours.proj_in(x) > 0.5).double().mean()
+    assert 0.1 < beyond < 0.9
+    theirs.limit = 0.6
+    with pytest.raises(AssertionError):
+        assert_close(ours(x), theirs(x, torch.zeros(len(x), 1, dtype=torch.int64), torch.ones(len(x), 1)))
+
+
+@torch.no_grad()
+def test_a_zero_centred_gain_is_gemmas() -> None:
+    """Theirs is in float32. Before training it is the plain norm."""
+    fresh = initialise(RMS(context(), zero_centred=True), 0).double()
+    assert_close(fresh(X), initialise(RMS(context()), 0).double()(X), rtol=0, atol=0)
+    ours, theirs = stir(fresh), Gemma2RMSNorm(D, eps=1e-6)
+    theirs.weight.copy_(ours.weight)
+    assert_close(ours(X), theirs(X), **FLOAT32_STEPS)
+    ours.zero_centred = False
+    with pytest.raises(AssertionError):
+        assert_close(ours(X), theirs(X), **FLOAT32_STEPS)
 
 
 def test_norms() -> None:

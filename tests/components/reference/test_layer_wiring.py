@@ -1,4 +1,4 @@
-"""The order of layers of one mixer each, against x-transformers on equal weights.
+"""The order of layers of one mixer each against x-transformers, a norm of embeddings against ModernBERT's.
 
 Its layers hold one mixer each, as ours do with `layers=single_mixers`; an index of its order is one of ours. Its
 `num_residual_streams` is no reference for residual=hyper: release 2.31.10 normalises each row of the mixing matrix as a
@@ -13,11 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from transformers import ModernBertConfig
+from transformers.models.modernbert.modeling_modernbert import ModernBertEmbeddings
 from x_transformers import Decoder
 
 from blockyard.contracts import Kind
 from blockyard.layers.pattern import Pattern
-from tests.support.helpers import LENGTH, factory, tiny, token_ids
+from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.parametrization.mup import MuP
+from tests.support.helpers import LENGTH, VOCABULARY, factory, tiny, token_ids
 
 SINGLE_MIXERS = Pattern(
     pattern=("tokens", "channels"),
@@ -58,6 +62,25 @@ def theirs(model: nn.Module, **options: Any) -> nn.Module:
     assert not missing
     assert not unexpected
     return decoder.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prefix", [NO_PREFIX, Prefix(class_token=True)])
+def test_embed_norm_is_modernberts(prefix: Prefix) -> None:
+    """On tokens and prefix, before the factor of the parametrization."""
+    model = tiny(embed_norm=True, prefix=prefix, sizes={"parametrization": MuP(base_dim=16, embedding=3.0)})
+    config = ModernBertConfig(vocab_size=VOCABULARY, hidden_size=16, norm_bias=True, pad_token_id=0)
+    theirs = ModernBertEmbeddings(config).double().eval()
+    theirs.tok_embeddings.weight.copy_(model.embedder.table)
+    theirs.norm.load_state_dict(model.embed_norm.state_dict())
+    ids = token_ids(2, LENGTH)
+    stream, expected = model.steps(ids)["stream"], theirs(ids)
+    assert_close(stream[:, len(prefix) :], 3 * expected)
+    if prefix:
+        assert_close(stream[0, 0], 3 * model.embed_norm(model.prefix.class_token[0]).squeeze())
+    model.embed_norm = None
+    with pytest.raises(AssertionError):
+        assert_close(model.steps(ids)["stream"][:, len(prefix) :], 3 * expected)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 1, 2, 1, 2, 3), (0, 0, 1, 2, 3, 3), (0, 2, 1, 3)])

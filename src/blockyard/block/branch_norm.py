@@ -1,0 +1,65 @@
+"""Norm after the branch: each mixer reads the stream as it is, and a normalised copy of its output is added to it.
+
+Source: Liu et al. 2022, Swin Transformer V2 (arXiv 2111.09883), section 3.2 (res-post-norm); OLMo Team 2024, 2 OLMo 2
+    Furious (arXiv 2501.00656)
+Reference: transformers Olmo2DecoderLayer; timm models/vision_transformer.py, ResPostBlock
+Equation: x + norm(token(x)), then x + norm(channel(x))
+Cost: that of its mixers
+
+    x --+--> token mixer --> norm --(+)--+--> channel mixer --> norm --(+)--> x
+        |                            |   |                              |
+        +----------------------------+   +------------------------------+
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory, as_weights
+from blockyard.contracts import Context, Memory, Rate, Seq
+
+
+class BranchNorm(BranchedBlock):
+    """The norm fixes the size of what a branch adds; queries and keys of large inputs are large, so qk_norm helps.
+
+    Options:
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, _as_it_is, dropout, drop_path, finish=partial(norm, ctx))
+
+    def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
+        """As `BranchedBlock.add_cross`, with the norm after the mixer."""
+        super().add_cross(ctx, mixer, _as_it_is)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        if self.token_norm is not None:
+            y = self._token(x, seq, cache, memory)
+            x = x + self.drop(self.token_finish(as_weights(y, self.token_finish)))
+        if self.cross_norm is not None:
+            y = self._cross(x, seq, memory)
+            x = x + self.drop(self.cross_finish(as_weights(y, self.cross_finish)))
+        if self.channel_norm is not None:
+            y = self.channel_mixer(x, seq)
+            x = x + self.drop(self.channel_finish(as_weights(y, self.channel_finish)))
+        return x
+
+
+def _as_it_is(_: Context) -> nn.Module:
+    """The norm before a mixer, of which there is none."""
+    return nn.Identity()
