@@ -28,7 +28,10 @@ def small(name: str) -> list[str]:
     """Words that make a preset's model small; one without blocks has fewer sizes, and one of them may follow."""
     available = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
     free = [key for key in SIZES if key in available and key not in products.set_by_preset(name, "model")]
-    return ["logger=none", *(f"model.{key}={SIZES[key]}" for key in free)]
+    # As many layers as the pattern of kinds has.
+    pattern = yaml.safe_load(catalog.choices("preset")[name].path.read_text()).get("layers", {}).get("pattern", ())
+    sizes = SIZES | {"depth": max(SIZES["depth"], len(pattern))}
+    return ["logger=none", *(f"model.{key}={sizes[key]}" for key in free)]
 
 
 def composed(name: str, *arguments: str) -> Composed:

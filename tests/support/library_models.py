@@ -16,6 +16,24 @@ NO_END: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 
 BERT: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
+LLAMA: dict[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 16,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    **NO_END,
+}
+EXPERTS: dict[str, Any] = {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+
+
+def rope(theta: float) -> dict[str, Any]:
+    """Plain rotary positions of a base."""
+    return {"rope_type": "default", "rope_theta": theta}
+
+
 @dataclass(frozen=True)
 class Case:
     """A model of transformers.
@@ -100,6 +118,58 @@ CASES: dict[str, Case] = {
             rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
             **NO_END,
         ),
+        CODE,
+        text,
+    ),
+    "mistral": Case(
+        "MistralForCausalLM",
+        lambda: hf.MistralConfig(**LLAMA, sliding_window=3, rope_parameters=rope(500.0)),
+        CODE,
+        text,
+    ),
+    "mistral_everywhere": Case(
+        "MistralForCausalLM",
+        lambda: hf.MistralConfig(**LLAMA | {"head_dim": 6}, sliding_window=None),
+        CODE,
+        text,
+    ),
+    "qwen3": Case(
+        "Qwen3ForCausalLM", lambda: hf.Qwen3Config(**LLAMA | {"head_dim": 6}, attention_bias=True), CODE, text
+    ),
+    "qwen3_windows": Case(
+        "Qwen3ForCausalLM",
+        lambda: hf.Qwen3Config(**LLAMA, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+        CODE,
+        text,
+    ),
+    "smollm3": Case(
+        "SmolLM3ForCausalLM",
+        lambda: hf.SmolLM3Config(**LLAMA | {"num_hidden_layers": 5}, rope_parameters=rope(500.0)),
+        CODE,
+        text,
+    ),
+    "smollm3_windows": Case(
+        "SmolLM3ForCausalLM",
+        lambda: hf.SmolLM3Config(
+            **LLAMA | {"num_hidden_layers": 4},
+            use_sliding_window=True,
+            sliding_window=3,
+            no_rope_layers=[0, 1, 1, 0],
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        ),
+        CODE,
+        text,
+    ),
+    "mixtral": Case("MixtralForCausalLM", lambda: hf.MixtralConfig(**LLAMA, num_local_experts=3), CODE, text),
+    "qwen3_moe": Case(
+        "Qwen3MoeForCausalLM",
+        lambda: hf.Qwen3MoeConfig(**EXPERTS, norm_topk_prob=True),
+        CODE,
+        text,
+    ),
+    "qwen3_moe_dense": Case(
+        "Qwen3MoeForCausalLM",
+        lambda: hf.Qwen3MoeConfig(**EXPERTS | {"num_hidden_layers": 3}, mlp_only_layers=[0]),
         CODE,
         text,
     ),

@@ -36,6 +36,12 @@ def saved(case: str, folder: Path) -> torch.nn.Module:
     return model
 
 
+def eager(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with experts that compute one after the other: torch's grouped product takes no float64."""
+    model.config._experts_implementation = "eager"
+    return model
+
+
 # What ours has not, or computes.
 FIXED = {
     "model.encoder.embed_positions.weight": lambda x: sinusoids(*x.shape),
@@ -50,7 +56,7 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     theirs = saved(case, tmp_path / "theirs")
     spec, inputs = CASES[case], double(CASES[case].inputs())
     close = FLOAT64 if case in WHOLLY_DOUBLE else FLOAT32_STEPS
-    expected = spec.call(theirs.double(), inputs)
+    expected = spec.call(eager(theirs.double()), inputs)
     imported = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=spec.overrides)
     assert imported.loads
     assert imported.missing == []
@@ -63,14 +69,14 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     again, report = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    assert_close(spec.call(again.double().eval(), inputs), ours, **close)
+    assert_close(spec.call(eager(again.double().eval()), inputs), ours, **close)
     with pytest.raises(AssertionError):  # the comparison depends on the weights
         assert_close(spec.call(again, inputs), expected, **close)
 
 
 def test_every_converter_of_transformers_is_compared() -> None:
     whole = {name for name, each in converters().items() if each.library == "transformers" and not each.partly}
-    assert whole == {name.partition("_")[0] for name in CASES}
+    assert whole == {next(each for each in sorted(whole, reverse=True) if name.startswith(each)) for name in CASES}
 
 
 def test_a_folder_with_a_tokenizer_is_a_run_at_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.support.library_models import CASES, CODE
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of a few models as transformers writes them."""
     folders = {}
-    for name in ("gpt2", "llama", "t5", "patchtst"):
+    for name in ("gpt2", "llama", "mixtral", "qwen3", "qwen3_moe", "smollm3", "t5", "patchtst"):
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
     return folders
@@ -60,6 +60,13 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("llama", {"hidden_act": "relu6"}, "hidden_act"),
         ("llama", {"intermediate_size": 41}, "intermediate_size=41: expected a multiple of 8"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types=.*each of the 2 layers"),
+        ("qwen3", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types=.*sliding_attention"),
+        ("smollm3", {"no_rope_layers": [1, 2, 1, 0, 1]}, "no_rope_layers=.*expected 0 or 1"),
+        ("mixtral", {"sliding_window": 128}, "sliding_window=128"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
+        ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),
+        ("qwen3_moe", {"moe_intermediate_size": 12}, "moe_intermediate_size=12: expected a multiple of 8"),
         ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj"),
         ("patchtst", {"pre_norm": True}, "pre_norm"),
         ("patchtst", {"channel_attention": True}, "channel_attention"),

@@ -18,6 +18,7 @@ from blockyard.config.placed_nodes import whole_node
 from blockyard.config.tree import Node, get, is_node
 from blockyard.contracts import Issue, Kind
 from blockyard.errors import near, quoted
+from blockyard.layers.pattern import Pattern
 
 FAMILY = "layers"
 KINDS = f"{FAMILY}.kinds"
@@ -122,6 +123,17 @@ def nodes_of_kinds(config: Node) -> dict[str, dict[str, Node]]:
         for name, node in kinds.items()
         if is_node(node)
     }
+
+
+def nodes_of_layers(config: Node, depth: int) -> list[dict[str, Node]]:
+    """Return the nodes of each layer by family. Raises ValueError where the pattern does not fit the depth."""
+    own: dict[str, Node] = {family: config[family] for family in FAMILIES if is_node(config.get(family))}
+    kinds = nodes_of_kinds(config)
+    if not kinds:
+        return [own] * depth
+    node: Node = config[FAMILY]
+    names = {each: tuple(node.get(each) or ()) for each in ("pattern", "first", "last")}
+    return [own | kinds.get(name, {}) for name in Pattern(**names, kinds=dict.fromkeys(kinds, Kind())).names(depth)]
 
 
 def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:

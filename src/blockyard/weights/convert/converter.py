@@ -10,6 +10,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from blockyard.config.layer_kinds import nodes_of_layers
+from blockyard.config.tree import Node
 from blockyard.contracts import Context, DataSpec
 from blockyard.weights.convert.rules import ConversionRule
 from blockyard.weights.convert.settings import LibrarySettings
@@ -70,8 +72,14 @@ class Trained:
 
     @cached_property
     def hidden(self) -> int:
-        """The hidden width of the first block's channel mixer; 4 dim where it has none of its own."""
-        return (self.shape("blocks.0.channel_mixer.proj_out.weight") or (0, 4 * self.ctx.dim))[1]
+        """The hidden width of the first block's channel mixer, or of its experts; 4 dim without one."""
+        names = (f"blocks.0.channel_mixer.{each}proj_out.weight" for each in ("", "expert.0."))
+        return next((self.shape(name)[1] for name in names if name in self.weights), 4 * self.ctx.dim)
+
+    @cached_property
+    def layers(self) -> list[dict[str, Node]]:
+        """The nodes of each layer by family, of those in which layers may differ."""
+        return nodes_of_layers(dict(self.config), self.ctx.depth)
 
     @property
     def kv_heads(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard.config.layer_kinds import FAMILIES, nodes_of_kinds, nodes_of_layers
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
 from blockyard.token_mixer._query_key_norms import SAME_NORMS
@@ -92,10 +93,10 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
 
 
 def _choices(converter: Converter, run: Trained) -> Iterator[str]:
-    """Families whose choice is not the preset's, before any size is read. Heads and channel mixers may vary."""
+    """Families whose choice is not the preset's, before any size is read. Heads, channel mixers and layers may vary."""
     expected = architecture(converter.preset, Foreign([], [], run.ctx.data))
     for family in converter.families:
-        if family in ("head", "channel_mixer"):
+        if family in ("head", "channel_mixer", "layers"):
             continue
         ours, theirs = _target(run.config, family), _target(expected, family)
         if ours != theirs:
@@ -106,15 +107,35 @@ def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]
     for key in ("tokenizer", "source_tokenizer"):
         if key not in converter.families and run.option(f"{key}.scale") not in (None, "one"):
             yield f"{key}.scale={run.option(f'{key}.scale')}, expected one"
+    differing = bool(nodes_of_kinds(dict(run.config)) or nodes_of_kinds(dict(expected)))
     for family in converter.families:
-        ours, theirs = _target(run.config, family), _target(expected, family)
-        if ours != theirs:
-            yield f"{family}={_name(ours)}, expected {_name(theirs)}"
-            continue
-        own, other = (_filled(config.get(family) or {}, run, family) for config in (run.config, expected))
-        for key in sorted({*own, *other} - _FREE):
-            if f"{family}.{key}" not in converter.free and not _equal(own.get(key), other.get(key), run):
-                yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
+        if differing and family in ("layers", "token_mixer", "channel_mixer", "block"):
+            continue  # compared layer by layer
+        yield from _of_family(converter, run, family, run.config, expected)
+    if differing:
+        found: dict[str, None] = {}  # a difference in several layers is told once, with the first of them
+        for layer, (own, other) in enumerate(
+            zip(run.layers, nodes_of_layers(dict(expected), run.ctx.depth), strict=True)
+        ):
+            for family in (each for each in FAMILIES if each in converter.families):
+                for text in _of_family(converter, run, family, own, other):
+                    if text not in found:
+                        found[text] = None
+                        yield f"layer {layer}: {text}"
+
+
+def _of_family(
+    converter: Converter, run: Trained, family: str, config: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Iterator[str]:
+    """The differences of one family."""
+    ours, theirs = _target(config, family), _target(expected, family)
+    if ours != theirs:
+        yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+        return
+    own, other = (_filled(each.get(family) or {}, run, family) for each in (config, expected))
+    for key in sorted({*own, *other} - _FREE):
+        if f"{family}.{key}" not in converter.free and not _equal(own.get(key), other.get(key), run):
+            yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
 
 
 def _target(config: Mapping[str, Any], family: str) -> str:

@@ -12,23 +12,38 @@ from typing import Any
 from torch import Tensor
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.preset.llama import AS_IS, Sizes, decoder, shared
-from blockyard.weights.convert.rules import per_block, scaled
+from blockyard.weights.convert.llama_family import (
+    AS_IS,
+    NORMS,
+    Sizes,
+    attention_rules,
+    gated_rules,
+    shared,
+    table_rules,
+)
+from blockyard.weights.convert.rules import modules, scaled
 from blockyard.weights.convert.settings import LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
     """Command-R's config as overrides."""
     sizes = Sizes(settings)
+    settings.must("sliding_window", None)
+    settings.must("use_sliding_window", False)
     settings.must("use_qk_norm", False)
     settings.must("attention_bias", False)
     is_tied = settings.flag("tie_word_embeddings", True)
-    overrides = [*sizes.overrides, f"norm.eps={settings.number('layer_norm_eps', 1e-5)!r}"]
-    overrides += [f"head.tied={boolean(is_tied)}"]
+    overrides = [
+        *sizes.gated(),
+        f"norm.eps={settings.number('layer_norm_eps', 1e-5)!r}",
+        f"head.tied={boolean(is_tied)}",
+    ]
     halves = _halves(sizes.head_dim)
-    rules = [rule for rule in decoder(sizes, is_tied, (halves, halves, AS_IS)) if rule.ours != ("final_norm.weight",)]
+    rules = [*attention_rules(sizes, (halves, halves, AS_IS)), *gated_rules(sizes.hidden)]
+    rules += modules({ours: theirs for ours, theirs in NORMS.items() if "token_norm" in ours})
+    rules += [rule for rule in table_rules(is_tied) if rule.ours != ("final_norm.weight",)]
     rules += [scaled("final_norm.weight", "model.norm.weight", settings.number("logit_scale", 0.0625))]
-    return sizes.foreign(overrides, per_block(rules, sizes.depth), is_tied)
+    return sizes.foreign(overrides, rules, is_tied)
 
 
 def _halves(head_dim: int) -> tuple[Any, Any]:
@@ -45,7 +60,7 @@ def _halves(head_dim: int) -> tuple[Any, Any]:
 
 def write(run: Trained) -> dict[str, Any]:
     """Command-R's config of a model of ours."""
-    return shared(run) | {
+    return {key: value for key, value in shared(run).items() if key != "rms_norm_eps"} | {
         "layer_norm_eps": run.option("norm.eps") or 1e-5,
         "logit_scale": 1.0,
         "use_qk_norm": False,

@@ -1,0 +1,291 @@
+"""What the decoders of Llama's family share in their configs and weights: sizes, rotary positions, layers of two kinds.
+
+    Llama            every converter of the family reads `Sizes` and writes `shared`
+      Mistral        a window in every layer
+      Qwen3          norms of queries and keys, windows in some layers
+      SmolLM3        layers without positions, windows in some layers
+      Mixtral        experts in every layer
+      Qwen3-MoE      norms of queries and keys, experts in some layers
+      Command-R      parallel blocks (preset palm)
+
+Layers that differ are kinds of `layers`: `near` has a window, `free` no positions, `near_free` both, `dense` no
+experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockyard.contracts import BASE_KIND, DataSpec
+from blockyard.errors import UserError, quoted
+from blockyard.weights.convert.converter import Foreign, Trained, boolean
+from blockyard.weights.convert.declared_sizes import real_number
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
+from blockyard.weights.convert.settings import LibrarySettings
+
+CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
+Maps = tuple[tuple[Any, ...], ...]
+AS_IS = (lambda x: x, lambda x: x)
+# Names of ours -> theirs, in a block.
+NORMS = {
+    "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
+    "blocks.{n}.channel_norm": "model.layers.{n}.post_attention_layernorm",
+}
+QK_NORMS = {
+    "blocks.{n}.token_mixer.q_norm": "model.layers.{n}.self_attn.q_norm",
+    "blocks.{n}.token_mixer.k_norm": "model.layers.{n}.self_attn.k_norm",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer has that the config's own has not.
+
+    window: tokens that it sees; rotated: whether it has positions
+    dense: overrides of its channel mixer, where the others have experts
+    """
+
+    window: int | None = None
+    rotated: bool = True
+    dense: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its kind."""
+        parts = {"near": self.window is not None, "free": not self.rotated, "dense": bool(self.dense)}
+        return "_".join(part for part, has in parts.items() if has) or BASE_KIND
+
+    def overrides(self, attention: Sequence[str]) -> list[str]:
+        """Those of its kind. attention: options of the config's own attention, which a window keeps."""
+        overrides = list(self.dense)
+        if self.window is not None:
+            overrides += ["token_mixer=windowed_attention", f"token_mixer.window={self.window}", *attention]
+        return overrides if self.rotated else [*overrides, "position=none"]
+
+
+class Sizes:
+    """What the configs of the family share.
+
+    attention: options of every attention; mixer: those of the channel mixer
+    """
+
+    def __init__(self, settings: LibrarySettings, *, activation: str = "hidden_act") -> None:
+        self.settings = settings
+        self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
+        self.heads = settings.integer("num_attention_heads")
+        self.kv_heads = settings.optional_integer("num_key_value_heads") or self.heads
+        self.head_dim = settings.optional_integer("head_dim") or self.dim // self.heads
+        self.hidden, self.vocabulary = settings.integer("intermediate_size"), settings.integer("vocab_size")
+        self.positions = settings.integer("max_position_embeddings", 2048, is_dimension=False)
+        self.activation = settings.one_of(activation, ACTIVATIONS, "silu")
+        self.attention = [f"token_mixer.num_kv_heads={self.kv_heads}"]
+        if self.head_dim * self.heads != self.dim:
+            self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
+        self.overrides = [
+            *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
+            *_rotary(settings),
+        ]
+
+    def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
+        """The overrides of a gated channel mixer. key: of its hidden width."""
+        hidden = self.settings.integer(key)
+        if hidden % 8:
+            self.settings.problems.append(f"{key}={hidden}: expected a multiple of 8")
+        return [f"{prefix}.expansion={hidden / self.dim!r}", f"{prefix}.activation={self.activation}"]
+
+    def window(self) -> int | None:
+        """Tokens that a windowed layer sees; None where no layer has a window."""
+        in_use = self.settings.flag("use_sliding_window", True)
+        window = self.settings.optional_integer("sliding_window") if in_use else None
+        self.settings.take("sliding_window", None)
+        return window
+
+    def layer_types(self, default: Sequence[str]) -> list[str]:
+        """Whether each layer attends to a window or to all tokens. Raises UserError for anything else."""
+        types = self.settings.take("layer_types", None)
+        types = default if types is None else types
+        if not isinstance(types, list | tuple) or len(types) != self.depth or not {*types} <= {SLIDING, FULL}:
+            raise UserError(
+                f"{self.settings.name}: layer_types={quoted(types)}: expected {SLIDING} or {FULL} for each of the "
+                f"{self.depth} layers"
+            )
+        return list(types)
+
+    def foreign(
+        self,
+        overrides: Sequence[str],
+        rules: Sequence[ConversionRule],
+        is_tied: bool,
+        layers: Sequence[Layer] = (),
+    ) -> Foreign:
+        """Everything as one. rules: those of blocks have `{n}`."""
+        context = min(self.positions, CONTEXT)
+        return Foreign(
+            [*self.overrides, *self.attention, *overrides, *of_layers(layers, self.attention)],
+            [each for rule in rules for each in (per_block([rule], self.depth) if _of_block(rule) else [rule])],
+            DataSpec("text", (context,)),
+            self.vocabulary,
+            self.vocabulary,
+            text=["data=code", f"data.context={context}"],
+            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or (is_tied and name == "lm_head.weight"),
+        )
+
+
+def _of_block(rule: ConversionRule) -> bool:
+    return any("{n}" in name for name in (*rule.ours, *rule.theirs))
+
+
+def of_layers(layers: Sequence[Layer], attention: Sequence[str]) -> list[str]:
+    """The overrides of `layers`: none where all are as the config says."""
+    kinds = {layer.name: layer.overrides(attention) for layer in layers if layer.name != BASE_KIND}
+    if not kinds:
+        return ["layers=same"]
+    names = [layer.name for layer in layers]
+    period = next(p for p in range(1, len(names) + 1) if names == (names[:p] * len(names))[: len(names)])
+    pattern = f"layers.pattern=[{','.join(names[:period])}]"
+    return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
+
+
+def _rotary(settings: LibrarySettings) -> list[str]:
+    """Of both ways to write it: keys of their own, and one mapping."""
+    rope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
+    settings.take("rope_scaling", None)
+    where = f"{settings.name}: rope_parameters"
+    kind = rope.pop("rope_type", rope.pop("type", "default"))
+    theta = rope.pop("rope_theta", None)
+    base = real_number(where, "rope_theta", theta) if theta else settings.number("rope_theta", 10000.0)
+    settings.take("rope_theta", None)
+    overrides = [f"position.base={base!r}"]
+    if kind == "linear":
+        factor = real_number(where, "factor", rope.pop("factor", 1.0))
+        overrides += ["position.scaling=linear", f"position.factor={factor!r}"]
+    elif kind != "default":
+        settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected 'default' or 'linear'")
+        return overrides
+    share = rope.pop("partial_rotary_factor", 1.0)
+    if share != 1.0 or settings.take("partial_rotary_factor", 1.0) != 1.0:
+        settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
+    settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
+    return overrides
+
+
+def attention_rules(sizes: Sizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
+    """Of the projections of attention. maps: of queries, keys and values."""
+    layer = "model.layers.{n}.self_attn"
+    widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]
+    rules = [
+        stacked(
+            f"blocks.{{n}}.token_mixer.proj_in.{kind}", [f"{layer}.{each}_proj.{kind}" for each in "qkv"], widths, maps
+        )
+        for kind in ("weight", "bias")
+    ]
+    return rules + modules({"blocks.{n}.token_mixer.proj_out": f"{layer}.o_proj"})
+
+
+def gated_rules(
+    hidden: int,
+    ours: str = "blocks.{n}.channel_mixer",
+    theirs: str = "model.layers.{n}.mlp",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> list[ConversionRule]:
+    """Of a gated channel mixer. names: of the gate, the value and what joins them, in their module."""
+    gate, value, down = names
+    rules = [
+        stacked(f"{ours}.proj_in.{kind}", [f"{theirs}.{each}.{kind}" for each in (gate, value)], [hidden] * 2)
+        for kind in ("weight", "bias")
+    ]
+    return rules + modules({f"{ours}.proj_out": f"{theirs}.{down}"})
+
+
+def expert_rules(
+    count: int, hidden: int, theirs: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+) -> list[ConversionRule]:
+    """Of a router and its gated experts; theirs: their module in a block."""
+    ours = "blocks.{n}.channel_mixer"
+    rules = [same(f"{ours}.router.weight", f"{theirs}.gate.weight")]
+    for number in range(count):
+        rules += gated_rules(hidden, f"{ours}.expert.{number}", f"{theirs}.experts.{number}", names)
+    return rules
+
+
+def table_rules(is_tied: bool) -> list[ConversionRule]:
+    """Of the table, the final norm and the head."""
+    table, final = "model.embed_tokens.weight", same("final_norm.weight", "model.norm.weight")
+    if is_tied:
+        return [tied(("embedder.symbols.weight", "head.proj.weight"), table), final]
+    return [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight"), final]
+
+
+def experts(settings: LibrarySettings, sizes: Sizes, count: int, key: str, *, normalise: bool) -> list[str]:
+    """The overrides of gated experts that a softmax chooses. key: of their hidden width."""
+    settings.take("router_aux_loss_coef", None)  # of training, as are these
+    settings.take("output_router_logits", None)
+    settings.must("router_jitter_noise", 0.0)
+    member = "channel_mixer.members.glu"
+    return [
+        *(f"channel_mixer.count={count}", f"channel_mixer.active={settings.integer('num_experts_per_tok')}"),
+        *(f"channel_mixer.normalise={boolean(normalise)}", *sizes.gated(key, member)),
+    ]
+
+
+# Options of training that experts have: what `read` says of them does not matter.
+FREE_OF_EXPERTS = frozenset(
+    f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
+)
+
+
+def shared(run: Trained) -> dict[str, Any]:
+    """The keys of the family."""
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    mixers = [layer["channel_mixer"] for layer in run.layers]
+    activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
+    scaling = {"rope_type": "linear", "factor": run.option("position.factor")}
+    rope = scaling if run.option("position.scaling") == "linear" else {"rope_type": "default"}
+    return {
+        "vocab_size": run.ctx.outputs,
+        "hidden_size": run.ctx.dim,
+        "intermediate_size": run.hidden,
+        "num_hidden_layers": run.ctx.depth,
+        "num_attention_heads": run.ctx.heads,
+        "num_key_value_heads": run.kv_heads,
+        "head_dim": run.head_dim,
+        "hidden_act": names.get(str(next(activations, None)), "silu"),
+        "max_position_embeddings": run.ctx.tokens.max_len,
+        "rms_norm_eps": run.option("norm.eps") or 1e-6,
+        "rope_parameters": rope | {"rope_theta": float(run.option("position.base") or 10000.0)},
+        "tie_word_embeddings": bool(run.option("head.tied")),
+        "pad_token_id": None,
+        "bos_token_id": run.ctx.tokens.start,
+        "eos_token_id": run.ctx.tokens.end,
+    }
+
+
+def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
+    members = mixer.get("members")
+    return next(iter(members.values()), {}) if isinstance(members, Mapping) else {}
+
+
+def windows(run: Trained) -> list[int | None]:
+    """The window of each layer, None where it attends to all tokens."""
+    return [layer["token_mixer"].get("window") for layer in run.layers]
+
+
+def written_types(run: Trained) -> dict[str, Any]:
+    """The keys about windows, where layers may differ in them. Several windows are read back as the first one."""
+    of_layers = windows(run)
+    used = [window for window in of_layers if window is not None]
+    return {
+        "layer_types": [FULL if window is None else SLIDING for window in of_layers],
+        "use_sliding_window": bool(used),
+        "sliding_window": used[0] if used else None,
+    }

@@ -1,0 +1,92 @@
+"""Qwen3 with experts, in all layers or in some.
+
+Reference: transformers Qwen3MoeForCausalLM
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockyard.errors import UserError, quoted
+from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
+from blockyard.weights.convert.llama_family import (
+    FREE_OF_EXPERTS,
+    NORMS,
+    QK_NORMS,
+    Layer,
+    Sizes,
+    attention_rules,
+    expert_rules,
+    experts,
+    gated_rules,
+    shared,
+    table_rules,
+)
+from blockyard.weights.convert.rules import modules
+from blockyard.weights.convert.settings import LibrarySettings
+
+
+def read(settings: LibrarySettings) -> Foreign:
+    """The config of Qwen3-MoE as overrides."""
+    sizes = Sizes(settings)
+    sizes.attention += ["token_mixer.qk_norm=true"]
+    sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
+    settings.must("use_sliding_window", False)
+    settings.take("sliding_window", None)
+    name = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
+    count, hidden = settings.integer(name, is_dimension=False), settings.integer("moe_intermediate_size")
+    dense = _dense(settings, sizes.depth)
+    mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
+    is_tied = settings.flag("tie_word_embeddings", False)
+    overrides = [
+        *experts(settings, sizes, count, "moe_intermediate_size", normalise=settings.flag("norm_topk_prob", False)),
+        f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}",
+        f"head.tied={boolean(is_tied)}",
+    ]
+    routed, plain = expert_rules(count, hidden, "model.layers.{n}.mlp"), gated_rules(sizes.hidden)
+    rules = [*attention_rules(sizes), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
+    for layer, is_dense in enumerate(dense):
+        rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
+    return sizes.foreign(overrides, rules, is_tied, [Layer(dense=mixer if each else ()) for each in dense])
+
+
+def _dense(settings: LibrarySettings, depth: int) -> list[bool]:
+    """Whether each layer has no experts. Raises UserError for a list of something else than layers."""
+    every, named = settings.integer("decoder_sparse_step", 1, is_dimension=False), settings.take("mlp_only_layers", [])
+    if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < depth for n in named):
+        raise UserError(f"{settings.name}: mlp_only_layers={quoted(named)}: expected numbers of the {depth} layers")
+    return [layer in named or bool((layer + 1) % every) for layer in range(depth)]
+
+
+def write(run: Trained) -> dict[str, Any]:
+    """The config of Qwen3-MoE for a model of ours. Raises UserError where no layer has experts."""
+    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
+    if len(dense) == run.ctx.depth:
+        raise UserError("no layer has channel_mixer=experts")
+    routed = min({*range(run.ctx.depth)} - {*dense})
+    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
+    mixer = run.layers[routed]["channel_mixer"]
+    normalise = mixer.get("normalise")
+    return shared(run) | {
+        "intermediate_size": run.shape(f"blocks.{dense[0]}.channel_mixer.proj_out.weight")[1] if dense else hidden,
+        "moe_intermediate_size": hidden,
+        "num_local_experts": mixer["count"],
+        "num_experts_per_tok": mixer["active"],
+        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
+        "mlp_only_layers": dense,
+        "decoder_sparse_step": 1,
+        "router_aux_loss_coef": mixer["weight"],
+        "attention_bias": bool(run.option("token_mixer.bias")),
+        "use_sliding_window": False,
+    }
+
+
+CONVERTER = Converter(
+    "qwen3_moe",
+    "transformers",
+    "Qwen3MoeForCausalLM",
+    read,
+    write,
+    model_type="qwen3_moe",
+    free=FREE_OF_EXPERTS,
+)
