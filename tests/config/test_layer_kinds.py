@@ -129,7 +129,7 @@ def test_a_size_is_matched() -> None:
         (["layers.kinds.far=[position=none]", "layers.kinds.near=[position=none]"], "layers: layers.kinds.near is in"),
         (
             ["layers.kinds.far=[position=none]", "layers.pattern=[base,base,base,base,far]"],
-            "layers: layers.kinds.far ",
+            "layers: layers.pattern: far ",
         ),
     ],
 )

@@ -24,13 +24,18 @@ SIZES = {"dim": 16, "depth": 2, "heads": 2}
 MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
 
 
+def pattern_of(name: str) -> list[str]:
+    """The pattern of kinds that a preset has; a model of it has as many layers, or more."""
+    content = yaml.safe_load(catalog.choices("preset")[name].path.read_text())
+    pattern: list[str] = content.get("layers", {}).get("pattern", [])
+    return pattern
+
+
 def small(name: str) -> list[str]:
     """Words that make a preset's model small; one without blocks has fewer sizes, and one of them may follow."""
     available = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
     free = [key for key in SIZES if key in available and key not in products.set_by_preset(name, "model")]
-    # As many layers as the pattern of kinds has.
-    pattern = yaml.safe_load(catalog.choices("preset")[name].path.read_text()).get("layers", {}).get("pattern", ())
-    sizes = SIZES | {"depth": max(SIZES["depth"], len(pattern))}
+    sizes = SIZES | {"depth": max(SIZES["depth"], len(pattern_of(name)))}
     return ["logger=none", *(f"model.{key}={sizes[key]}" for key in free)]
 
 
@@ -73,7 +78,11 @@ def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
             if str(value).startswith("${data."):  # a size that the data determines
                 assert actual == config["data"][value.removeprefix("${data.").removesuffix("}")]
                 continue
-            assert key not in ("dim", "depth", "heads", "encoder_depth", "num_latents")
+            assert key not in ("dim", "heads", "encoder_depth", "num_latents")
+            assert key != "depth" or value == len(pattern_of(name))
+            if (family, key) == ("layers", "kinds"):  # overrides, which are composed to nodes
+                assert value.keys() == actual.keys()
+                continue
             assert value.items() <= actual.items() if isinstance(value, dict) else value == actual
     assert catalog.choices("preset")[name].source
 

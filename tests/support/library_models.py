@@ -173,6 +173,23 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
+    "olmo2": Case(
+        "Olmo2ForCausalLM",
+        lambda: hf.Olmo2Config(**{k: v for k, v in LLAMA.items() if k != "head_dim"}, rms_norm_eps=1e-6),
+        CODE,
+        text,
+    ),
+    "gemma3": Case(
+        "Gemma3ForCausalLM",
+        lambda: hf.Gemma3TextConfig(
+            **LLAMA | {"num_hidden_layers": 4, "head_dim": 6},
+            sliding_window=3,
+            query_pre_attn_scalar=10,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        ),
+        CODE,
+        text,
+    ),
     "palm": Case(  # heads of 6 channels: with 4, pairs of neighbours and halves are the same swap
         "CohereForCausalLM",
         lambda: hf.CohereConfig(

@@ -76,12 +76,12 @@ class Pattern(Layers):
         pattern = self.pattern or (BASE_KIND,)
         between = tuple(pattern[layer % len(pattern)] for layer in range(repeated))
         names = (*self.first, *between, *self.last)
-        absent = [kind for kind in self.kinds if kind not in names]
+        absent = [kind for kind in dict.fromkeys((*self.kinds, *self.pattern)) if kind not in names]
         if absent:
             least = len(self.first) + len(self.last) + self.pattern.index(absent[0]) + 1
             raise ValueError(
-                f"layers.kinds.{absent[0]} is the kind of none of the {depth} layers; use a depth of {least} or more, "
-                "or a shorter layers.pattern"
+                f"layers.pattern: {absent[0]} is the kind of none of the {depth} layers; use a depth of {least} or "
+                "more, or a shorter pattern"
             )
         return names
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from blockyard.contracts import Context, DepthOrZero, Heads, Length, Rate, Traits
+from blockyard.contracts import Context, DepthOrZero, Heads, Length, Rate, Traits, Width
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
@@ -38,6 +38,8 @@ class WindowedAttention(Attention):
     Options:
         window: tokens that a token sees, itself included, looking back; bidirectional, window - 1 to each side
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
+        key_dim: width of queries and keys in each head; null means model.dim / model.heads
+        value_dim: width of values in each head; null means model.dim / model.heads
         qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
             the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
             and scores a trained factor for each head; false is none
@@ -60,6 +62,8 @@ class WindowedAttention(Attention):
         *,
         window: Length = WINDOW,
         num_kv_heads: Heads | None = None,
+        key_dim: Width | None = None,
+        value_dim: Width | None = None,
         qk_norm: QueryKeyNorm = False,
         bias: bool = False,
         dropout: Rate = 0.0,
@@ -72,6 +76,8 @@ class WindowedAttention(Attention):
         super().__init__(
             ctx,
             num_kv_heads=num_kv_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
             qk_norm=qk_norm,
             bias=bias,
             dropout=dropout,

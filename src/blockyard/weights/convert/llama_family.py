@@ -6,6 +6,8 @@
       SmolLM3        layers without positions, windows in some layers
       Mixtral        experts in every layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
+      OLMo 2         norms after the branches, of queries and keys over all heads
+      Gemma 3        norms before and after the branches, windows and another base of rotation in most layers
       Command-R      parallel blocks (preset palm)
 
 Layers that differ are kinds of `layers`: `near` has a window, `free` no positions, `near_free` both, `dense` no
@@ -25,6 +27,7 @@ from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import LibrarySettings
 
+QK_EPS = 1e-6  # of our norms of queries and keys
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
 ACTIVATIONS = {
     "silu": "silu",
@@ -51,12 +54,13 @@ QK_NORMS = {
 class Layer:
     """What a layer has that the config's own has not.
 
-    window: tokens that it sees; rotated: whether it has positions
+    window: tokens that it sees; rotated: whether it has positions; base: that of its rotation
     dense: overrides of its channel mixer, where the others have experts
     """
 
     window: int | None = None
     rotated: bool = True
+    base: float | None = None
     dense: tuple[str, ...] = ()
 
     @property
@@ -70,6 +74,8 @@ class Layer:
         overrides = list(self.dense)
         if self.window is not None:
             overrides += ["token_mixer=windowed_attention", f"token_mixer.window={self.window}", *attention]
+        if self.base is not None:
+            overrides += [f"position.base={self.base!r}", "position.scaling=none"]
         return overrides if self.rotated else [*overrides, "position=none"]
 
 
@@ -79,7 +85,10 @@ class Sizes:
     attention: options of every attention; mixer: those of the channel mixer
     """
 
-    def __init__(self, settings: LibrarySettings, *, activation: str = "hidden_act") -> None:
+    def __init__(
+        self, settings: LibrarySettings, *, activation: str = "hidden_act", rope: Mapping[str, Any] | None = None
+    ) -> None:
+        """activation: the key of it; rope: the mapping of rotary positions, where it is not that of the config."""
         self.settings = settings
         self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
         self.heads = settings.integer("num_attention_heads")
@@ -93,7 +102,7 @@ class Sizes:
             self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
         self.overrides = [
             *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
-            *_rotary(settings),
+            *rotary(settings, rope),
         ]
 
     def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
@@ -102,6 +111,18 @@ class Sizes:
         if hidden % 8:
             self.settings.problems.append(f"{key}={hidden}: expected a multiple of 8")
         return [f"{prefix}.expansion={hidden / self.dim!r}", f"{prefix}.activation={self.activation}"]
+
+    def eps(self, default: float) -> str:
+        """The override of the norms' epsilon."""
+        return f"norm.eps={self.settings.number('rms_norm_eps', default)!r}"
+
+    def normed_eps(self, default: float) -> str:
+        """The same where queries and keys are normalised, too, by norms with an epsilon of their own."""
+        if (eps := self.settings.number("rms_norm_eps", default)) != QK_EPS:
+            self.settings.problems.append(
+                f"rms_norm_eps={eps}: expected {QK_EPS}, that of our norms of queries and keys"
+            )
+        return f"norm.eps={eps!r}"
 
     def window(self) -> int | None:
         """Tokens that a windowed layer sees; None where no layer has a window."""
@@ -156,9 +177,9 @@ def of_layers(layers: Sequence[Layer], attention: Sequence[str]) -> list[str]:
     return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
 
 
-def _rotary(settings: LibrarySettings) -> list[str]:
-    """Of both ways to write it: keys of their own, and one mapping."""
-    rope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
+def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> list[str]:
+    """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another."""
+    rope = dict(rope or settings.mapping("rope_parameters") or settings.mapping("rope_scaling"))
     settings.take("rope_scaling", None)
     where = f"{settings.name}: rope_parameters"
     kind = rope.pop("rope_type", rope.pop("type", "default"))

@@ -105,8 +105,9 @@ def _choices(converter: Converter, run: Trained) -> Iterator[str]:
 
 def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
     for key in ("tokenizer", "source_tokenizer"):
-        if key not in converter.families and run.option(f"{key}.scale") not in (None, "one"):
-            yield f"{key}.scale={run.option(f'{key}.scale')}, expected one"
+        ours, theirs = (str((config.get(key) or {}).get("scale") or "one") for config in (run.config, expected))
+        if key not in converter.families and ours != theirs:
+            yield f"{key}.scale={ours}, expected {theirs}"
     differing = bool(nodes_of_kinds(dict(run.config)) or nodes_of_kinds(dict(expected)))
     for family in converter.families:
         if differing and family in ("layers", "token_mixer", "channel_mixer", "block"):

@@ -21,7 +21,7 @@ def read(settings: LibrarySettings) -> Foreign:
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [
         *(*mixer, *sizes.gated()),
-        f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}",
+        sizes.eps(1e-6),
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]

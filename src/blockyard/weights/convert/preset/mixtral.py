@@ -30,7 +30,7 @@ def read(settings: LibrarySettings) -> Foreign:
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [
         *experts(settings, sizes, count, "intermediate_size", normalise=True),
-        f"norm.eps={settings.number('rms_norm_eps', 1e-5)!r}",
+        sizes.eps(1e-5),
         f"head.tied={boolean(is_tied)}",
     ]
     theirs = "model.layers.{n}.block_sparse_moe"

@@ -40,7 +40,7 @@ def read(settings: LibrarySettings) -> Foreign:
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=settings.flag("norm_topk_prob", False)),
-        f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}",
+        sizes.normed_eps(1e-6),
         f"head.tied={boolean(is_tied)}",
     ]
     routed, plain = expert_rules(count, hidden, "model.layers.{n}.mlp"), gated_rules(sizes.hidden)

@@ -40,7 +40,7 @@ def read(settings: LibrarySettings) -> Foreign:
     overrides = [
         *sizes.gated(),
         f"channel_mixer.bias={boolean(settings.flag('mlp_bias', False))}",
-        f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}",
+        sizes.eps(1e-6),
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
