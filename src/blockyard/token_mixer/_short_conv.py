@@ -9,14 +9,19 @@ Cost: O(N C k) time; decoding keeps the last k - 1 inputs
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Role, Seq
+from blockyard.contracts import Because, Role, Seq
+from blockyard.ops.documents import document_starts
 from blockyard.weight_init import Init
+
+# Tokens that a short convolution reads; 0 where an option leaves it out.
+Kernel = Annotated[int, Ge(0), Le(64), Because("it is short: token_mixer=long_conv reaches as far as the sequence")]
 
 
 class ShortConv(nn.Module):
@@ -53,7 +58,7 @@ class ShortConv(nn.Module):
         if past is not None:
             raise ValueError("a short convolution decodes one document at a time; leave segment out")
         out = torch.zeros_like(x) if self.bias is None else self.bias.to(x.dtype).expand_as(x)
-        index, start = torch.arange(len(seq), device=x.device), starts(seq)  # (N,), (B, N)
+        index, start = torch.arange(len(seq), device=x.device), document_starts(seq.segment, seq.num_prefix)
         before = torch.where(index < seq.num_prefix, 0, seq.num_prefix - start)  # (B, N)
         for back in range(self.kernel):
             # Before its own first token a document has the last tokens of the prefix.
@@ -68,13 +73,3 @@ def last_inputs(past: Tensor | None, x: Tensor, count: int) -> Tensor:
     """Return the last `count` inputs of past (B, M, C) and then x (B, N, C), zeros before the first: (B, count, C)."""
     line = x if past is None else torch.cat([past, x], dim=1)
     return F.pad(line, (0, 0, max(0, count - line.shape[1]), 0))[:, -count:] if count else line[:, :0]
-
-
-def starts(seq: Seq) -> Tensor:
-    """Return the index of the first token of each token's document (B, N); 0 for the prefix."""
-    assert seq.segment is not None
-    p, segment = seq.num_prefix, seq.segment
-    first = F.pad(segment[:, 1:] != segment[:, :-1], (1, 0), value=True)  # (B, N)
-    index = torch.arange(segment.shape[1], device=segment.device)  # (N,)
-    first = torch.where(index < p, index == 0, first | (index == p))
-    return torch.where(first, index, 0).cummax(1).values

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Seq
 from blockyard.token_mixer import _short_conv
 from blockyard.token_mixer._short_conv import ShortConv, last_inputs
 from tests.components.reference.inputs import sequence, stirred
@@ -76,9 +75,6 @@ def test_documents_after_a_past_are_refused() -> None:
 def test_planted_leak_between_documents_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: every document starts where the sequence starts."""
 
-    def everywhere(seq: Seq) -> Tensor:
-        return torch.zeros_like(seq.segment)
-
-    monkeypatch.setattr(_short_conv, "starts", everywhere)
+    monkeypatch.setattr(_short_conv, "document_starts", lambda segment, num_prefix: torch.zeros_like(segment))
     with pytest.raises(AssertionError):
         test_a_document_reads_the_prefix_and_no_other_document(3, 0)

@@ -1,0 +1,45 @@
+"""Decays that depend on the token, in the form of state-space models: a rate, times a step that the token chooses.
+
+Source: Gu and Dao 2023, Mamba (arXiv 2312.00752), sections 3.2 and 3.6; Dao and Gu 2024, Transformers are SSMs
+    (arXiv 2405.21060), section 7
+Reference: transformers Qwen3NextGatedDeltaNet, KimiLinearForgetGate
+Equation: log a_t = -exp(A) softplus(s_t + b), s_t computed from the token, a rate exp(A) for each head
+Cost: nothing beside the map that gives s_t
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Role
+from blockyard.weight_init import Init
+
+RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)  # of which initial values are drawn: uniformly, and uniformly in the logarithm
+
+
+class DecayRates(nn.Module):
+    """forward(s) -> log a, both (B, N, H, C): for each of H heads, C decays of channels, or one."""
+
+    def __init__(self, heads: int, channels: int = 1) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.empty(heads))  # A
+        self.step = nn.Parameter(torch.empty(heads * channels))  # b
+        # The number of heads does not grow with the width of the model, and that of their channels does.
+        self.roles: dict[str, Role] = {"rate": "fixed", "step": "fixed" if channels == 1 else "vector"}
+
+    def init_weights(self, init: Init) -> None:
+        """Rates between 1 and 16, and steps between 0.001 and 0.1: an average memory of 1 to 1,000 tokens."""
+        rate = torch.empty(self.rate.shape).uniform_(*RATES, generator=init.generator("rate"))
+        init.copy("rate", rate.log())
+        low, high = map(math.log, STEPS)
+        step = torch.empty(self.step.shape).uniform_(low, high, generator=init.generator("step")).exp()
+        init.copy("step", step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
+
+    def forward(self, s: Tensor) -> Tensor:
+        """In the dtype of s."""
+        step = F.softplus(s + self.step.to(s.dtype).view(s.shape[-2:]))
+        return -self.rate.to(s.dtype).exp()[:, None] * step

@@ -1,0 +1,113 @@
+"""The state behind `delta_rule`, `decayed_attention` and `mamba2`: its directions, documents and decoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Context, Seq, TokenMixer, Traits
+from blockyard.ops.autocast import full_precision
+from blockyard.ops.fast_weights import chunked, recurrent
+from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._recurrent import reverse
+from blockyard.token_mixer._short_conv import ShortConv, last_inputs
+
+
+class StateMixer(TokenMixer):
+    """Reads tokens in the order of the sequence. A bidirectional model reads it backwards too, and adds both outputs.
+
+    Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
+
+    delta: tokens enter the state by the delta rule, not as a sum
+    """
+
+    traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
+    delta: ClassVar[bool] = False
+
+    def __init__(self, ctx: Context, heads: int, conv: ShortConv | None, chunk: int) -> None:
+        super().__init__()
+        self.causal, self.heads, self.conv, self.chunk = ctx.causal, heads, conv, chunk
+
+    def split_heads(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys (B, N, H, K) and values (B, N, H, V) of what the convolution gives (B, N, C)."""
+        raise AssertionError("abstract")
+
+    def skip(self, v: Tensor) -> Tensor | float:
+        """Return what the values (B, H, N, V) add to the outputs beside the state."""
+        return 0.0
+
+    def init_cache(self, batch_size: int) -> StateCache:
+        """An empty cache, for the state and the last inputs of the convolution.
+
+        Raises ValueError where outputs depend on the future.
+        """
+        if not self.causal:
+            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        return StateCache()
+
+    def read(self, h: Tensor, log: Tensor, rate: Tensor, seq: Seq, cache: StateCache | None) -> Tensor:
+        """What queries read from the state in all directions: (B, N, H, V), in float32 at least.
+
+        h: (B, N, C), of queries, keys and values; log: (B, N, H, K or 1), the logarithm of the decays
+        rate: (B, N, H), beta of the delta rule, or a factor on the values
+        """
+        if seq.valid is not None:  # padding leaves the state as it is
+            padding = ~seq.valid[..., None]
+            log, rate = log.masked_fill(padding[..., None], 0.0), rate.masked_fill(padding, 0.0)
+        if self.causal:
+            return self._read(h, log, rate, seq, cache)
+        return self._read(h, log, rate, seq) + self._read(h, log, rate, seq, backwards=True)
+
+    def _read(
+        self,
+        h: Tensor,
+        log: Tensor,
+        rate: Tensor,
+        seq: Seq,
+        cache: StateCache | None = None,
+        *,
+        backwards: bool = False,
+    ) -> Tensor:
+        if cache is not None and seq.segment is not None:
+            name = type(self).__name__
+            raise ValueError(f"token_mixer {name} decodes one document at a time; leave segment out")
+        state, past = (None, None) if cache is None or cache.parts is None else cache.parts
+        order = _backwards(seq) if backwards else seq  # of the tokens as they enter the state
+
+        def turned(x: Tensor) -> Tensor:  # (B, N, ...), between the order of the sequence and that of reading
+            return reverse(x.flatten(2), seq.valid).view(x.shape) if backwards else x
+
+        mixed = h if self.conv is None else turned(self.conv(turned(h), order, past))
+        with full_precision(h):
+            parts = [*self.split_heads(mixed.to(log.dtype), seq), log, rate[..., None]]
+            q, k, v, log, rate = (turned(part).transpose(1, 2) for part in parts)  # (B, H, N, ...)
+            beta, values = (rate, v) if self.delta else (None, rate * v)
+            if cache is not None and len(seq) == 1:
+                y, state = recurrent(q, k, values, log, beta, state=state)
+            else:
+                y, state = chunked(
+                    *(q, k, values, log, beta),
+                    segment=order.segment,
+                    num_prefix=seq.num_prefix,
+                    state=state,
+                    chunk=self.chunk,
+                )
+            y = y + self.skip(v)  # (B, H, N, V)
+        if cache is not None:
+            cache.store(state, last_inputs(past, h, 0 if self.conv is None else self.conv.kernel - 1))
+        return turned(y.transpose(1, 2))
+
+
+def _backwards(seq: Seq) -> Seq:
+    """The facts of a sequence that is read from its end, as far as a convolution and a state need them."""
+    segment = None if seq.segment is None else reverse(seq.segment[..., None], seq.valid)[..., 0]
+    return replace(seq, segment=segment)
+
+
+def exact(x: Tensor) -> Tensor:
+    """Return x in float32 at least, as states are kept."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

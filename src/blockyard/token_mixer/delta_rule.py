@@ -1,0 +1,139 @@
+"""Delta rule: a state of keys and values that replaces what it holds for a key; DeltaNet, Gated DeltaNet, KDA.
+
+Source: Schlag et al. 2021, Linear Transformers Are Secretly Fast Weight Programmers (arXiv 2102.11174), eq. 24; Yang et
+    al. 2024, Parallelizing Linear Transformers with the Delta Rule (arXiv 2406.06484), for the layer; gate=head after
+    Yang et al. 2024, Gated Delta Networks (arXiv 2412.06464), eq. 10; gate=channel after Kimi Linear (arXiv
+    2510.26692), eq. 1; negative after Grazzi et al. 2024, Unlocking State-Tracking in Linear RNNs (arXiv 2411.12537)
+Reference: transformers Qwen3NextGatedDeltaNet, OlmoHybridGatedDeltaNet, KimiLinearDeltaAttention
+Equation: S_t = (1 - beta_t k_t k_t^T) D_t S_(t-1) + beta_t k_t v_t^T and y_t = S_t^T q_t / sqrt(K), with unit q and k,
+    beta_t = sigmoid(W x_t), or twice that, and decays D_t of one number a head, one for each channel, or none
+Cost: O(N D (D + C + K)) time in chunks of C tokens; a decoding step takes constant time and memory
+
+    x --> q k v --> short convolution --> silu --> unit q and k --> state --> norm --> gate --> projection
+      --> beta, decay ----------------------------------------------^                   ^
+      --> z ----------------------------------------------------------------------------+
+
+    gate=none                                                         DeltaNet
+    gate=head                                                         Gated DeltaNet, of Qwen3-Next and OLMo Hybrid
+    gate=channel output_gate=sigmoid gate_rank=K                      Kimi Delta Attention
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Heads, Length, Memory, Positive, Seq, Width
+from blockyard.ops.linear import Linear, linear, output, residual
+from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._decay_rates import DecayRates
+from blockyard.token_mixer._gated_norm import GatedNorm, OutputGate
+from blockyard.token_mixer._short_conv import Kernel, ShortConv
+from blockyard.token_mixer._state_mixer import StateMixer, exact
+
+EPSILON = 1e-6  # of the length of queries and keys
+
+
+class DeltaRule(StateMixer):
+    """Reads tokens in the order of the sequence. A bidirectional model reads it backwards too, and adds both outputs.
+
+    Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
+
+    Options:
+        gate: decay of the state before each token: none; head computes one number for each head; channel one for each
+            channel of the keys
+        negative: let the state turn what it holds for a key around: beta is between 0 and 2 instead of 1
+        conv: tokens that the short convolution of queries, keys and values reads; 0 leaves it out
+        num_heads: number of heads, each with a state of its own; null means model.heads
+        num_key_heads: number of heads of queries and keys, each read by so many heads of values; null means num_heads
+        key_dim: width of queries and keys in each head; null means model.dim / model.heads
+        value_dim: width of values in each head; null means model.dim / model.heads
+        output_gate: function of the token by which the normalised output is multiplied: none, silu or sigmoid
+        gate_rank: channels between two maps, in place of one, for the decays of gate=channel and for the output gate;
+            null means one map
+        eps: term added to the mean square by the norm of the outputs
+        chunk: tokens processed at a time; affects speed only
+    """
+
+    delta: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        gate: Literal["none", "head", "channel"] = "head",
+        negative: bool = False,
+        conv: Kernel = 4,
+        num_heads: Heads | None = None,
+        num_key_heads: Heads | None = None,
+        key_dim: Width | None = None,
+        value_dim: Width | None = None,
+        output_gate: OutputGate = "silu",
+        gate_rank: Width | None = None,
+        eps: Positive = 1e-6,
+        chunk: Length = 32,
+    ) -> None:
+        heads, keys_of = num_heads or ctx.heads, num_key_heads or num_heads or ctx.heads
+        key_dim, value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
+        keys, values = keys_of * key_dim, heads * value_dim
+        super().__init__(ctx, heads, ShortConv(2 * keys + values, conv) if conv else None, chunk)
+        check_context(self, ctx)
+        self.gate, self.negative, self.key_heads, self.key_dim = gate, negative, keys_of, key_dim
+        self.widths = [keys, keys, values]
+        if self.heads % self.key_heads:
+            divisors = ", ".join(str(h) for h in range(1, self.heads + 1) if self.heads % h == 0)
+            raise ValueError(
+                f"token_mixer.num_key_heads={num_key_heads} does not divide the {self.heads} heads; "
+                f"use one of {divisors}"
+            )
+        if gate_rank is not None and gate != "channel" and output_gate == "none":
+            raise ValueError(
+                f"token_mixer.gate_rank={gate_rank} is of the maps of gate=channel and of the output gate; leave it "
+                "out without them"
+            )
+        gated = output_gate != "none" and gate_rank is None
+        self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + gated * values, content=2 * keys)
+        self.proj_gate = _low_rank(ctx, gate_rank, values) if output_gate != "none" and gate_rank is not None else None
+        # beta of each head, and its decay
+        self.proj_rates = output(ctx, ctx.dim, self.heads * (2 if gate == "head" else 1))
+        self.proj_decay: nn.Module | None = None
+        if gate == "channel":
+            decays = self.heads * self.key_dim
+            self.proj_decay = linear(ctx, ctx.dim, decays) if gate_rank is None else _low_rank(ctx, gate_rank, decays)
+        channels = self.key_dim if gate == "channel" else 1
+        self.decay = None if gate == "none" else DecayRates(self.heads, channels)
+        self.norm = GatedNorm(value_dim, output_gate, eps)
+        self.proj_out = residual(ctx, values, ctx.dim)
+
+    def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). States are in float32 at least."""
+        check_call(self, self.traits, seq, cache, memory)
+        h = self.proj_in(x)
+        qkv, z = h.split([sum(self.widths), h.shape[-1] - sum(self.widths)], dim=-1)
+        rates = exact(self.proj_rates(x))
+        beta = torch.sigmoid(rates[..., : self.heads]) * (2 if self.negative else 1)  # (B, N, H)
+        log = torch.zeros_like(beta)[..., None]  # (B, N, H, K or 1)
+        if self.decay is not None:
+            steps = rates[..., self.heads :] if self.proj_decay is None else exact(self.proj_decay(x))
+            log = self.decay(steps.unflatten(-1, (self.heads, -1)))
+        y = self.read(qkv, log, beta, seq, cache)  # (B, N, H, V)
+        gate = self.proj_gate(x) if self.proj_gate is not None else z
+        y = self.norm(y, gate.unflatten(-1, (self.heads, -1)) if gate.shape[-1] else None)
+        return self.proj_out(y.flatten(2).to(h.dtype))  # (B, N, D)
+
+    def split_heads(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys of length one, each for all heads that read it, and values."""
+        q, k, v = F.silu(h).split(self.widths, dim=-1)
+        q, k = (part.unflatten(-1, (self.key_heads, -1)) for part in (q, k))  # (B, N, H', K)
+        q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + EPSILON) for part in (q, k))
+        q, k = (part.repeat_interleave(self.heads // self.key_heads, dim=2) for part in (q, k))  # (B, N, H, K)
+        return q * self.key_dim**-0.5, k, v.unflatten(-1, (self.heads, -1))
+
+
+def _low_rank(ctx: Context, rank: int, d_out: int) -> nn.Sequential:
+    """Two maps with `rank` channels between them, whose number does not grow with the width of the model."""
+    return nn.Sequential(linear(ctx, ctx.dim, rank), Linear(rank, d_out, bias=False, std=rank**-0.5, role="input"))
