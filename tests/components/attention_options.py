@@ -11,6 +11,14 @@ OPTIONS: list[dict[str, Any]] = [
     {"qk_norm": "full", "num_kv_heads": 2},
     {"qk_norm": "layer"},
     {"qk_norm": "cosine"},
+    {"sink": "zero", "num_kv_heads": 2},
+    {"sink": "learned"},
+    {"softcap": 2.0, "sink": "learned"},
+    {"score_scale": 0.3, "qk_norm": "cosine"},
+    {"score_scale": "learned"},
+    {"score_scale": "log_n"},
+    {"exclusive": True, "num_kv_heads": 2},
+    {"tied_kv": True, "qk_norm": True},
 ]
 # One of each mixer, and of attention all.
 CASES = [("attention", options) for options in OPTIONS]

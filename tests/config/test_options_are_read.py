@@ -65,7 +65,8 @@ def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
     elif inner is int:
         candidates, needed = [*([] if default is None else [default + 1, default + 2]), *range(1, 8)], 3
     elif inner is float:
-        candidates, needed = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0], 3
+        candidates = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0, *named]
+        needed = 3 + len(named)
     elif get_origin(inner) is tuple:
         candidates, needed = [default[::-1]], 2
     else:

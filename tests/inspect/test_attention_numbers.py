@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockyard.inspect.attention_weights import attention_layers, query_weights
+from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
+from blockyard.inspect.kinds.attention import _more_cells, _more_columns
 from blockyard.inspect.kinds.mixing import LayerMixing
 from tests.inspect.small_models import build_model
 from tests.support.every import every
@@ -42,6 +43,26 @@ def test_entropy_counts_visible_keys_only(tmp_path: Path) -> None:
             mixer.proj_in.weight.mul_(1e4)
             mixer.proj_in.weight[: mixer.widths[0]] = 1e4
     assert every(layer.share.max() < 0.5 for layer in attention_layers(model, samples))
+
+
+def test_a_sink_is_one_more_key(tmp_path: Path) -> None:
+    """With scores of zero it has as much weight as each key that a query sees."""
+    model, samples = build_model(tmp_path, "model=decoder", "position=rope", "token_mixer.sink=zero")
+    with torch.no_grad():
+        for mixer in model.mixers:
+            mixer.proj_in.weight[: mixer.widths[0]] = 0
+    for layer in attention_layers(model, samples):
+        keys = torch.arange(1, len(layer.queries) + 1).float()
+        torch.testing.assert_close(layer.entropy, (keys + 1).log().mean().expand(2))
+        torch.testing.assert_close(layer.share, torch.ones(2))
+        torch.testing.assert_close(layer.sink, (1 / (keys + 1)).mean().expand(2))
+    assert all(row[-1].endswith("%") for row in rows_of(attention_layers(model, samples)))
+
+
+def rows_of(layers: list[LayerAttention]) -> list[tuple[str, ...]]:
+    """The cells that a sink adds."""
+    assert _more_columns(layers) == ("on the sink",)
+    return [_more_cells(layers, layer, 0) for layer in layers]
 
 
 def test_the_weights_and_name_of_one_query(tmp_path: Path) -> None:

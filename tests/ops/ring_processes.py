@@ -15,6 +15,7 @@ from blockyard.objective.next_token import NextToken
 from blockyard.ops import online, ring
 from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import eager
+from blockyard.ops.shaping import PLAIN, Shaping
 from blockyard.weight_init import initialise
 from tests.support.helpers import context, factory, stir, tiny, token_ids
 
@@ -27,9 +28,11 @@ CASES: dict[str, tuple[Visibility, str]] = {
     "alibi": (Visibility(causal=True), "alibi"),
     "t5_bias": (Visibility(), "t5_bias"),
     "t5_bias causal": (Visibility(causal=True), "t5_bias"),
+    "shaped": (Visibility(causal=True), "alibi"),
 }
-PARTS = ("none", "rope", "learned", "alibi", "t5_bias", "carried")  # positions of whole models
+PARTS = ("none", "rope", "learned", "alibi", "t5_bias", "carried", "shaped")  # positions of whole models
 # Values of the first layer, vectors of token ids and keys of an earlier layer, in a model with `rope`.
+SHAPED = {"sink": "learned", "softcap": 3.0, "score_scale": "log_n", "gate": "head", "exclusive": True}
 CARRIED = {"kv_every": 2, "value_residual": "learned", "value_embedding": "all"}
 
 
@@ -44,6 +47,8 @@ def inputs(case: str) -> tuple[list[Tensor], Seq, Visibility, list[Tensor]]:
     torch.manual_seed(5)
     sizes = ((2, HEADS, N, WIDTH), (2, HEADS // 2, N, WIDTH), (2, HEADS // 2, N, WIDTH + 1))
     qkv = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    if case == "shaped":
+        qkv.append(torch.randn(HEADS, dtype=torch.float64, requires_grad=True))
     position = scheme(name, visibility.causal)
     coords = torch.arange(N, dtype=torch.float64)[None, :, None]
     seq = Seq(torch.arange(N), coords, position=position)
@@ -53,7 +58,7 @@ def inputs(case: str) -> tuple[list[Tensor], Seq, Visibility, list[Tensor]]:
 def whole(case: str) -> list[Tensor]:
     """The output and all gradients in one process, by the formula."""
     qkv, seq, visibility, weights = inputs(case)
-    out = eager(*qkv, seq, seq, visibility, None, 0.0)
+    out = eager(*qkv[:3], seq, seq, visibility, None, 0.0, shaping(qkv))
     return [out.detach(), *torch.autograd.grad(weighted(out, torch.arange(N)), [*qkv, *weights])]
 
 
@@ -62,9 +67,15 @@ def part(case: str, by: ring.Ring) -> list[Tensor]:
     qkv, seq, visibility, weights = inputs(case)
     mine = by.tokens(N, by.rank)
     _, own = by.cut(torch.zeros(2, N, 1), seq)
-    out = ring.ring_attention(*(each[:, :, mine] for each in qkv), own, visibility, WIDTH**-0.5)
+    parts = (each[:, :, mine] for each in qkv[:3])
+    out = ring.ring_attention(*parts, own, visibility, WIDTH**-0.5, shaping(qkv))
     gradients = torch.autograd.grad(weighted(out, mine), [*qkv, *weights])
     return [torch.zeros(*out.shape[:2], N, out.shape[3], dtype=out.dtype).index_copy(2, mine, out.detach()), *gradients]
+
+
+def shaping(tensors: list[Tensor]) -> Shaping:
+    """A cap and sinks, where there are some beside queries, keys and values."""
+    return Shaping(1.5, tensors[3]) if len(tensors) > 3 else PLAIN
 
 
 def weighted(out: Tensor, tokens: Tensor) -> Tensor:
@@ -74,8 +85,9 @@ def weighted(out: Tensor, tokens: Tensor) -> Tensor:
 
 def trained(name: str, by: ring.Ring | None, updates: int = 20, causal: bool = True) -> list[Tensor]:
     """The loss of each update and the weights after them, of a tiny language model."""
-    carried, mixing = name == "carried", {"token_mixer": CARRIED if name == "carried" else {}}
-    position, sizes = ("rope", {"depth": 4}) if carried else (name, {"depth": 2})
+    options = {"carried": CARRIED, "shaped": SHAPED}.get(name)
+    mixing = {"token_mixer": options or {}}
+    position, sizes = ("rope", {"depth": 4}) if options else (name, {"depth": 2})
     model = tiny(causal=causal, axes=1, position=position, token_mixer="attention", sizes=sizes, options=mixing).train()
     objective, optimizer = NextToken(), torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []

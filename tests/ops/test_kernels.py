@@ -111,6 +111,20 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
         assert predicted == (record["kernel"], record["reason"])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("position", ["none", "alibi"])
+@pytest.mark.parametrize("options", [{"softcap": 5.0}, {"sink": "learned"}, {"softcap": 5.0, "sink": "zero"}], ids=str)
+@pytest.mark.parametrize("mixer", ["attention", "windowed_attention", "memory_attention", "strict_attention"])
+def test_a_cap_and_a_sink_are_expected_to_do_what_they_do(
+    mixer: str, options: dict[str, object], position: str, causal: bool
+) -> None:
+    model = tiny(token_mixer=mixer, position=position, causal=causal, options={"token_mixer": options})
+    for part, record in zip(model.mixers, model.kernels(), strict=True):
+        predicted = expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
+        assert predicted == (record["kernel"], record["reason"])
+        assert (record["kernel"] == "eager") == ("softcap" in options)
+
+
 def test_reasons_are_given() -> None:
     model = tiny(causal=True, position="alibi")
     lengths, segment = torch.tensor([6, 3]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)

@@ -127,6 +127,11 @@ OPTIONS = {
     "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
     "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",
     "token_mixer.value_embedding": "value_embeds value_embeddings",
+    "token_mixer.softcap": "attn_logit_softcapping softclamp_logits attention_logits_soft_cap logit_cap",
+    "token_mixer.sink": "attention_sink attention_sinks sinks head_learned_sink softmax_off_by_one off_by_one",
+    "token_mixer.score_scale": "query_pre_attn_scalar attn_scale softmax_scale ssmax qk_scale",
+    "token_mixer.exclusive": "xsa exclusive_self_attention",
+    "token_mixer.tied_kv": "attention_k_eq_v k_eq_v shared_kv",
     "token_mixer.gate": "attn_output_gate gate_values gated_attention output_gate",
     "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }

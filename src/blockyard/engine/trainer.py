@@ -87,6 +87,11 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
         )
     elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
         problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
+    elif any(_counts_otherwise(each) for each in model.mixers):
+        problems.append(
+            f"{CONTEXT} counts the keys of a token by its index, and token_mixer.score_scale=log_n counts those of a "
+            "window or of a bidirectional model otherwise; use a causal model without windows, or another score_scale"
+        )
     if model.prefix is not None:
         problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
     if type(model.head) is not Token:
@@ -100,6 +105,13 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
             "use fewer devices or longer sequences"
         )
     return problems
+
+
+def _counts_otherwise(mixer: nn.Module) -> bool:
+    """Whether its scores depend on how many keys a token sees, and its index does not tell."""
+    if not isinstance(mixer, Attention) or not mixer.scores.by_count:
+        return False
+    return mixer.window is not None or not mixer.causal
 
 
 # What cannot work between the options of a trainer and the data, objective and model that it is to train.

@@ -2,7 +2,8 @@
 
 Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5; Voita et al. 2019 (arXiv 1905.09418) and
     Zhai et al. 2023 (arXiv 2303.06296), for the entropy of a head
-Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of keys that query i may see)
+Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of keys that query i may see). A sink takes
+    the weight that the keys of a query lack to one, and counts as one more key
 
 Where a question asks for a part of a source, also how much of the attention to the source lies on it: sum_{j in the
 region} w_j / sum_{j of the source} w_j, beside the share of its patches among all (Torralba, Isola and Freeman 2024,
@@ -44,6 +45,7 @@ class LayerAttention:
 
     weights: (H, N, M), without padding; heads: their indices
     entropy: (H,) nats; share: (H,) of the maximum entropy, NaN where no query sees two keys
+    sink: (H,) the share of the weight that is on a sink, averaged over the queries; None where there is none
     prefix: number of class, register and trained slot tokens among the keys; query_prefix: among the queries
     grid: the layout of the keys after the prefix
     source: the first key of those that are patches of the sample's source, and how many they are; None where none
@@ -64,6 +66,7 @@ class LayerAttention:
     grid: tuple[int, ...] | None
     queries: list[str]
     keys: list[str]
+    sink: Tensor | None = None
     source: tuple[int, int] | None = None
     source_grid: tuple[int, ...] = ()
     region: Tensor | None = None
@@ -123,6 +126,9 @@ def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
     """
     weights = _without_padding(call, call.weights())[heads]  # (H, N, M)
     visible = _without_padding(call, call.visible().expand_as(call.weights()))[heads]  # (H, N, M)
+    if call.sink:
+        weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1).clamp_min(0.0)
+        visible = F.pad(visible, (0, 1), value=True)
     maximum = visible.sum(-1).float().log()  # (H, N)
     normalized = ((weights >= 0).all(-1)) & ((weights.sum(-1) - 1).abs() < 1e-3)  # (H, N)
     nats = torch.special.entr(weights).sum(-1).masked_fill(~normalized, float("nan"))  # (H, N)
@@ -151,6 +157,7 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
         prefix=call.k_seq.num_prefix,
         query_prefix=call.seq.num_prefix,
         grid=call.seq.grid if slots else call.k_seq.grid,
+        sink=1 - weights.sum(-1).mean(-1) if call.sink else None,
         queries=queries[: weights.shape[1]],
         keys=keys[: weights.shape[2]],
         **_source(model, call, cross=cross, slots=slots),

@@ -142,6 +142,7 @@ def _heads(
     path: str, mixer: Attention, context: MixerContext, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
     q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.parts)[:3]
+    v = k if mixer.tied_kv else v
     out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
     if isinstance(mixer.join, nn.Linear):
         out = out @ mixer.join.weight.detach().double().cpu()  # (D, H values)
@@ -159,6 +160,8 @@ def _heads(
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
     q, k = linear_part(mixer.q_norm, q), linear_part(mixer.k_norm, k)
     q = q * (mixer.scale or mixer.head_dim**-0.5)
+    if mixer.scores.factor is not None:
+        q = q * mixer.scores.factor.detach().to(q)[:, None, None]
     circuits = []
     for head in select_heads(mixer.heads, heads):
         group = head // (mixer.heads // mixer.kv_heads)
@@ -191,6 +194,14 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("biases of the projections")
     if not isinstance(mixer.q_norm, nn.Identity):
         left_out.append("the factor by which the q/k norm divides (its gain is folded in)")
+    if mixer.scores.by_count:
+        left_out.append("the logarithm of the number of keys, a factor on the scores of each token")
+    if mixer.capped:
+        left_out.append("the cap on the scores")
+    if mixer.scores.shaping.sink is not None:
+        left_out.append("the sink")
+    if mixer.exclusive:
+        left_out.append("the part along a token's own value, which is taken out")
     if mixer.gate_width:
         left_out.append("the gate on what a head has read")
     acts_on: frozenset[str] = (

@@ -4,6 +4,8 @@
     strictly causal                             the same without the first query and the last key
     bias, padding, segments, window, on CUDA    FlexAttention
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
+    capped scores                               FlexAttention on CUDA, the formula elsewhere or with dropout
+    a sink                                      as without: it is one more key
 
 That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.kernel`).
 
@@ -13,6 +15,7 @@ Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees not
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +27,13 @@ from blockyard.ops import kernel, maps, mask, online, reference, ring
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.flex import flex, refusal
 from blockyard.ops.mask import Visibility
+from blockyard.ops.shaping import CAPPED, PLAIN, Shaping, with_sink_key
 from blockyard.ops.shared_masks import shared_block_mask, shared_dense_mask
 
 
-def shifted(q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None) -> Tensor:
+def shifted(
+    q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None, shaping: Shaping = PLAIN
+) -> Tensor:
     """Strictly causal attention without a mask: all keys but the last, and zero for the query that sees none.
 
     whole: queries and keys are those of one sequence; otherwise one query follows a cache
@@ -36,8 +42,8 @@ def shifted(q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale:
         kernel.note("none", ["the only token sees nothing"])
         return torch.zeros_like(q)
     if not whole:
-        return sdpa(q, k[:, :, :-1], v[:, :, :-1], None, False, dropout, scale, [])
-    rest = sdpa(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1], None, True, dropout, scale, [])
+        return sdpa(q, k[:, :, :-1], v[:, :, :-1], None, False, dropout, scale, [], shaping)
+    rest = sdpa(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1], None, True, dropout, scale, [], shaping)
     return F.pad(rest, (0, 0, 1, 0))  # (B, H, N, K)
 
 
@@ -50,8 +56,18 @@ def sdpa(
     dropout: float,
     scale: float | None,
     reasons: list[str],
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """torch's `scaled_dot_product_attention`; notes the kernel it takes and the reasons against a faster one."""
+    if shaping.sink is not None:
+        scale, width = 1 / math.sqrt(q.shape[-1]) if scale is None else scale, v.shape[-1]
+        q, k, v = with_sink_key(q, k, v, scale, shaping)
+        if allowed is not None:
+            allowed = F.pad(allowed, (1, 0), value=True if allowed.dtype == torch.bool else 0.0)
+        if is_causal:  # a query in front too, which sees the sink alone
+            q = F.pad(q, (0, 0, 1, 0))
+        out = sdpa(q, k, v, allowed, is_causal, dropout, scale, reasons)
+        return out[:, :, int(is_causal) :, :width]
     grouped = q.shape[1] != k.shape[1]
     if grouped and not kernel.takes_groups(q, allowed):
         repeats = q.shape[1] // k.shape[1]
@@ -82,6 +98,7 @@ def attend(
     *,
     dropout: float = 0.0,
     scale: float | None = None,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """Returns softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
 
@@ -91,52 +108,66 @@ def attend(
         cross-attention
     dropout: rate on the weights; pass 0 outside training
     scale: None is 1 / sqrt(K)
+    shaping: a cap on the scores, and a sink
 
     Raises UserError where a kernel was chosen by name that cannot serve.
     """
     # A norm on queries and keys may have left autocast's type; that of the values is the one in force.
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
-        maps.note(q, k, v, seq, k_seq, visibility, scale)
+        rule = partial(reference.weights, shaping=shaping)
+        maps.note(q, k, v, seq, k_seq, visibility, scale, rule, sink=shaping.sink is not None)
     if ring.KEY in seq.memo:
         ring.check(dropout, whole=k_seq is seq)
         kernel.note("ring", ["trainer.strategy=context"])
-        return ring.ring_attention(q, k, v, seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        return ring.ring_attention(q, k, v, seq, visibility, scale, shaping)
     named = kernel.selected()
     if named in ("eager", "online"):
         kernel.note(named, [f"trainer.attention={named}"])
     if named == "eager":
-        return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
+        return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout, shaping)
     if named == "online":
         kernel.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
-        return online.online(q, k, v, seq, k_seq, visibility, scale)
+        return online.online(q, k, v, seq, k_seq, visibility, scale, shaping=shaping)
+    if shaping.cap is not None:
+        if named == "sdpa":
+            kernel.refuse(named, kernel.layer(), f"{CAPPED}, between the products and the softmax")
+        refused = _against_flex(q, max(k.shape[-1], v.shape[-1]), dropout)
+        if refused is not None:
+            kernel.note("eager", [*mask.reasons(seq, k_seq, visibility), CAPPED, refused])
+            return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout, shaping)
     width = v.shape[-1]
     if width != k.shape[-1]:
         # Fused kernels take one width. Zero channels add nothing to a score; those of the values are cut off again.
         scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
-    refused = _against_flex(q, dropout)
+    refused = _against_flex(q, q.shape[-1], dropout)
+    if shaping.cap is not None:
+        kernel.note("flex", [*mask.reasons(seq, k_seq, visibility), CAPPED])
+        blocks = shared_block_mask(seq, k_seq, visibility, len(q))
+        return flex(q, k, v, seq, k_seq, visibility, scale, blocks, shaping=shaping)[..., :width]
     if named != "flex" and mask.strict_by_shift(seq, k_seq, visibility):
-        return shifted(q, k, v, k_seq is seq, dropout, scale)[..., :width]
+        return shifted(q, k, v, k_seq is seq, dropout, scale, shaping)[..., :width]
     reasons = mask.reasons(seq, k_seq, visibility)
     if not reasons and (named != "flex" or len(seq) == 1):
-        return sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons)[..., :width]
+        return sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons, shaping)[..., :width]
     if refused is None:
         kernel.note("flex", reasons)
         blocks = shared_block_mask(seq, k_seq, visibility, len(q))
-        return flex(q, k, v, seq, k_seq, visibility, scale, blocks)[..., :width]
+        return flex(q, k, v, seq, k_seq, visibility, scale, blocks, shaping=shaping)[..., :width]
     allowed, blind = shared_dense_mask(seq, k_seq, visibility, q.shape[1])
     if allowed is not None and allowed.is_floating_point():
         allowed = allowed.to(q.dtype)
-    out = sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused])[..., :width]
+    out = sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused], shaping)[..., :width]
     return out if blind is None else out.masked_fill(blind, 0.0)
 
 
-def _against_flex(q: Tensor, dropout: float) -> str | None:
+def _against_flex(q: Tensor, width: int, dropout: float) -> str | None:
     """Why FlexAttention is not taken for these queries. Raises UserError where it was chosen by name."""
     if kernel.selected() == "sdpa":
         return "trainer.attention=sdpa"
-    refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
+    refused = refusal(q.device.type, q.dtype, width, dropout)
     if kernel.selected() == "flex":
         kernel.refuse("flex", kernel.layer(), refused)
     return refused
@@ -151,6 +182,7 @@ def prepare(
     dropout: float = 0.0,
     *,
     k_seq: Seq | None = None,
+    shaping: Shaping = PLAIN,
 ) -> None:
     """Compute the masks once, for all layers of one forward pass over `seq`.
 
@@ -165,6 +197,10 @@ def prepare(
         return
     if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
         shared_block_mask(seq, k_seq, visibility, len(like))
+        return
+    if shaping.cap is not None:
+        if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+            shared_block_mask(seq, k_seq, visibility, len(like))
         return
     if not mask.reasons(seq, k_seq, visibility) or mask.strict_by_shift(seq, k_seq, visibility):
         return

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blockyard.contracts import Seq
 from blockyard.ops.mask import Visibility, everything, scheme, visible
+from blockyard.ops.shaping import PLAIN, Shaping, capped
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
@@ -58,12 +59,20 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
     return create_block_mask(sees, batch_size, None, len(seq), len(k_seq), device=q_index.device)
 
 
-def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
-    """Returns the position scheme's bias, of coordinates or of facts of pairs, as a score function, or None."""
-    by_coords, by_pairs = _by_coords(seq, k_seq), _by_pairs(seq, k_seq)
-    if by_coords is None or by_pairs is None:
-        return by_coords or by_pairs
-    return lambda score, *at: by_pairs(by_coords(score, *at), *at)
+def score_function(seq: Seq, k_seq: Seq, cap: float | None = None) -> Callable[..., Tensor] | None:
+    """Returns what changes a score, or None: a cap, and the position scheme's bias."""
+    changes = [change for change in (_by_coords(seq, k_seq), _by_pairs(seq, k_seq)) if change is not None]
+    if cap is not None:
+        changes.insert(0, lambda score, *_: capped(score, cap))
+    if len(changes) < 2:
+        return changes[0] if changes else None
+
+    def change_all(score: Tensor, *at: Tensor) -> Tensor:
+        for change in changes:
+            score = change(score, *at)
+        return score
+
+    return change_all
 
 
 def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
@@ -123,20 +132,25 @@ def flex(
     scale: float | None = None,
     mask: Any = None,
     compiled: bool = True,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for these facts."""
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     if mask is None:
         mask = block_mask(seq, k_seq, visibility, q.shape[0])
     # Inside a compiled block the compiler traces the plain function.
     kernel: Any = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
-    return kernel(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
-        score_mod=score_function(seq, k_seq),
-        block_mask=mask,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+    inputs = (q.contiguous(), k.contiguous(), v.contiguous())
+    settings = {
+        "score_mod": score_function(seq, k_seq, shaping.cap),
+        "block_mask": mask,
+        "scale": scale,
+        "enable_gqa": q.shape[1] != k.shape[1],
+    }
+    if shaping.sink is None:
+        return kernel(*inputs, **settings)
+    out, aux = kernel(*inputs, **settings, return_aux=AuxRequest(lse=True))
+    log_sum = aux.lse[..., None]  # (B, H, N, 1)
+    # What the keys keep of their weight: e^L / (e^L + e^z).
+    return out * torch.sigmoid(log_sum - shaping.logits(log_sum)).to(out.dtype)

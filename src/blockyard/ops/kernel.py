@@ -27,6 +27,7 @@ from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.errors import UserError
 from blockyard.ops.flex import refusal
 from blockyard.ops.mask import BIASED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
+from blockyard.ops.shaping import CAPPED
 
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
 
@@ -209,7 +210,7 @@ def expected(
 ) -> tuple[str, str]:
     """Returns the kernel that a forward pass over full sequences should take, and why none faster, without running it.
 
-    mixer: its window, strict order, further keys and widths count too; None is plain attention
+    mixer: its window, strict order, further keys, widths and cap count too; None is plain attention
     """
     if not getattr(mixer, "fused", True):
         return "eager", EAGER
@@ -225,13 +226,18 @@ def expected(
         reasons.append(OTHER_KEYS)
     if getattr(mixer, "window", None) is not None:
         reasons.append(WINDOWED)
-    if getattr(mixer, "strict", False) and (reasons or not ctx.causal):
+    capped = getattr(mixer, "capped", False)
+    if getattr(mixer, "strict", False) and (reasons or capped or not ctx.causal):
         reasons.append(STRICT)
+    if capped:
+        reasons.append(CAPPED)
     if reasons:
         refused = refusal(device, dtype, width, dropout)
         if refused is None:
             return "flex", "; ".join(reasons)
         reasons.append(refused)
+        if capped:
+            return "eager", "; ".join(reasons)
     if device == "cuda":
         half = dtype in (torch.float16, torch.bfloat16)
         if half and not reasons and width <= 256:

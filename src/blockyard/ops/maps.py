@@ -33,6 +33,7 @@ class Seen:
     visibility: Visibility
     scale: float | None
     rule: Callable[..., Tensor] = reference.weights  # computes weights from these arguments
+    sink: bool = False  # whether what a query's weights lack to one is on a sink
 
     @property
     def causal(self) -> bool:
@@ -40,7 +41,7 @@ class Seen:
         return self.visibility.causal
 
     def weights(self) -> Tensor:
-        """Returns the weights (B, H, N, M) in float32; a query's sum to one, or to zero where it sees nothing."""
+        """Returns the weights (B, H, N, M) in float32; a query's sum to one, with a sink to less, or to zero."""
         with torch.no_grad():  # a bias has weights of its own
             return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 
@@ -73,10 +74,12 @@ def note(
     visibility: Visibility,
     scale: float | None,
     rule: Callable[..., Tensor] = reference.weights,
+    *,
+    sink: bool = False,
 ) -> None:
     """Keep the arguments of a call of `attend`, or of another function with a `rule` for its weights."""
     if _MapState.seen is not None:
-        _MapState.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, visibility, scale, rule))
+        _MapState.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, visibility, scale, rule, sink))
 
 
 @contextmanager

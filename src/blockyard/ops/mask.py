@@ -161,6 +161,17 @@ def table(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor | None:
     )  # (B|1, 1, N, M)
 
 
+def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
+    """Returns how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
+    plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
+    if plain and visibility.causal and visibility.window is None and ordered_by_row(seq, k_seq):
+        return (seq.index + 1)[None, None, :, None]
+    sees = table(seq, k_seq, visibility)
+    if sees is None:
+        return torch.full_like(seq.index, len(k_seq))[None, None, :, None]
+    return sees.sum(-1, keepdim=True)
+
+
 def everything(k_seq: Seq, visibility: Visibility) -> bool:
     """Whether every query sees every key."""
     return visibility.unrestricted and k_seq.valid is None and k_seq.segment is None

@@ -5,7 +5,8 @@ and Staats 2021, Self-attention Does Not Need O(n^2) Memory (arXiv 2112.05682); 
 FlashAttention (arXiv 2205.14135), appendix B.4
 Reference: torch's scaled_dot_product_attention; `ops.reference.chunked` for the arithmetic alone
 Equation: over chunks j of keys, with scores S_j: m = max(m, max S_j), l = l e^(m_old - m) + sum e^(S_j - m),
-    O = O e^(m_old - m) + e^(S_j - m) V_j; then O / l, and L = m + log l is kept for the backward pass
+    O = O e^(m_old - m) + e^(S_j - m) V_j; then O / l, and L = m + log l is kept for the backward pass. A sink is one
+    more key, whose value is zero
 Cost: O(N M K) time, O(N (K + chunk)) memory in each head; the backward pass computes the scores again
 
 Masks and position biases are made for a chunk at a time, by the functions that make whole ones.
@@ -25,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from blockyard.contracts import Seq
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.mask import Visibility, bias_table, ordered_by_row, scheme, table
+from blockyard.ops.shaping import PLAIN, Shaping, capped
 
 CHUNK = 128  # keys
 NEVER = float("-inf")
@@ -34,6 +36,7 @@ NEVER = float("-inf")
 class Call:
     """The arguments of a call that are no tensors with gradients of their own.
 
+    cap: on the scores
     first: of each chunk of keys the first query that may see one of them, where that is known; see `ops.ring`
     """
 
@@ -42,6 +45,7 @@ class Call:
     visibility: Visibility
     scale: float
     chunk: int
+    cap: float | None = None
     first: tuple[int, ...] | None = None
 
     def parts(self) -> Iterator[tuple[slice, slice]]:
@@ -58,10 +62,14 @@ class Call:
         part = None if pairs is None else tuple(pair[:, queries, keys] for pair in pairs)
         return _part(self.seq, queries, None), _part(self.k_seq, keys, part)
 
-    def scores(self, q: Tensor, k: Tensor, queries: slice, keys: slice) -> Tensor:
-        """Scores of a chunk with the bias, -inf where a query does not see a key: (B, H, n, chunk)."""
-        seq, k_seq = self.facts(queries, keys)
+    def products(self, q: Tensor, k: Tensor, queries: slice, keys: slice) -> Tensor:
+        """Products of queries and keys of a chunk, scaled and capped: (B, H, n, chunk)."""
         raw = at_least_float32(q[:, :, queries] @ grouped(k[:, :, keys], q).transpose(-1, -2)) * self.scale
+        return capped(raw, self.cap)
+
+    def scores(self, raw: Tensor, q: Tensor, queries: slice, keys: slice) -> Tensor:
+        """Scores of a chunk, which are `products` with the bias, -inf where a query does not see a key."""
+        seq, k_seq = self.facts(queries, keys)
         bias = bias_table(seq, k_seq, q.shape[1])
         if bias is not None:
             raw = raw + bias
@@ -113,15 +121,16 @@ def online(
     visibility: Visibility,
     scale: float | None = None,
     chunk: int = CHUNK,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """Returns what `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
 
     Sums are in float32 at least. A query that sees nothing gives zero. There is no second derivative.
     """
-    call = Call(seq, k_seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, chunk)
+    call = Call(seq, k_seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, chunk, shaping.cap)
     position = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
     weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
-    out: Tensor = _Online.apply(call, q, k, v, *weights)
+    out: Tensor = _Online.apply(call, q, k, v, shaping.logits(at_least_float32(q[:, :, :1])), *weights)
     return out
 
 
@@ -129,20 +138,38 @@ class _Online(torch.autograd.Function):
     """The forward pass, and its gradient from the output and the logarithm of the sums."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *weights: Tensor) -> Tensor:
         with full_precision(q):
-            out, log_sum = forward(call, q, k, v)
+            out, log_sum = with_sink(*forward(call, q, k, v), sink)
         out = out.to(v.dtype)
         ctx.call = call
-        ctx.save_for_backward(q, k, v, out, log_sum, *weights)
+        ctx.save_for_backward(q, k, v, out, log_sum, sink, *weights)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, log_sum, *weights = ctx.saved_tensors
+        q, k, v, out, log_sum, sink, *weights = ctx.saved_tensors
         with full_precision(q):
-            return None, *backward(ctx.call, q, k, v, out, log_sum, grad, weights)
+            to_sink = sink_gradient(out, log_sum, grad, sink)
+            to_q, to_k, to_v, *to_weights = backward(ctx.call, q, k, v, out, log_sum, grad, weights)
+        return None, to_q, to_k, to_v, to_sink, *to_weights
+
+
+def with_sink(out: Tensor, log_sum: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output and the logarithm of its sums, as `forward` returns them, with a sink (H, 1, 1) among the keys."""
+    if sink is None:
+        return out, log_sum
+    total = torch.logaddexp(log_sum, sink)  # (B, H, N, 1)
+    return out * (log_sum - total).exp(), total
+
+
+def sink_gradient(out: Tensor, log_sum: Tensor, grad: Tensor, sink: Tensor | None) -> Tensor | None:
+    """The gradient of the sinks (H, 1, 1): their share of a query takes as much from its output."""
+    if sink is None:
+        return None
+    inner = (at_least_float32(grad) * at_least_float32(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
+    return -(inner * (sink - log_sum).exp()).sum((0, 2), keepdim=True)[0]
 
 
 def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +183,7 @@ def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     total = torch.zeros(size, dtype=exact, device=q.device)
     out = torch.zeros((*q.shape[:3], v.shape[-1]), dtype=exact, device=q.device)
     for queries, keys in call.parts():
-        scores = call.scores(q, k, queries, keys)  # (B, H, n, chunk)
+        scores = call.scores(call.products(q, k, queries, keys), q, queries, keys)  # (B, H, n, chunk)
         before = top[:, :, queries]
         new = torch.maximum(before, scores.amax(-1, keepdim=True))  # (B, H, n, 1)
         shift = new.masked_fill(new == NEVER, 0.0)
@@ -179,7 +206,9 @@ def backward(
     inner = (at_least_float32(grad) * at_least_float32(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
     shift = log_sum.masked_fill(log_sum == NEVER, 0.0)
     for queries, keys in call.parts():
-        share = call.scores(q, k, queries, keys).sub_(shift[:, :, queries]).exp_()  # (B, H, n, chunk)
+        raw = call.products(q, k, queries, keys)  # (B, H, n, chunk)
+        bend = None if call.cap is None else 1 - (raw / call.cap).square()  # the derivative of the tanh
+        share = call.scores(raw, q, queries, keys).sub_(shift[:, :, queries]).exp_()
         part = grad[:, :, queries]
         to_v[:, :, keys] += _summed(share.to(v.dtype).transpose(-1, -2) @ part, groups)
         slope = (
@@ -187,10 +216,12 @@ def backward(
         )
         if weights:
             _add_bias_gradients(call, queries, keys, slope, weights, to_weights)
+        if bend is not None:
+            slope = slope.mul_(bend)
         slope = slope.mul_(call.scale).to(q.dtype)
         to_q[:, :, queries] += slope @ grouped(k[:, :, keys], q)
         to_k[:, :, keys] += _summed(slope.transpose(-1, -2) @ q[:, :, queries], groups)
-        del share, slope  # before those of the next chunk are computed
+        del raw, bend, share, slope  # before those of the next chunk are computed
     return to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_weights
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Seq
 from blockyard.ops.mask import Visibility, bias_table, table
+from blockyard.ops.shaping import PLAIN, Shaping, capped
 
 
 def scores(
@@ -24,15 +25,16 @@ def scores(
     k_seq: Seq,
     visibility: Visibility,
     scale: float | None = None,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Returns the scores before the softmax, -inf at keys that a query does not see: (B, H, N, M).
+    """Returns the scores before the softmax, -inf at keys that a query does not see: (B, H, N, M), without a sink.
 
     q (B, H, N, K); k (B, H', M, K) with H' dividing H: head h reads keys h // (H / H').
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     raw = q @ k.transpose(-1, -2)  # (B, H, N, M)
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-    raw = raw * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    raw = capped(raw * (1 / math.sqrt(q.shape[-1]) if scale is None else scale), shaping.cap)
     bias, sees = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, visibility)
     if bias is not None:
         raw = raw + bias
@@ -46,9 +48,14 @@ def weights(
     k_seq: Seq,
     visibility: Visibility,
     scale: float | None = None,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """Returns attention weights (B, H, N, M), all zero for a query that sees nothing. Used for attention maps too."""
-    return normalised(scores(q, k, seq, k_seq, visibility, scale))
+    raw = scores(q, k, seq, k_seq, visibility, scale, shaping)
+    sink = shaping.logits(raw)  # (H, 1, 1)
+    if sink is None:
+        return normalised(raw)
+    return normalised(torch.cat([raw, sink.expand(*raw.shape[:-1], 1)], dim=-1))[..., :-1]
 
 
 def normalised(raw: Tensor) -> Tensor:
@@ -68,12 +75,13 @@ def eager(
     visibility: Visibility,
     scale: float | None = None,
     dropout: float = 0.0,
+    shaping: Shaping = PLAIN,
 ) -> Tensor:
     """softmax(Q K^T scale + bias) V, each step a line: (B, H, N, values' width).
 
     dropout: rate on the weights. In half precision the softmax is in float32.
     """
-    seen = weights(q, k, seq, k_seq, visibility, scale).to(v.dtype)  # (B, H, N, M)
+    seen = weights(q, k, seq, k_seq, visibility, scale, shaping).to(v.dtype)  # (B, H, N, M)
     seen = F.dropout(seen, dropout) if dropout else seen
     return seen @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 

@@ -33,6 +33,7 @@ from blockyard.errors import UserError
 from blockyard.ops import online
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.mask import Visibility, scheme
+from blockyard.ops.shaping import PLAIN, Shaping
 
 KEY = "ring"  # of the memo of a sequence that is cut
 
@@ -140,17 +141,23 @@ def check(dropout: float, *, whole: bool) -> None:
         raise ValueError("a sequence that is cut among processes attends to itself and to no other keys")
 
 
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float) -> Tensor:
+def ring_attention(
+    q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float, shaping: Shaping = PLAIN
+) -> Tensor:
     """Returns what `ops.attend` does for the tokens of this process, (B, H, n, values' width). All processes must call.
 
     q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, which is from `Ring.cut`.
     Sums are in float32 at least. There is no second derivative.
     """
     ring, parts = seq.memo[KEY]
-    calls = [online.Call(seq, part, visibility, scale, online.CHUNK, _first(seq, part, visibility)) for part in parts]
+    calls = [
+        online.Call(seq, part, visibility, scale, online.CHUNK, shaping.cap, _first(seq, part, visibility))
+        for part in parts
+    ]
     position = scheme(seq, seq, "bias")
     weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
-    out: Tensor = _Ring.apply(ring, calls, q, k, v, *weights)
+    sink = shaping.logits(online.at_least_float32(q[:, :, :1]))
+    out: Tensor = _Ring.apply(ring, calls, q, k, v, sink, *weights)
     return out
 
 
@@ -159,7 +166,14 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ring: Ring, calls: list[online.Call], q: Tensor, k: Tensor, v: Tensor, *weights: Tensor
+        ctx: Any,
+        ring: Ring,
+        calls: list[online.Call],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sink: Tensor | None,
+        *weights: Tensor,
     ) -> Tensor:
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
@@ -174,16 +188,17 @@ class _Ring(torch.autograd.Function):
                 for each in waiting:
                     each.wait()
                 travelling = arriving
+            out, log_sum = online.with_sink(out, log_sum, sink)
         out = out.to(v.dtype)
         ctx.ring, ctx.calls = ring, calls
-        ctx.save_for_backward(q, k, v, out, log_sum, *weights)
+        ctx.save_for_backward(q, k, v, out, log_sum, sink, *weights)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ring, calls = ctx.ring, ctx.calls
-        q, k, v, out, log_sum, *weights = ctx.saved_tensors
+        q, k, v, out, log_sum, sink, *weights = ctx.saved_tensors
         exact = log_sum.dtype
         to_q, to_weights = torch.zeros_like(q, dtype=exact), [torch.zeros_like(each) for each in weights]
         travelling, gradients = [k, v], [torch.zeros_like(each, dtype=exact) for each in (k, v)]
@@ -201,8 +216,9 @@ class _Ring(torch.autograd.Function):
                 for each in waiting:
                     each.wait()
                 travelling, gradients = arriving[:-2], arriving[-2:]
+            to_sink = online.sink_gradient(out, log_sum, grad, sink)  # of the queries of this process
         to_k, to_v = (sums.to(each.dtype) for sums, each in zip(gradients, (k, v), strict=True))
-        return None, None, to_q.to(q.dtype), to_k, to_v, *to_weights
+        return None, None, to_q.to(q.dtype), to_k, to_v, to_sink, *to_weights
 
 
 def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,10 +3,12 @@
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1; Ainslie et al. 2023, GQA
     (arXiv 2305.13245); kv_every after Brandon et al. 2024, Cross-Layer Attention (arXiv 2405.12981), section 3; gate
     after Qiu et al. 2025, Gated Attention for Large Language Models (arXiv 2505.06708), section 2.2, position G1;
-    qk_norm: see _query_key_norms.py; value_residual and value_embedding: see _values.py
+    exclusive after Zhai 2026, Exclusive Self Attention (arXiv 2603.09078); tied_kv after Google 2026, Gemma 4
+    (attention_k_eq_v); of norms, scores and values see _query_key_norms.py, _scores.py and _values.py
 Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for kv_every transformers Gemma3nTextAttention; for
     gate transformers Qwen3NextAttention, and x-transformers Attention(gate_values=True, gate_values_headwise=True)
-Equation: softmax(Q K^T / sqrt(K)) V; with a gate, sigmoid(x W) times that
+Equation: y = softmax(Q K^T / sqrt(K)) V; exclusive y - (y v^T) v / |v|^2 with the token's own value v in each head;
+    with a gate, sigmoid(x W) times that; tied_kv V = x W_K, before its norm and rotation
 Cost: O(N^2 D) time, O(N) memory with a fused kernel; a layer that reads keys and values of an earlier one has neither
     a projection nor a cache for them
 
@@ -27,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Rate, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Positive, Rate, Seq, TokenMixer, Traits, Width
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -36,6 +38,7 @@ from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
+from blockyard.token_mixer._scores import Scores, ScoreScale, Sink
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
 
 OutputGate = Literal["none", "head", "channel"]
@@ -70,6 +73,13 @@ class Attention(TokenMixer):
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
+        score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
+            for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
+        softcap: bound on the scores, by a tanh, before position biases; null is none
+        sink: a logit of each head that takes weight and gives no value: none; zero, which lets a token read almost
+            nothing; or a trained one
+        exclusive: take out of what a token reads, in each head, the part along the token's own value
+        tied_kv: values are the keys before their norm and rotation, without a projection of their own
         value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
             sum with two trained numbers a layer; gated, by a weight for each token and head
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
@@ -103,13 +113,18 @@ class Attention(TokenMixer):
         bias: bool = False,
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
+        score_scale: ScoreScale = None,
+        softcap: Positive | None = None,
+        sink: Sink = "none",
+        exclusive: bool = False,
+        tied_kv: bool = False,
         value_residual: GatedValueResidual = "none",
         value_embedding: ValueEmbedding = "none",
         kv_every: DepthOrZero = 1,
     ) -> None:
         super().__init__()
         options = {"value_residual": value_residual, "value_embedding": value_embedding, "kv_every": kv_every}
-        self.traits = _with_carry(self.traits, {"window": self.window, **options})
+        self.traits = _with_carry(self.traits, {"window": self.window, "exclusive": exclusive, **options})
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
@@ -120,7 +135,10 @@ class Attention(TokenMixer):
             )
         self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
         self.head_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim]  # q, k, v
+        self.exclusive, self.tied_kv = exclusive, tied_kv
+        of_values = 0 if tied_kv else kv_heads * self.value_dim
+        self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, of_values]  # q, k, v
+        self._check_values(kv_every)
         self.value_sources = self._value_sources(ctx, value_residual, value_embedding, kv_every)
         gated = self.value_sources is not None and self.value_sources.gated
         self.gate_width = {"none": 0, "head": ctx.heads, "channel": ctx.heads * self.value_dim}[gate]
@@ -129,18 +147,46 @@ class Attention(TokenMixer):
         self.q_norm = query_norm(qk_norm, ctx.heads, self.head_dim)
         self.k_norm = nn.Identity() if self.takes_keys else key_norm(qk_norm, kv_heads, self.head_dim)
         self.key_width, width = self.head_dim, ctx.heads * self.value_dim
-        self.scale = ctx.score_scale(self.head_dim)
-        if qk_norm == "cosine":  # has a factor of its own, and scores that do not grow with the width
-            self.scale = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
+        self.scores = Scores(
+            ctx,
+            ctx.heads,
+            self.head_dim,
+            cosine=qk_norm == "cosine",
+            score_scale=score_scale,
+            softcap=softcap,
+            sink=sink,
+        )
         self.join: nn.Module = nn.Identity()
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
         self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
 
+    @property
+    def scale(self) -> float | None:
+        """The constant factor on the scores; None is 1 / sqrt(K)."""
+        return self.scores.scale
+
+    @property
+    def capped(self) -> bool:
+        """Whether a function is between the products and the softmax, which not every kernel has."""
+        return self.scores.cap is not None
+
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """With what layers give and take. A layer that does so by an option reads no memory."""
         return _with_carry(cls.traits, options)
+
+    def _check_values(self, kv_every: int) -> None:
+        """Raises ValueError where keys cannot be the values."""
+        if self.tied_kv and self.value_dim != self.head_dim:
+            raise ValueError(
+                f"token_mixer.tied_kv=true: keys of {self.head_dim} channels cannot be values of {self.value_dim}; use "
+                "equal key_dim and value_dim, or tied_kv=false"
+            )
+        if self.tied_kv and kv_every == 0:
+            raise ValueError(
+                "token_mixer.kv_every=0: these layers have no keys, so tied_kv has no effect; leave it out"
+            )
 
     def _value_sources(
         self, ctx: Context, residual: GatedValueResidual, embedding: ValueEmbedding, kv_every: int
@@ -186,10 +232,11 @@ class Attention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         if self.takes_keys:
-            return self.join(self._gated(self._read(h[..., : self.widths[0]], seq), h))
+            return self.join(self._gated(self._read_earlier(h[..., : self.widths[0]], seq), h))
         q, k, v, *gates = h.split(self.parts, dim=-1)
-        q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
-        v = self._heads(v, self.value_dim)  # (B, H', N, values)
+        q, k = self._heads(q, self.head_dim), self._heads(k, self.head_dim)
+        v = k if self.tied_kv else self._heads(v, self.value_dim)  # (B, H', N, values)
+        q, k = self.q_norm(q), self.k_norm(k)
         if self.value_sources is not None:
             v = self.value_sources(v, seq, self._heads(gates[0], 1) if self.value_sources.gated else None)
         q, k = rotate(q, k, seq, seq)  # (B, H, N, K), (B, H', N, K)
@@ -198,7 +245,7 @@ class Attention(TokenMixer):
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         if seq.given is not None:
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
-        return self.join(self._gated(self._attend(q, k, v, seq, k_seq, self.visibility), h))
+        return self.join(self._gated(self._read(q, k, v, seq, k_seq), h))
 
     def _gated(self, y: Tensor, h: Tensor) -> Tensor:
         """y (B, N, H values), times the gate, which is the last part of h (B, N, ...)."""
@@ -209,12 +256,23 @@ class Attention(TokenMixer):
             return y * gate
         return (y.unflatten(-1, (self.heads, -1)) * gate[..., None]).flatten(2)
 
-    def _read(self, h: Tensor, seq: Seq) -> Tensor:
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
+        """Attention to the sequence itself, the last of whose keys are those of the queries: (B, N, H values)."""
+        q = self.scores.scaled(q, seq, k_seq, self.visibility)
+        y = self._attend(q, k, v, seq, k_seq, self.visibility)
+        if not self.exclusive:
+            return y
+        own = F.normalize(v[:, :, -len(seq) :].transpose(1, 2), dim=-1)  # (B, N, H', values)
+        own = own.repeat_interleave(self.heads // self.kv_heads, dim=2)
+        by_head = y.unflatten(-1, (self.heads, -1))  # (B, N, H, values)
+        return (by_head - (by_head * own).sum(-1, keepdim=True) * own).flatten(2)
+
+    def _read_earlier(self, h: Tensor, seq: Seq) -> Tensor:
         """Attention of the queries h (B, N, H K) to the keys and values of an earlier layer: (B, N, H values)."""
         shared: SharedKeys = seq.carry[shared_name(self.window)]
         q = self.q_norm(self._heads(h, self.head_dim))
         q, _ = rotate(q, q, seq, seq)  # the keys were rotated where they were made
-        return self._attend(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq, self.visibility)
+        return self._read(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq)
 
     @property
     def visibility(self) -> Visibility:
@@ -236,14 +294,14 @@ class Attention(TokenMixer):
         """Builds the masks of a sequence once for all layers, where it needs any."""
         rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
         k_seq = self._key_seq(seq)
-        prepare(seq, self.visibility, self.heads, width, x, rate, k_seq=k_seq)
+        prepare(seq, self.visibility, self.heads, width, x, rate, k_seq=k_seq, shaping=self.scores.shaping)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values or output)."""
         q = self._projected(x, slice(self.widths[0]))  # (B, N, H K)
         k, v = self._memory_keys(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
-        y = self._attend(q, k, v, seq, memory.seq, FULL)
+        y = self._attend(self.scores.scaled(q, seq, memory.seq, FULL), k, v, seq, memory.seq, FULL)
         return self.join(self._gated(y, self._projected(x, slice(sum(self.widths), None))) if self.gate_width else y)
 
     def _memory_keys(self, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -254,7 +312,8 @@ class Attention(TokenMixer):
             return stored[1], stored[2]
         kv = self._projected(memory.x, slice(self.widths[0], sum(self.widths)))  # (B, M, ...)
         k, v = kv.split(self.widths[1:], dim=-1)
-        k, v = self.k_norm(self._heads(k, self.head_dim)), self._heads(v, self.value_dim)
+        k = self._heads(k, self.head_dim)
+        k, v = self.k_norm(k), k if self.tied_kv else self._heads(v, self.value_dim)
         if reuse:
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
@@ -279,7 +338,8 @@ class Attention(TokenMixer):
     ) -> Tensor:
         """Attention with the heads joined: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
-        y = attend(q, k, v, seq, k_seq, visibility, dropout=rate, scale=self.scale)  # (B, H, N, values)
+        scores = self.scores
+        y = attend(q, k, v, seq, k_seq, visibility, dropout=rate, scale=scores.scale, shaping=scores.shaping)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
     def _heads(self, x: Tensor, width: int) -> Tensor:
@@ -292,6 +352,8 @@ MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_m
 def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
     """The traits with what layers give and take under these options."""
     traits, name = declared(traits, options), shared_name(options.get("window"))
+    if options.get("exclusive"):  # what a memory holds is no token's own value
+        traits = replace(traits, cross=False)
     every = options.get("kv_every", 1)
     if every == 0:
         return replace(traits, cross=False, gives=traits.gives - {KEYS_AND_VALUES}, takes=frozenset({name}))

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Length, Rate, Role, Seq
+from blockyard.contracts import Context, Heads, Length, Positive, Rate, Role, Seq
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer._scores import ScoreScale, Sink
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention, OutputGate
 from blockyard.weight_init import Init
@@ -41,6 +42,13 @@ class MemoryAttention(Attention):
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
+        score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
+            for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
+        softcap: bound on the scores, by a tanh, before position biases; null is none
+        sink: a logit of each head that takes weight and gives no value: none; zero, which lets a token read almost
+            nothing; or a trained one
+        exclusive: take out of what a token reads, in each head, the part along the token's own value
+        tied_kv: values are the keys before their norm and rotation, without a projection of their own
         value_residual: how values are joined with those of the first layer, as in attention
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
             one, the last among them (alternate)
@@ -59,6 +67,11 @@ class MemoryAttention(Attention):
         bias: bool = False,
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
+        score_scale: ScoreScale = None,
+        softcap: Positive | None = None,
+        sink: Sink = "none",
+        exclusive: bool = False,
+        tied_kv: bool = False,
         value_residual: GatedValueResidual = "none",
         value_embedding: ValueEmbedding = "none",
     ) -> None:
@@ -69,6 +82,11 @@ class MemoryAttention(Attention):
             bias=bias,
             dropout=dropout,
             gate=gate,
+            score_scale=score_scale,
+            softcap=softcap,
+            sink=sink,
+            exclusive=exclusive,
+            tied_kv=tied_kv,
             value_residual=value_residual,
             value_embedding=value_embedding,
         )

@@ -12,11 +12,14 @@ from timm.models.swin_transformer_v2 import WindowAttention as SwinAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
-from transformers import Olmo2Config, Qwen3NextConfig
+from transformers import Gemma2Config, GptOssConfig, Olmo2Config, Qwen3NextConfig
+from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 from x_transformers.x_transformers import Attention as XAttention
 
+from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.strict_attention import StrictAttention
 from tests.components.reference.inputs import sequence, stirred
@@ -88,7 +91,7 @@ def test_gates_are_those_of_x_transformers(gate: str) -> None:
 
 
 def test_a_gate_would_let_a_strict_token_through() -> None:
-    with pytest.raises(ValueError, match=r"token_mixer\.gate=head is made of the token itself.* use gate=none or asks"):
+    with pytest.raises(ValueError, match=r"token_mixer\.gate=head depends on the token itself.* use gate=none or asks"):
         StrictAttention(context(), asks="learned", gate="head")
 
 
@@ -153,6 +156,119 @@ def test_cosines_are_those_of_swin(largest: bool) -> None:
     with torch.no_grad():
         ours.q_norm.log_scale[0] = 1.0
     differ(ours(x, sequence(N)), theirs(x))
+
+
+def same_projections(ours: Attention, theirs: nn.Module) -> None:
+    """Copy the four maps; biases of theirs are zero."""
+    with torch.no_grad():
+        for name, part in zip("qkv", ours.proj_in.weight.split(ours.widths), strict=True):
+            getattr(theirs, f"{name}_proj").weight.copy_(part)
+        theirs.o_proj.weight.copy_(ours.proj_out.weight)
+        for name, parameter in theirs.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("sink", ["zero", "learned"])
+def test_sinks_are_those_of_gpt_oss(sink: str, kv_heads: int) -> None:
+    ours = built(num_kv_heads=kv_heads, sink=sink)
+    config = GptOssConfig(
+        hidden_size=D,
+        num_attention_heads=H,
+        num_key_value_heads=kv_heads,
+        head_dim=K,
+        num_hidden_layers=1,
+        layer_types=["full_attention"],
+        attn_implementation="eager",
+    )
+    theirs = GptOssAttention(config, 0).double().eval()
+    same_projections(ours, theirs)
+    half = (torch.ones(1, N, K // 2).double(), torch.zeros(1, N, K // 2).double())
+    with torch.no_grad():
+        theirs.sinks.copy_(torch.zeros(H) if sink == "zero" else ours.scores.sink)
+    x = tokens()
+    out = theirs(x, half, LATER)[0]
+    assert_close(ours(x, sequence(N)), out)
+    with torch.no_grad():
+        theirs.sinks[-1] += 1.0
+    differ(ours(x, sequence(N)), theirs(x, half, LATER)[0])
+
+
+def test_caps_and_scales_are_gemmas() -> None:
+    """Its scale is a number of the config."""
+    ours = built(num_kv_heads=2, softcap=1.5, score_scale=9.0**-0.5)
+    config = Gemma2Config(
+        hidden_size=D,
+        num_attention_heads=H,
+        num_key_value_heads=2,
+        head_dim=K,
+        num_hidden_layers=1,
+        query_pre_attn_scalar=9,
+        attn_logit_softcapping=1.5,
+        layer_types=["full_attention"],
+        attn_implementation="eager",
+    )
+    theirs = Gemma2Attention(config, 0).double().eval()
+    same_projections(ours, theirs)
+    x = tokens()
+    assert_close(ours(x, sequence(N)), theirs(x, STILL, LATER)[0], **FLOAT32_STEPS)  # their softmax is in float32
+    theirs.attn_logit_softcapping = 2.0
+    differ(ours(x, sequence(N)), theirs(x, STILL, LATER)[0])
+
+
+def by_formula(ours: Attention, x: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """What each head reads and the values, (B, H, N, K); scores are products times `factor` (H, N, 1)."""
+    q, k, v = (x @ part.T for part in ours.proj_in.weight.split(ours.widths))
+    q, k, v = (part.unflatten(-1, (-1, K)).transpose(1, 2) for part in (q, k, v))
+    k, v = (part.repeat_interleave(H // part.shape[1], dim=1) for part in (k, v))
+    scores = (q @ k.mT * factor).masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
+    return scores.softmax(-1) @ v, v
+
+
+def test_scores_grow_with_the_logarithm_of_the_keys() -> None:
+    """Scalable softmax: a query scales its scores by s ln n, where it sees n keys."""
+    ours, x = built(score_scale="log_n"), tokens()
+    counts = torch.arange(1, N + 1).double()[:, None]
+    y, _ = by_formula(ours, x, ours.scores.factor[:, None, None] * counts.log() / K**0.5)
+    assert_close(ours(x, sequence(N)), y.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    y, _ = by_formula(ours, x, ours.scores.factor[:, None, None] * (counts + 1).log() / K**0.5)
+    differ(ours(x, sequence(N)), y.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    fresh = Attention(context(causal=True), score_scale="log_n")
+    assert fresh.scores.first_factor * torch.tensor(float(N)).log() == pytest.approx(1.0)  # of the longest sequence
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_a_tokens_own_value_is_taken_out(kv_heads: int) -> None:
+    ours, x = built(num_kv_heads=kv_heads, exclusive=True), tokens()
+    y, v = by_formula(ours, x, torch.full((H, N, 1), K**-0.5).double())
+    own = v / v.norm(dim=-1, keepdim=True)
+    exclusive = y - (y * own).sum(-1, keepdim=True) * own
+    assert_close(ours(x, sequence(N)), exclusive.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    differ(ours(x, sequence(N)), y.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    with pytest.raises(ValueError, match=r"exclusive=true depends on the token itself"):
+        StrictAttention(context(), asks="learned", exclusive=True)
+
+
+def test_values_that_are_keys() -> None:
+    """Those of a layer whose two projections are equal, before the norm and the rotation of keys."""
+    tied, plain = (built(num_kv_heads=2, qk_norm="head", tied_kv=tied) for tied in (True, False))
+    q, k, v = tied.proj_in.weight.split(tied.widths)
+    assert v.numel() == 0
+    with torch.no_grad():
+        plain.proj_in.weight.copy_(torch.cat([q, k, k]))
+        plain.proj_out.weight.copy_(tied.proj_out.weight)
+        for norm in ("q_norm", "k_norm"):
+            getattr(plain, norm).weight.copy_(getattr(tied, norm).weight)
+    x, seq = tokens(), sequence(N, position=Rope(context(causal=True)))
+    assert_close(tied(x, seq), plain(x, seq))
+    with torch.no_grad():
+        plain.proj_in.weight[-1] += 1.0
+    differ(tied(x, seq), plain(x, seq))
+    with pytest.raises(ValueError, match=r"keys of 4 channels cannot be values of 8; use equal key_dim and value_dim"):
+        built(tied_kv=True, value_dim=8)
+    with pytest.raises(ValueError, match=r"qk_norm=cosine has a trained factor for each head; leave one out"):
+        built(qk_norm="cosine", score_scale="learned")
 
 
 def test_names_of_norms() -> None:

@@ -36,8 +36,8 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
             "layers": [_numbers(layer) for layer in layers],
             **_sound(samples[0]),
         },
-        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_region_columns(layers)),
-        rows=[_row(layer, index) + _region_cells(layers, layer, index) for layer, index in heads],
+        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_more_columns(layers)),
+        rows=[_row(layer, index) + _more_cells(layers, layer, index) for layer, index in heads],
         figures=draw_attention(layers, samples[0], options.query, folder),
         summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
     )
@@ -61,6 +61,7 @@ def _numbers(layer: LayerAttention) -> dict[str, Any]:
         "heads": layer.heads,
         "entropy": to_json(layer.entropy),
         "entropy_share": to_json(layer.share),
+        **({} if layer.sink is None else {"sink": to_json(layer.sink)}),
         "prefix": layer.prefix,
         "grid": layer.grid,
         "queries": layer.queries,
@@ -68,6 +69,20 @@ def _numbers(layer: LayerAttention) -> dict[str, Any]:
         **({} if layer.region is None else {"asked": to_json(layer.region), "asked_patches": layer.region_patches}),
         "weights": to_json(smaller(layer.weights, SIDE)),
     }
+
+
+def _more_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
+    """The columns of what some layer has: a sink, a part of the source that is asked for."""
+    sinks = any(layer.sink is not None for layer in layers)
+    return (*(["on the sink"] if sinks else []), *_region_columns(layers))
+
+
+def _more_cells(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
+    """The cells of these columns, empty in layers that have none."""
+    if all(each.sink is None for each in layers):
+        return _region_cells(layers, layer, index)
+    of_sink = "" if layer.sink is None else f"{float(layer.sink[index]):.1%}"
+    return (of_sink, *_region_cells(layers, layer, index))
 
 
 def _region_columns(layers: list[LayerAttention]) -> tuple[str, ...]:

@@ -1,0 +1,64 @@
+"""What becomes of scores between the product of queries and keys and the softmax: a cap, and a sink.
+
+Source: Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2, for the cap; OpenAI 2025, gpt-oss (arXiv 2508.10925),
+    section 2.2, and Miller 2023, Attention Is Off By One (evanmiller.org), for the sink: a logit without a value
+Reference: the eager attention of transformers models/gemma2 and models/gpt_oss
+Equation: s = c tanh(q k^T scale / c) + bias, and w_j = e^(s_j) / (e^z + sum_i e^(s_i)) with a logit z of each head
+Cost: a cap rules out scaled_dot_product_attention; a sink is one more key
+
+A sink takes weight from all keys: those of a query add up to less than one, and a query may read almost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CAPPED = "scores are capped"
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """The default changes nothing.
+
+    cap: scores are within plus and minus this
+    sink: the logits z (H,); 0.0 for zero in every head; None for no sink
+    """
+
+    cap: float | None = None
+    sink: Tensor | float | None = None
+
+    def logits(self, like: Tensor) -> Tensor | None:
+        """Returns the sinks as scores of one more key, for scores or queries like (B, H, N, any): (H, 1, 1)."""
+        if self.sink is None:
+            return None
+        if isinstance(self.sink, Tensor):
+            return self.sink.to(like)[:, None, None]
+        return like.new_full((like.shape[1], 1, 1), self.sink)
+
+
+PLAIN = Shaping()
+
+
+def capped(scores: Tensor, cap: float | None) -> Tensor:
+    """Returns scores of any shape within plus and minus `cap`."""
+    return scores if cap is None else torch.tanh(scores / cap) * cap
+
+
+def with_sink_key(q: Tensor, k: Tensor, v: Tensor, scale: float, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns queries, keys and values of one width in which the sink is a key, the first, with a value of zeros.
+
+    q (B, H, N, K), k and v (B, H', M, K) -> (B, H, N, K'), 2 x (B, H', M + 1, K'). The score of a query with the sink
+    is its logit: zero with a key of zeros; otherwise queries get a channel z / scale, which the sink alone answers to.
+    """
+    k, v = (F.pad(x, (0, 0, 1, 0)) for x in (k, v))
+    logits = shaping.logits(q)
+    if not isinstance(shaping.sink, Tensor) or logits is None:
+        return q, k, v
+    answers = torch.zeros_like(k[..., :1])
+    answers[:, :, 0] = 1.0
+    asks = (logits / scale).expand(q.shape[0], -1, q.shape[2], -1)  # (B, H, N, 1)
+    return torch.cat([q, asks], dim=-1), torch.cat([k, answers], dim=-1), F.pad(v, (0, 1))
