@@ -56,7 +56,7 @@ def test_a_sink_is_one_more_key(tmp_path: Path) -> None:
         torch.testing.assert_close(layer.entropy, (keys + 1).log().mean().expand(2))
         torch.testing.assert_close(layer.share, torch.ones(2))
         torch.testing.assert_close(layer.sink, (1 / (keys + 1)).mean().expand(2))
-    assert all(row[-1].endswith("%") for row in rows_of(attention_layers(model, samples)))
+    assert every(row[-1].endswith("%") for row in rows_of(attention_layers(model, samples)))
 
 
 def rows_of(layers: list[LayerAttention]) -> list[tuple[str, ...]]:

@@ -156,15 +156,11 @@ class Attention(TokenMixer):
             softcap=softcap,
             sink=sink,
         )
+        self.scale = self.scores.scale
         self.join: nn.Module = nn.Identity()
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
         self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
-
-    @property
-    def scale(self) -> float | None:
-        """The constant factor on the scores; None is 1 / sqrt(K)."""
-        return self.scores.scale
 
     @property
     def capped(self) -> bool:
@@ -232,7 +228,7 @@ class Attention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         if self.takes_keys:
-            return self.join(self._gated(self._read_earlier(h[..., : self.widths[0]], seq), h))
+            return self.join(self._gated(self._read(h[..., : self.widths[0]], seq), h))
         q, k, v, *gates = h.split(self.parts, dim=-1)
         q, k = self._heads(q, self.head_dim), self._heads(k, self.head_dim)
         v = k if self.tied_kv else self._heads(v, self.value_dim)  # (B, H', N, values)
@@ -245,7 +241,7 @@ class Attention(TokenMixer):
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         if seq.given is not None:
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
-        return self.join(self._gated(self._read(q, k, v, seq, k_seq), h))
+        return self.join(self._gated(self._attended(q, k, v, seq, k_seq), h))
 
     def _gated(self, y: Tensor, h: Tensor) -> Tensor:
         """y (B, N, H values), times the gate, which is the last part of h (B, N, ...)."""
@@ -256,7 +252,7 @@ class Attention(TokenMixer):
             return y * gate
         return (y.unflatten(-1, (self.heads, -1)) * gate[..., None]).flatten(2)
 
-    def _read(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
         """Attention to the sequence itself, the last of whose keys are those of the queries: (B, N, H values)."""
         q = self.scores.scaled(q, seq, k_seq, self.visibility)
         y = self._attend(q, k, v, seq, k_seq, self.visibility)
@@ -267,12 +263,12 @@ class Attention(TokenMixer):
         by_head = y.unflatten(-1, (self.heads, -1))  # (B, N, H, values)
         return (by_head - (by_head * own).sum(-1, keepdim=True) * own).flatten(2)
 
-    def _read_earlier(self, h: Tensor, seq: Seq) -> Tensor:
+    def _read(self, h: Tensor, seq: Seq) -> Tensor:
         """Attention of the queries h (B, N, H K) to the keys and values of an earlier layer: (B, N, H values)."""
         shared: SharedKeys = seq.carry[shared_name(self.window)]
         q = self.q_norm(self._heads(h, self.head_dim))
         q, _ = rotate(q, q, seq, seq)  # the keys were rotated where they were made
-        return self._read(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq)
+        return self._attended(q, shared.k, shared.v, seq, seq if shared.seq is None else shared.seq)
 
     @property
     def visibility(self) -> Visibility:
@@ -338,8 +334,8 @@ class Attention(TokenMixer):
     ) -> Tensor:
         """Attention with the heads joined: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
-        scores = self.scores
-        y = attend(q, k, v, seq, k_seq, visibility, dropout=rate, scale=scores.scale, shaping=scores.shaping)
+        shaping = self.scores.shaping
+        y = attend(q, k, v, seq, k_seq, visibility, dropout=rate, scale=self.scale, shaping=shaping)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
     def _heads(self, x: Tensor, width: int) -> Tensor:
