@@ -33,6 +33,8 @@ CHOICES = {
     "token_mixer=fourier": "fnet fft",
     "token_mixer=linear_recurrence": "mingru min_gru",
     "token_mixer=delta_rule": "deltanet delta_net gated_deltanet gated_delta_net gdn kda kimi_delta_attention",
+    "token_mixer=decayed_attention": "retnet retention gated_retnet gla gated_linear_attention hgrn2",
+    "token_mixer=mamba2": "mamba_2 ssd",
     "token_mixer=long_conv": "global_conv implicit_conv",
     "token_mixer=pool": "poolformer metaformer",
     "token_mixer=token_mlp": "mlp_mixer mixer",
@@ -122,7 +124,8 @@ OPTIONS = {
     "channel_mixer.expansion": "mlp_ratio ffn_dim intermediate_size d_ff",
     "tokenizer.size": "patch_size",
     "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
-    "token_mixer.conv": "conv_size short_conv use_short_conv linear_conv_kernel_dim",
+    "token_mixer.state": "d_state state_size ssm_state_size",
+    "token_mixer.conv": "conv_size d_conv conv_kernel short_conv use_short_conv linear_conv_kernel_dim",
     "token_mixer.negative": "allow_neg_eigval negative_eigenvalues",
     "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
     "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",
@@ -153,7 +156,7 @@ FAMILIES = {
 
 # Mechanisms that blockyard does not have, by their names -> choices of the same idea, which are not the same mechanism.
 ABSENT = {
-    "mamba mamba2 mamba_2 ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
+    "mamba ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
     "lru rwkv": ("token_mixer=linear_recurrence", "token_mixer=linear_attention"),
     "hyena": ("token_mixer=long_conv",),
     "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),

@@ -85,6 +85,13 @@ def output(
     return Linear(d_in, d_out, bias=bias, std=std, role="output", factor=ctx.parametrization.factor(place, ctx))
 
 
+def low_rank(ctx: Context, d_in: int, d_out: int, rank: int | None, *, bias: bool = False) -> nn.Module:
+    """Returns two layers with `rank` channels between them, which do not grow with the model; one where it is None."""
+    if rank is None:
+        return linear(ctx, d_in, d_out, bias=bias)
+    return nn.Sequential(linear(ctx, d_in, rank), Linear(rank, d_out, bias=bias, std=rank**-0.5, role="input"))
+
+
 def residual_gain(ctx: Context) -> float:
     """Returns the factor on the initial standard deviation of what writes into the residual stream.
 

@@ -41,5 +41,9 @@ class DecayRates(nn.Module):
 
     def forward(self, s: Tensor) -> Tensor:
         """In the dtype of s."""
+        return self.with_steps(s)[0]
+
+    def with_steps(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log a, and the steps softplus(s + b) that it is proportional to."""
         step = F.softplus(s + self.step.to(s.dtype).view(s.shape[-2:]))
-        return -self.rate.to(s.dtype).exp()[:, None] * step
+        return -self.rate.to(s.dtype).exp()[:, None] * step, step

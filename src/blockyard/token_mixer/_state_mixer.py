@@ -32,7 +32,7 @@ class StateMixer(TokenMixer):
         super().__init__()
         self.causal, self.heads, self.conv, self.chunk = ctx.causal, heads, conv, chunk
 
-    def split_heads(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(self, h: Tensor, log: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys (B, N, H, K) and values (B, N, H, V) of what the convolution gives (B, N, C)."""
         raise AssertionError("abstract")
 
@@ -49,12 +49,13 @@ class StateMixer(TokenMixer):
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
         return StateCache()
 
-    def read(self, h: Tensor, log: Tensor, rate: Tensor, seq: Seq, cache: StateCache | None) -> Tensor:
+    def read(self, h: Tensor, log: Tensor, rate: Tensor | None, seq: Seq, cache: StateCache | None) -> Tensor:
         """What queries read from the state in all directions: (B, N, H, V), in float32 at least.
 
         h: (B, N, C), of queries, keys and values; log: (B, N, H, K or 1), the logarithm of the decays
-        rate: (B, N, H), beta of the delta rule, or a factor on the values
+        rate: (B, N, H), beta of the delta rule, or a factor on the values; None is 1
         """
+        rate = torch.ones_like(log[..., 0]) if rate is None else rate
         if seq.valid is not None:  # padding leaves the state as it is
             padding = ~seq.valid[..., None]
             log, rate = log.masked_fill(padding[..., None], 0.0), rate.masked_fill(padding, 0.0)
@@ -83,7 +84,7 @@ class StateMixer(TokenMixer):
 
         mixed = h if self.conv is None else turned(self.conv(turned(h), order, past))
         with full_precision(h):
-            parts = [*self.split_heads(mixed.to(log.dtype), seq), log, rate[..., None]]
+            parts = [*self.split_heads(mixed.to(log.dtype), log, seq), log, rate[..., None]]
             q, k, v, log, rate = (turned(part).transpose(1, 2) for part in parts)  # (B, H, N, ...)
             beta, values = (rate, v) if self.delta else (None, rate * v)
             if cache is not None and len(seq) == 1:

@@ -23,11 +23,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Heads, Length, Memory, Positive, Seq, Width
-from blockyard.ops.linear import Linear, linear, output, residual
+from blockyard.ops.linear import linear, low_rank, output, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._decay_rates import DecayRates
@@ -97,13 +97,13 @@ class DeltaRule(StateMixer):
             )
         gated = output_gate != "none" and gate_rank is None
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + gated * values, content=2 * keys)
-        self.proj_gate = _low_rank(ctx, gate_rank, values) if output_gate != "none" and gate_rank is not None else None
+        self.proj_gate = (
+            low_rank(ctx, ctx.dim, values, gate_rank) if output_gate != "none" and gate_rank is not None else None
+        )
         # beta of each head, and its decay
         self.proj_rates = output(ctx, ctx.dim, self.heads * (2 if gate == "head" else 1))
-        self.proj_decay: nn.Module | None = None
-        if gate == "channel":
-            decays = self.heads * self.key_dim
-            self.proj_decay = linear(ctx, ctx.dim, decays) if gate_rank is None else _low_rank(ctx, gate_rank, decays)
+        decays = heads * key_dim
+        self.proj_decay = low_rank(ctx, ctx.dim, decays, gate_rank) if gate == "channel" else None
         channels = self.key_dim if gate == "channel" else 1
         self.decay = None if gate == "none" else DecayRates(self.heads, channels)
         self.norm = GatedNorm(value_dim, output_gate, eps)
@@ -125,15 +125,10 @@ class DeltaRule(StateMixer):
         y = self.norm(y, gate.unflatten(-1, (self.heads, -1)) if gate.shape[-1] else None)
         return self.proj_out(y.flatten(2).to(h.dtype))  # (B, N, D)
 
-    def split_heads(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(self, h: Tensor, log: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys of length one, each for all heads that read it, and values."""
         q, k, v = F.silu(h).split(self.widths, dim=-1)
         q, k = (part.unflatten(-1, (self.key_heads, -1)) for part in (q, k))  # (B, N, H', K)
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + EPSILON) for part in (q, k))
         q, k = (part.repeat_interleave(self.heads // self.key_heads, dim=2) for part in (q, k))  # (B, N, H, K)
         return q * self.key_dim**-0.5, k, v.unflatten(-1, (self.heads, -1))
-
-
-def _low_rank(ctx: Context, rank: int, d_out: int) -> nn.Sequential:
-    """Two maps with `rank` channels between them, whose number does not grow with the width of the model."""
-    return nn.Sequential(linear(ctx, ctx.dim, rank), Linear(rank, d_out, bias=False, std=rank**-0.5, role="input"))
