@@ -29,6 +29,7 @@ CHOICES = {
     "position=none": "nope no_position",
     "token_mixer=attention": "mha multihead multi_head self_attention softmax sdpa flash gqa mqa",
     "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
+    "token_mixer=differential_attention": "diff_attention diff_attn differential_transformer diffllama",
     "token_mixer=linear_attention": "performer linear_transformer elu",
     "token_mixer=fourier": "fnet fft",
     "token_mixer=linear_recurrence": "mingru min_gru",
@@ -135,7 +136,7 @@ OPTIONS = {
     "token_mixer.score_scale": "query_pre_attn_scalar attn_scale softmax_scale ssmax qk_scale",
     "token_mixer.exclusive": "xsa exclusive_self_attention",
     "token_mixer.tied_kv": "attention_k_eq_v k_eq_v shared_kv",
-    "token_mixer.gate": "attn_output_gate gate_values gated_attention output_gate",
+    "token_mixer.gate": "attn_output_gate gate_values gated_attention",
     "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }
 

@@ -102,6 +102,16 @@ def note(kernel: str, reasons: list[str]) -> None:
         _KernelState.records.append({"layer": _KernelState.layer, "kernel": kernel, "reason": "; ".join(reasons)})
 
 
+@contextmanager
+def as_one() -> Iterator[None]:
+    """Inside this context calls are recorded as one, the first: those of a mixer that calls `attend` more than once."""
+    records = _KernelState.records
+    before = 0 if records is None else len(records)
+    yield
+    if records is not None:
+        del records[before + 1 :]
+
+
 def faster_in_float32(q: Tensor, k: Tensor, allowed: Tensor | None) -> bool:
     """Whether training in bfloat16 computes this attention in float32: short sequences without a mask on a CPU.
 

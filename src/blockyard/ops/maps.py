@@ -83,6 +83,16 @@ def note(
 
 
 @contextmanager
+def paused() -> Iterator[None]:
+    """Inside this context calls are not kept: those of a mixer that notes several as one."""
+    before, _MapState.seen = _MapState.seen, None
+    try:
+        yield
+    finally:
+        _MapState.seen = before
+
+
+@contextmanager
 def listen(model: nn.Module) -> Iterator[list[Seen]]:
     """Collect the calls of `attend` while `model` runs inside this context, in order."""
     _MapState.seen = []

@@ -63,6 +63,17 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
         raise ValueError(f"{name} does not mix class and register tokens; use a model without a prefix")
 
 
+def key_heads(ctx: Context, num_kv_heads: int | None) -> int:
+    """Returns the number of key heads. Raises ValueError where it does not divide that of query heads."""
+    kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
+    if kv_heads < 1 or ctx.heads % kv_heads:
+        divisors = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
+        raise ValueError(
+            f"token_mixer.num_kv_heads={num_kv_heads} does not divide model.heads={ctx.heads}; use one of {divisors}"
+        )
+    return kv_heads
+
+
 def check_length(mixer: TokenMixer, length: int, x: Tensor) -> None:
     """Raises ValueError where x (B, N, C) has another number of tokens than the mixer has weights for."""
     if x.shape[1] != length:

@@ -36,7 +36,7 @@ from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import EmptyCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, key_heads
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores, ScoreScale, Sink
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
@@ -126,13 +126,7 @@ class Attention(TokenMixer):
         options = {"value_residual": value_residual, "value_embedding": value_embedding, "kv_every": kv_every}
         self.traits = _with_carry(self.traits, {"window": self.window, "exclusive": exclusive, **options})
         check_context(self, ctx)
-        kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
-        if kv_heads < 1 or ctx.heads % kv_heads:
-            divisors = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
-            raise ValueError(
-                f"token_mixer.num_kv_heads={num_kv_heads} does not divide model.heads={ctx.heads}; "
-                f"use one of {divisors}"
-            )
+        kv_heads = key_heads(ctx, num_kv_heads)
         self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
         self.head_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
         self.exclusive, self.tied_kv = exclusive, tied_kv
