@@ -1,7 +1,7 @@
 """Mamba-2: a state-space model whose decays are one number for each head and token, computed as linear attention.
 
 Source: Dao and Gu 2024, Transformers are SSMs (arXiv 2405.21060), section 7.1 and figure 6
-Reference: transformers Mamba2Mixer, FalconH1Mixer
+Reference: transformers Mamba2Mixer
 Equation: S_t = exp(-A d_t) S_(t-1) + d_t B_t x_t^T and y_t = S_t^T C_t + D x_t, with a trained rate A of each head and
     steps d_t = softplus(W u_t + b); x, B and C are projections of u that go through a short convolution and silu
 Cost: O(N E (D + C + K)) time for E inner channels and states of K numbers for each, in chunks of C tokens; a decoding
