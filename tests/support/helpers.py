@@ -18,6 +18,7 @@ from blockyard.config.placed_nodes import default_node
 from blockyard.config.schema import RESERVED
 from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Role, Seq, TokenSpec, Traits
 from blockyard.model._embedding import set_pairs
+from blockyard.model._ngrams import NO_NGRAMS, Ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
 from tests.support.paths import CONF
@@ -194,6 +195,7 @@ def tiny(
     sizes: dict[str, Any] | None = None,
     replace: dict[str, Any] | None = None,
     embed_norm: bool = False,
+    ngrams: Ngrams = NO_NGRAMS,
     **picks: str,
 ) -> nn.Module:
     """A model in float64 with weights large enough to matter; families that are not passed have a default."""
@@ -208,7 +210,7 @@ def tiny(
     factories.update(replace or {})
     ctx = context(causal=causal, axes=axes, prefix=prefix, **(sizes or {}))
     parts = Parts(embedder=TinyEmbedder, **factories)
-    model = Transformer(ctx, parts, prefix=prefix, dropout=0.0, embed_norm=embed_norm)
+    model = Transformer(ctx, parts, prefix=prefix, dropout=0.0, ngrams=ngrams, embed_norm=embed_norm)
     return stir(initialise(model, 0)).double().eval()
 
 

@@ -101,6 +101,13 @@ def test_ours_hold_too() -> None:
 
 
 @pytest.mark.usefixtures("no_compiler")
+def test_ngrams_tell_tokens_apart() -> None:
+    findings = {each.name: each for each in verify(["model=encoder", "model.ngrams.sizes=[2]", "model.depth=1"])}
+    assert findings.pop("permutation").detail == "vectors of n-grams tell tokens apart"
+    assert "broken" not in {each.verdict for each in findings.values()}
+
+
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(("head", "padding"), [("mean_pool", "holds"), ("flatten", "not declared")])
 def test_a_head_for_sequences_is_held_to_what_it_gives(head: str, padding: str) -> None:
     findings = {each.name: each for each in verify([f"head={head}", "data=code_topics", "objective=classify"])}

@@ -264,6 +264,8 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     fold, outside = fold_weights(tower.embed_norm)
     tables.embedding = embedding if fold is None else embedding @ fold.T
     left_out += outside
+    if tower.ngrams is not None:
+        left_out.append("the vectors of n-grams")
     if "embed" in tower.position.acts_on:
         left_out.append("the position code added to embeddings")
     if not block.needs_final_norm:

@@ -15,7 +15,8 @@ from blockyard.ops.cache import cache_bytes
 class Cache:
     """What a decoder keeps of the tokens so far: keys and values, or the state of a recurrence.
 
-    layers: one cache for each block; length: tokens so far, without the prefix
+    layers: one cache for each visit of a block, and behind them that of the ids that n-grams read
+    length: tokens so far, without the prefix
     memory: the encoded source, where the model has one; it does not grow and is not counted in `bytes`
     """
 

@@ -21,6 +21,7 @@ from blockyard.contracts import (
     TokenSpec,
     Width,
 )
+from blockyard.model._ngrams import NO_NGRAMS, Ngrams, check_ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.token_mixer.attention import Attention
@@ -40,6 +41,8 @@ class Stack(Architecture):
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
+        ngrams: sizes, such as [2,3] for pairs and triples: vectors of so many token ids, the last of which is the
+            token's own, are added to each token; rows of the table of each size
         embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
             them, and the prefix
         dropout: dropout rate on the tokens as they enter the first block
@@ -54,9 +57,12 @@ class Stack(Architecture):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
+        check_ngrams(ngrams)
+        self.ngrams = ngrams
         self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
@@ -81,7 +87,9 @@ class Stack(Architecture):
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
-        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout, embed_norm=self.embed_norm)
+        return Transformer(
+            ctx, parts, prefix=self.prefix, dropout=self.dropout, ngrams=self.ngrams, embed_norm=self.embed_norm
+        )
 
 
 def complete_order(option: str, order: BlockOrder | None, depth: int) -> tuple[int, ...] | None:

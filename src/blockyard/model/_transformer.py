@@ -18,6 +18,7 @@ from blockyard.model._block_stack import BlockStack
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_no_source, check_parts
 from blockyard.model._embedding import check_key_widths
+from blockyard.model._ngrams import NO_NGRAMS, NgramEmbedding, Ngrams
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
 from blockyard.ops.ring import shared
@@ -26,6 +27,7 @@ from blockyard.ops.ring import shared
 class Tower(BlockStack):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
+    ngrams: vectors of several token ids that are added to each token
     embed_norm: a norm in front of the blocks, over tokens and prefix, with the positions that are added to them
     embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
     cross: the factory of a cross-attention mixer, which gives every block a further branch that reads a memory.
@@ -40,9 +42,11 @@ class Tower(BlockStack):
         dropout: Rate,
         embedder: Embedder | None = None,
         cross: Callable[[Context], TokenMixer] | None = None,
+        ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
     ) -> None:
         super().__init__(ctx, parts, embedder=embedder)
+        self.ngrams = NgramEmbedding(ctx, ngrams) if ngrams else None
         self.prefix_options = prefix
         self.embed_norm = parts.norm(ctx) if embed_norm else None
         self.dropout = nn.Dropout(dropout)
@@ -69,6 +73,8 @@ class Tower(BlockStack):
         past = 0 if cache is None else cache.length
         x, seq = self.embed_tokens(inputs, record, start=past, embedder=embedder)  # (B, N, D)
         new = len(seq)
+        if self.ngrams is not None:
+            x = self.ngrams(x, seq, None if cache is None else cache.layers[-1])
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
             x, seq = shared(x, seq)  # this process's tokens
@@ -88,6 +94,13 @@ class Tower(BlockStack):
         x = self.final_norm(self.through_blocks(x, seq, cache, memory, record))
         note(record, "normed", x)
         return x
+
+    def init_cache(self, batch_size: int) -> Cache:
+        """As `BlockStack.init_cache`, and behind the caches of the layers that of the n-grams."""
+        cache = super().init_cache(batch_size)
+        if self.ngrams is not None:
+            cache.layers.append(self.ngrams.init_cache(batch_size))
+        return cache
 
     def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
         """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
@@ -115,10 +128,11 @@ class Transformer(Tower):
         *,
         prefix: Prefix,
         dropout: Rate,
+        ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
         sees: Sees = "past",
     ) -> None:
-        super().__init__(ctx, parts, prefix=prefix, dropout=dropout, embed_norm=embed_norm)
+        super().__init__(ctx, parts, prefix=prefix, dropout=dropout, ngrams=ngrams, embed_norm=embed_norm)
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)

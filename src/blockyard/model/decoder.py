@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
+from blockyard.model._ngrams import NO_NGRAMS, Ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees, Transformer
@@ -37,6 +38,7 @@ class Decoder(Stack):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
         dropout: Rate = 0.0,
         sees: Sees = "past",
@@ -48,6 +50,7 @@ class Decoder(Stack):
             heads=heads,
             prefix=prefix,
             init_std=init_std,
+            ngrams=ngrams,
             embed_norm=embed_norm,
             dropout=dropout,
         )
@@ -66,5 +69,11 @@ class Decoder(Stack):
                 "model.sees=past, or pairs of texts with data.joined=true"
             )
         return Transformer(
-            ctx, parts, prefix=self.prefix, dropout=self.dropout, embed_norm=self.embed_norm, sees=self.sees
+            ctx,
+            parts,
+            prefix=self.prefix,
+            dropout=self.dropout,
+            ngrams=self.ngrams,
+            embed_norm=self.embed_norm,
+            sees=self.sees,
         )

@@ -1,0 +1,108 @@
+"""Vectors of the last few token ids, added to each token: an embedding of n-grams, looked up by a hash.
+
+Source: Roy et al. 2022, N-Grammer (arXiv 2207.06366), section 2; Huang et al. 2025, Over-Tokenized Transformer
+    (arXiv 2501.16975), section 3.2; of pairs as in modded-nanogpt (github.com/KellerJordan/modded-nanogpt)
+Reference: the formula, token by token
+Equation: x_t + sum over n of E_n[(sum over k < n of p_k (id_(t-k) + 1)) mod R], with a table E_n of R rows for each n
+    and fixed odd numbers p_k; tokens in front of the sequence, of another document, hidden or without an id count as 0
+Cost: O(N D) time, R D parameters for each n, of which a token uses one row; decoding keeps the ids of n - 1 tokens
+
+    ids      7      2      2      9
+    pairs    ( ,7)  (7,2)  (2,2)  (2,9)     --> a row of the table for each, which other pairs may share
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Because, Context, Role, Seq
+from blockyard.token_mixer._caches import InputCache
+from blockyard.weight_init import Init
+
+Size = Annotated[int, Ge(2), Le(8), Because("longer sequences of ids are nearly all different")]
+Rows = Annotated[int, Ge(1), Le(2**24), Because("a table has as many rows")]
+ROWS = 8192
+# Odd numbers of 31 bits: a sum of eight products with ids fits into 64 bits.
+MULTIPLIERS = (
+    *(1_640_531_527, 1_779_033_703, 2_017_281_413, 1_359_893_119),
+    *(1_521_486_533, 1_103_515_245, 1_812_433_253, 1_597_334_677),
+)
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """sizes: numbers of ids whose vectors are added, such as [2,3]; rows: of the table of each."""
+
+    sizes: tuple[Size, ...] = ()
+    rows: Rows = ROWS
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    def __bool__(self) -> bool:
+        return bool(self.sizes)
+
+
+NO_NGRAMS = Ngrams()
+
+
+def check_ngrams(ngrams: Ngrams) -> None:
+    """Raise ValueError for options that have no effect."""
+    if ngrams.rows != ROWS and not ngrams:
+        raise ValueError(f"model.ngrams.rows={ngrams.rows} has no effect without model.ngrams.sizes; use sizes=[2]")
+    if len({*ngrams.sizes}) < len(ngrams.sizes):
+        raise ValueError(f"model.ngrams.sizes={list(ngrams.sizes)}: each size once")
+
+
+class NgramEmbedding(nn.Module):
+    """Adds the vectors of n-grams, which start at zero: the model then computes what it computes without them."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"table"})
+    roles: ClassVar[dict[str, Role]] = {"table": "input"}
+
+    def __init__(self, ctx: Context, ngrams: Ngrams) -> None:
+        super().__init__()
+        if ctx.tokens.vocabulary is None:
+            raise ValueError(
+                f"model.ngrams.sizes={list(ngrams.sizes)} looks up token ids, and the inputs are none; use "
+                "model.ngrams.sizes=[] or data of texts"
+            )
+        self.sizes, self.rows = ngrams.sizes, ngrams.rows
+        self.table = nn.Parameter(torch.empty(len(ngrams.sizes), ngrams.rows, ctx.dim))  # (sizes, R, D)
+
+    def init_weights(self, init: Init) -> None:
+        """Zeros."""
+        init.zeros("table")
+
+    def init_cache(self, batch_size: int) -> InputCache:
+        """The ids of the last tokens, none yet."""
+        return InputCache(batch_size, max(self.sizes) - 1)
+
+    def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D); `cache` has the ids in front of these tokens."""
+        assert seq.ids is not None
+        codes = (seq.ids + 1)[..., None]  # (B, N, 1), 0 for a token without an id
+        if cache is not None:
+            codes, _ = cache.append(codes, seq)  # (B, M, 1)
+        rows = self.rows_of(codes[..., 0], seq.segment)[:, :, -x.shape[1] :]
+        for table, index in zip(self.table, rows, strict=True):
+            x = x + F.embedding(index, table).to(x.dtype)
+        return x
+
+    def rows_of(self, codes: Tensor, segment: Tensor | None) -> Tensor:
+        """The rows of each table, codes (B, N), segment (B, N) -> (sizes, B, N)."""
+        total = codes * MULTIPLIERS[0]
+        sums = {1: total}
+        for back in range(1, max(self.sizes)):
+            earlier = F.pad(codes, (back, 0))[:, : codes.shape[1]]
+            if segment is not None:
+                before = F.pad(segment, (back, 0), value=-1)[:, : codes.shape[1]]
+                earlier = earlier.masked_fill(before != segment, 0)
+            total = total + earlier * MULTIPLIERS[back]
+            sums[back + 1] = total
+        return torch.stack([sums[size] % self.rows for size in self.sizes])
