@@ -30,6 +30,7 @@ CHOICES = {
     "token_mixer=attention": "mha multihead multi_head self_attention softmax sdpa flash gqa mqa",
     "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
     "token_mixer=differential_attention": "diff_attention diff_attn differential_transformer diffllama",
+    "token_mixer=latent_attention": "mla multi_head_latent_attention multihead_latent_attention",
     "token_mixer=linear_attention": "performer linear_transformer elu",
     "token_mixer=fourier": "fnet fft",
     "token_mixer=linear_recurrence": "mingru min_gru",

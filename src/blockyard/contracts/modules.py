@@ -105,6 +105,7 @@ class TokenMixer(nn.Module):
     fades: str | None = None  # why what it gives is smaller in wider models, as long as they are narrow, if it is
     hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H
+    key_option: ClassVar[str] = "token_mixer.key_dim"  # which sets it
     gives: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     takes: frozenset[str] = frozenset()
     must_be_taken: frozenset[str] = frozenset()

@@ -126,9 +126,13 @@ def check_key_widths(ctx: Context, position: Position, mixers: Iterable[TokenMix
     """Raises ValueError where the scheme cannot rotate the queries and keys of a mixer, because of their width."""
     if "rotate" not in position.acts_on:
         return
-    rotated = (mixer for mixer in mixers if "queries_and_keys" in mixer.traits.ports)
-    for width in dict.fromkeys(mixer.key_width or ctx.head_dim for mixer in rotated):
-        position.check_width(width)
+    rotated = [mixer for mixer in mixers if "queries_and_keys" in mixer.traits.ports]
+    options = {mixer.key_width or ctx.head_dim: mixer.key_option for mixer in rotated}
+    for width, option in options.items():
+        try:
+            position.check_width(width)
+        except ValueError as error:
+            raise ValueError(str(error).replace("token_mixer.key_dim", option)) from error
 
 
 def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: int = 0) -> Tensor:
