@@ -262,7 +262,8 @@ def _covering(members: list[str], names: list[str]) -> list[str]:
 def _kernels(ctx: Context, model: Any, trainer: Node) -> dict[str, int]:
     """The attention kernel to expect, and in how many layers. trainer: its options."""
     named = trainer.get("attention", "auto")
-    attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
+    mixers = [m for m in model.modules() if isinstance(m, TokenMixer) and not m.holds]
+    attending = [m for m in mixers if "scores" in m.traits.ports]
     if trainer.get("strategy") == "context" and attending:
         return {"ring kernel (trainer.strategy=context)": len(attending)}
     if named != "auto" and attending:
@@ -271,7 +272,8 @@ def _kernels(ctx: Context, model: Any, trainer: Node) -> dict[str, int]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     kernels: Counter[str] = Counter()
     towers = [module for module in model.modules() if isinstance(module, BlockStack)]
-    positions = {mixer: scheme for tower in towers for scheme, mixers in tower.placed_mixers() for mixer in mixers}
+    placed = [(scheme, mixer) for tower in towers for scheme, mixers in tower.placed_mixers() for mixer in mixers]
+    positions = {part: scheme for scheme, mixer in placed for part in mixer.modules()}
     for mixer in attending:
         kernel, reason = expected(
             ctx, positions.get(mixer, model.position), device, dtype, getattr(mixer, "dropout", 0.0), mixer

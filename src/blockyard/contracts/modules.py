@@ -102,6 +102,7 @@ class TokenMixer(nn.Module):
 
     traits: Traits = Traits()
     empty: ClassVar[bool] = False
+    holds: ClassVar[bool] = False  # what it does is done by token mixers inside it
     fades: str | None = None  # why what it gives is smaller in wider models, as long as they are narrow, if it is
     hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H

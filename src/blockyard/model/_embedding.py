@@ -126,7 +126,8 @@ def check_key_widths(ctx: Context, position: Position, mixers: Iterable[TokenMix
     """Raises ValueError where the scheme cannot rotate the queries and keys of a mixer, because of their width."""
     if "rotate" not in position.acts_on:
         return
-    rotated = [mixer for mixer in mixers if "queries_and_keys" in mixer.traits.ports]
+    inner = (part for mixer in mixers for part in mixer.modules() if isinstance(part, TokenMixer) and not part.holds)
+    rotated = [mixer for mixer in inner if "queries_and_keys" in mixer.traits.ports]
     options = {mixer.key_width or ctx.head_dim: mixer.key_option for mixer in rotated}
     for width, option in options.items():
         try:

@@ -203,7 +203,7 @@ def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:
         model(*inputs, **named)
         recorded = {entry["layer"] for entry in records}
         for path, module in model.named_modules():
-            if isinstance(module, TokenMixer) and path not in recorded:
+            if isinstance(module, TokenMixer) and not module.holds and path not in recorded:
                 reason = f"{type(module).__name__} does not attend"
                 records.append({"layer": path, "kernel": "none", "reason": reason})
         order = {path: number for number, (path, _) in enumerate(model.named_modules())}

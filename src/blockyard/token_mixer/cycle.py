@@ -112,3 +112,9 @@ def _check(pattern: tuple[str, ...], members: Mapping[str, Any]) -> None:
     nested = [name for name in pattern if issubclass(members[name].func, Cycle)]
     if nested:
         raise ValueError(f"token_mixer.members.{nested[0]} is a cycle itself; write its pattern into the outer one")
+    holding = [name for name in pattern if getattr(members[name].func, "holds", False)]
+    if holding:
+        raise ValueError(
+            f"token_mixer.pattern names {holding[0]}, which holds mixers of its own; write it as a kind of layers: "
+            f"layers.pattern=[base,both] layers.kinds.both=[token_mixer={holding[0]}]"
+        )
