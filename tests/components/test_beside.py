@@ -58,8 +58,8 @@ def test_from_the_command_line() -> None:
         ("token_mixer.mixers=[attention]", "side by side are at least two mixers of different names"),
         ("token_mixer.mixers=[attention,attention]", "side by side are at least two mixers of different names"),
         (
-            "token_mixer.mixers=[attention,atention]",
-            "'atention' is neither a token_mixer nor one of token_mixer.members",
+            "token_mixer.mixers=[attention,attn]",
+            "'attn' is neither a token_mixer nor one of token_mixer.members",
         ),
         ("token_mixer.mixers=[attention,cycle]", "cycle holds mixers itself"),
         ("token_mixer.mixers=[attention,token_mlp]", "token_mixer"),
