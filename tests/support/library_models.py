@@ -179,6 +179,18 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
+    "gemma2": Case(
+        "Gemma2ForCausalLM",
+        lambda: hf.Gemma2Config(
+            **LLAMA | {"num_hidden_layers": 3, "head_dim": 6},
+            sliding_window=3,
+            query_pre_attn_scalar=10,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
+        CODE,
+        text,
+    ),
     "gemma3": Case(
         "Gemma3ForCausalLM",
         lambda: hf.Gemma3TextConfig(

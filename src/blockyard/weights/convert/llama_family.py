@@ -7,6 +7,7 @@
       Mixtral        experts in every layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
       OLMo 2         norms after the branches, of queries and keys over all heads
+      Gemma 2        norms before and after the branches, soft caps, windows in every second layer
       Gemma 3        norms before and after the branches, windows and another base of rotation in most layers
       Command-R      parallel blocks (preset palm)
 
@@ -43,6 +44,13 @@ AS_IS = (lambda x: x, lambda x: x)
 NORMS = {
     "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
     "blocks.{n}.channel_norm": "model.layers.{n}.post_attention_layernorm",
+}
+# Before and after the branches, of Gemma.
+FOUR_NORMS = {
+    "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
+    "blocks.{n}.token_finish": "model.layers.{n}.post_attention_layernorm",
+    "blocks.{n}.channel_norm": "model.layers.{n}.pre_feedforward_layernorm",
+    "blocks.{n}.channel_finish": "model.layers.{n}.post_feedforward_layernorm",
 }
 QK_NORMS = {
     "blocks.{n}.token_mixer.q_norm": "model.layers.{n}.self_attn.q_norm",

@@ -165,6 +165,8 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     norm = filled.get("qk_norm")
     if isinstance(norm, str):
         filled["qk_norm"] = SAME_NORMS.get(norm, norm)
+    if "score_scale" in filled and filled["score_scale"] is None:
+        filled["score_scale"] = float(filled.get("key_dim") or dim // heads) ** -0.5
     return filled
 
 

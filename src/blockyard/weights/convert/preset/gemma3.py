@@ -17,6 +17,7 @@ from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import mapping, real_number
 from blockyard.weights.convert.llama_family import (
+    FOUR_NORMS,
     FULL,
     QK_NORMS,
     SLIDING,
@@ -32,12 +33,6 @@ from blockyard.weights.convert.rules import mapped, modules
 from blockyard.weights.convert.settings import LibrarySettings
 
 EVERY = 6  # layers of which one has no window, where a config does not name them
-BLOCK_NORMS = {
-    "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
-    "blocks.{n}.token_finish": "model.layers.{n}.post_attention_layernorm",
-    "blocks.{n}.channel_norm": "model.layers.{n}.pre_feedforward_layernorm",
-    "blocks.{n}.channel_finish": "model.layers.{n}.post_feedforward_layernorm",
-}
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -57,7 +52,7 @@ def read(settings: LibrarySettings) -> Foreign:
     overrides = [*sizes.gated(), sizes.normed_eps(1e-6), f"head.tied={boolean(is_tied)}", "tokenizer.scale=sqrt_dim"]
     factor = (sizes.head_dim / settings.number("query_pre_attn_scalar", 256)) ** 0.5
     rules = [
-        *(*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(BLOCK_NORMS), *table_rules(is_tied)),
+        *(*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(FOUR_NORMS), *table_rules(is_tied)),
         *(_gain(ours, theirs, factor if "q_norm" in ours else 1.0) for ours, theirs in QK_NORMS.items()),
     ]
     return sizes.foreign(overrides, rules, is_tied, layers)
