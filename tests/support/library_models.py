@@ -231,6 +231,19 @@ CASES: dict[str, Case] = {
         text,
         classified,
     ),
+    "modernbert": Case(
+        "ModernBertForMaskedLM",
+        lambda: hf.ModernBertConfig(
+            vocab_size=257,
+            num_attention_heads=4,
+            max_position_embeddings=6,
+            local_attention=4,
+            **BERT | {"num_hidden_layers": 4},
+            **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
+        ),
+        CODE,
+        text,
+    ),
     "fnet": Case(
         "FNetForMaskedLM", lambda: hf.FNetConfig(vocab_size=257, max_position_embeddings=6, **BERT), CODE, text
     ),

@@ -28,6 +28,8 @@ class PreNorm(BranchedBlock):
     Options:
         depth_scaled: divide what norms give by the square root of the number of the block, so that later blocks add
             less and the variance of the stream grows slower (LN scaling)
+        norm_tokens: normalise what the token mixer reads; false in the first block of ModernBERT, behind a norm of the
+            embeddings (model.embed_norm)
         dropout: dropout rate on the output of each mixer
         drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
@@ -40,11 +42,14 @@ class PreNorm(BranchedBlock):
         norm: NormFactory,
         *,
         depth_scaled: bool = False,
+        norm_tokens: bool = True,
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
         self.depth_scaled = depth_scaled
         super().__init__(ctx, token_mixer, channel_mixer, self._scaled(norm), dropout, drop_path)
+        if not norm_tokens and self.token_norm is not None:
+            self.token_norm = nn.Identity()
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
         """As `BranchedBlock.add_cross`."""

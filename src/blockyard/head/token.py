@@ -23,6 +23,8 @@ from blockyard.norm.layer import Layer
 from blockyard.ops.linear import Linear, linear, output
 from blockyard.ops.projection import Projection, defers, soft_cap
 
+BERT_EPS = 1e-12
+
 
 class Token(Head):
     """Leaves out prefix tokens. Initial weights have standard deviation init_std.
@@ -31,6 +33,8 @@ class Token(Head):
         tied: share the embedding table instead of learning a separate weight
         bias: use a bias on the outputs
         hidden: activation of a hidden layer of model.dim channels with a layer norm after it; null means none
+        hidden_bias: biases in the hidden layer and its norm, as BERT has and ModernBERT has not
+        hidden_eps: epsilon of that norm; 1e-12 is BERT's
         scale: factor on the outputs
         softcap: bound of the outputs, which a tanh keeps them within; 30 in Gemma 2, null means none
     """
@@ -44,6 +48,8 @@ class Token(Head):
         tied: bool = False,
         bias: bool = False,
         hidden: Literal["gelu", "gelu_tanh", "relu"] | None = None,
+        hidden_bias: bool = True,
+        hidden_eps: Positive = BERT_EPS,
         scale: Positive = 1.0,
         softcap: Positive | None = None,
     ) -> None:
@@ -53,8 +59,13 @@ class Token(Head):
                 f"head.tied=true shares an embedding table of {ctx.tokens.vocabulary} token ids, but the head has "
                 f"{ctx.outputs} outputs; use head.tied=false"
             )
+        if hidden is None and (not hidden_bias or hidden_eps != BERT_EPS):
+            raise ValueError(
+                "head.hidden_bias and head.hidden_eps have no effect without a hidden layer; use head.hidden=gelu, or "
+                "leave them out"
+            )
         self.tied = tied
-        self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden])
+        self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden], bias=hidden_bias, eps=hidden_eps)
         self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, place="logits")
         self.rescaled = ctx.tokens.rescaled
         self.scale, self.softcap = scale, softcap
@@ -94,10 +105,10 @@ class Token(Head):
 class Hidden(nn.Module):
     """norm(activation(U x + b)), model.dim channels wide."""
 
-    def __init__(self, ctx: Context, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, ctx: Context, activation: Callable[[Tensor], Tensor], *, bias: bool, eps: float) -> None:
         super().__init__()
-        self.proj, self.activation = linear(ctx, ctx.dim, ctx.dim, bias=True), activation
-        self.norm = Layer(ctx, eps=1e-12)  # BERT's
+        self.proj, self.activation = linear(ctx, ctx.dim, ctx.dim, bias=bias), activation
+        self.norm = Layer(ctx, eps=eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

@@ -7,12 +7,13 @@
       Mixtral        experts in every layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
       OLMo 2         norms after the branches, of queries and keys over all heads
+      ModernBERT     an encoder with norms of the embeddings, windows and another base of rotation in most layers
       Gemma 2        norms before and after the branches, soft caps, windows in every second layer
       Gemma 3        norms before and after the branches, windows and another base of rotation in most layers
       Command-R      parallel blocks (preset palm)
 
 Layers that differ are kinds of `layers`: `near` has a window, `free` no positions, `near_free` both, `dense` no
-experts.
+experts, `raw` no norm in front of attention.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
-from blockyard.weights.convert.declared_sizes import real_number
+from blockyard.weights.convert.declared_sizes import mapping, real_number
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -63,18 +64,25 @@ class Layer:
     """What a layer has that the config's own has not.
 
     window: tokens that it sees; rotated: whether it has positions; base: that of its rotation
+    normed: whether its attention reads a normalised stream
     dense: overrides of its channel mixer, where the others have experts
     """
 
     window: int | None = None
     rotated: bool = True
     base: float | None = None
+    normed: bool = True
     dense: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of its kind."""
-        parts = {"near": self.window is not None, "free": not self.rotated, "dense": bool(self.dense)}
+        parts = {
+            "near": self.window is not None,
+            "free": not self.rotated,
+            "raw": not self.normed,
+            "dense": bool(self.dense),
+        }
         return "_".join(part for part, has in parts.items() if has) or BASE_KIND
 
     def overrides(self, attention: Sequence[str]) -> list[str]:
@@ -82,6 +90,8 @@ class Layer:
         overrides = list(self.dense)
         if self.window is not None:
             overrides += ["token_mixer=windowed_attention", f"token_mixer.window={self.window}", *attention]
+        if not self.normed:
+            overrides.append("block.norm_tokens=false")
         if self.base is not None:
             overrides += [f"position.base={self.base!r}", "position.scaling=none"]
         return overrides if self.rotated else [*overrides, "position=none"]
@@ -206,6 +216,41 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> 
         settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
     settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
     return overrides
+
+
+def rotations(
+    settings: LibrarySettings, full: tuple[str, float], near: tuple[str, float]
+) -> dict[str, Mapping[str, Any]]:
+    """The rotary positions of each type of layer, of both ways to write them. Raises UserError for anything else.
+
+    full, near: the keys of the bases in older files, and their defaults
+    """
+    bases = {FULL: settings.number(*full), SLIDING: settings.number(*near)}
+    rope = settings.mapping("rope_parameters")
+    if not rope:
+        return {
+            FULL: {**settings.mapping("rope_scaling"), "rope_theta": bases[FULL]},
+            SLIDING: {"rope_theta": bases[SLIDING]},
+        }
+    if not {*rope} <= {*bases}:
+        raise UserError(f"{settings.name}: rope_parameters={quoted(rope)}: expected {FULL} and {SLIDING}")
+    where = f"{settings.name}: rope_parameters"
+    return {each: mapping(where, each, rope.get(each) or {"rope_theta": base}) for each, base in bases.items()}
+
+
+def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
+    """The base of the layers with a window, whose positions are not scaled."""
+    rest = {key: value for key, value in rope.items() if key != "rope_theta"}
+    if rest not in ({}, {"rope_type": "default"}):
+        settings.problems.append(f"rope_parameters.{SLIDING}={quoted(rest)}: expected rope_type='default' alone")
+    return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope.get("rope_theta", 1e4))
+
+
+def written_rotations(run: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary positions of each type of layer. config: from `shared`."""
+    near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
+    local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
+    return {FULL: config["rope_parameters"], SLIDING: local}
 
 
 def attention_rules(sizes: Sizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:

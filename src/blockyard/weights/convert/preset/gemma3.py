@@ -8,14 +8,11 @@ Reference: transformers Gemma3ForCausalLM
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.declared_sizes import mapping, real_number
 from blockyard.weights.convert.llama_family import (
     FOUR_NORMS,
     FULL,
@@ -25,8 +22,11 @@ from blockyard.weights.convert.llama_family import (
     Sizes,
     attention_rules,
     gated_rules,
+    rotations,
     shared,
     table_rules,
+    window_base,
+    written_rotations,
     written_types,
 )
 from blockyard.weights.convert.rules import mapped, modules
@@ -37,7 +37,7 @@ EVERY = 6  # layers of which one has no window, where a config does not name the
 
 def read(settings: LibrarySettings) -> Foreign:
     """Gemma 3's config as overrides."""
-    of_types = _rotations(settings)
+    of_types = rotations(settings, ("rope_theta", 1e6), ("rope_local_base_freq", 1e4))
     sizes = Sizes(settings, activation="hidden_activation", rope=of_types[FULL])
     sizes.attention += ["token_mixer.qk_norm=head"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
@@ -46,7 +46,7 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("use_bidirectional_attention", False, None)
     every = settings.integer("_sliding_window_pattern", EVERY, is_dimension=False)
     types = sizes.layer_types([SLIDING if (layer + 1) % every else FULL for layer in range(sizes.depth)])
-    near = Layer(sizes.window(), base=_base(settings, of_types[SLIDING]))
+    near = Layer(sizes.window(), base=window_base(settings, of_types[SLIDING]))
     layers = [near if each == SLIDING else Layer() for each in types]
     is_tied = settings.flag("tie_word_embeddings", True)
     overrides = [*sizes.gated(), sizes.normed_eps(1e-6), f"head.tied={boolean(is_tied)}", "tokenizer.scale=sqrt_dim"]
@@ -70,37 +70,14 @@ def _gain(ours: str, theirs: str, factor: float) -> Any:
     return mapped(f"{ours}.weight", f"{theirs}.weight", to_ours, to_theirs)
 
 
-def _rotations(settings: LibrarySettings) -> dict[str, Mapping[str, Any]]:
-    """The rotary positions of each type of layer, of both ways to write them. Raises UserError for anything else."""
-    rope = settings.mapping("rope_parameters")
-    if {*rope} <= {FULL, SLIDING} and rope:
-        where = f"{settings.name}: rope_parameters"
-        return {each: mapping(where, each, rope.get(each, {"rope_theta": 1e6})) for each in (FULL, SLIDING)}
-    if rope:
-        raise UserError(f"{settings.name}: rope_parameters={quoted(rope)}: expected {FULL} and {SLIDING}")
-    scaling, theta = settings.mapping("rope_scaling"), settings.number("rope_theta", 1e6)
-    local = settings.number("rope_local_base_freq", 1e4)
-    return {FULL: {**scaling, "rope_theta": theta}, SLIDING: {"rope_theta": local}}
-
-
-def _base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
-    """The base of the layers with a window, whose positions are not scaled."""
-    rest = {key: value for key, value in rope.items() if key != "rope_theta"}
-    if rest not in ({}, {"rope_type": "default"}):
-        settings.problems.append(f"rope_parameters.{SLIDING}={quoted(rest)}: expected rope_type='default' alone")
-    return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope.get("rope_theta", 1e4))
-
-
 def write(run: Trained) -> dict[str, Any]:
     """Gemma 3's config of a model of ours."""
     config = shared(run)
-    near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
-    local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
     return {
         **{key: value for key, value in config.items() if key not in ("hidden_act", "rope_parameters")},
         **{key: value for key, value in written_types(run).items() if key != "use_sliding_window"},
         "hidden_activation": config["hidden_act"],
-        "rope_parameters": {FULL: config["rope_parameters"], SLIDING: local},
+        "rope_parameters": written_rotations(run, config),
         "query_pre_attn_scalar": run.head_dim,
         "attention_bias": bool(run.option("token_mixer.bias")),
         "use_bidirectional_attention": False,
