@@ -107,11 +107,11 @@ def test_decoding() -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("experiment=vit_digits", "model.ngrams.sizes=[2]"), "looks up token ids"),
-        (("experiment=gpt_code_small", "model.ngrams.rows=9"), "no effect without model.ngrams.sizes"),
-        (("experiment=gpt_code_small", "model.ngrams.sizes=[2,2]"), "each size once"),
-        (("experiment=gpt_code_small", "model.ngrams.sizes=[1]"), "greater than or equal to 2"),
-        (("experiment=gpt_code_small", "model.ngrams.size=[2]"), "it has no field"),
+        (("experiment=vit_digits", "model.ngrams=[2]"), "looks up token ids"),
+        (("experiment=gpt_code_small", "model.ngram_rows=9"), "no effect without model.ngrams"),
+        (("experiment=gpt_code_small", "model.ngrams=[2,2]"), "each size once"),
+        (("experiment=gpt_code_small", "model.ngrams=[1]"), "expected a list of int >= 2"),
+        (("experiment=gpt_code_small", "model.ngram=[2]"), "has no option"),
     ],
 )
 def test_refusals(overrides: tuple[str, ...], says: str) -> None:

@@ -27,7 +27,8 @@ MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "
 def pattern_of(name: str) -> list[str]:
     """The pattern of kinds that a preset has; a model of it has as many layers, or more."""
     content = yaml.safe_load(catalog.choices("preset")[name].path.read_text())
-    pattern: list[str] = content.get("layers", {}).get("pattern", [])
+    layers = content.get("layers", {})
+    pattern: list[str] = layers.get("first", []) + layers.get("pattern", [])
     return pattern
 
 

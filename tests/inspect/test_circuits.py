@@ -107,7 +107,7 @@ def test_left_out_parts_are_listed(tmp_path: Path) -> None:
 def test_tables_of_tokens_have_the_norm_of_embeddings_and_the_factor_of_the_head(tmp_path: Path) -> None:
     """Norms by their gain and centering, the cap of the head only by name."""
     overrides = ("model.embed_norm=true", "norm=layer", "head.scale=0.5", "head.softcap=20", "model=decoder")
-    overrides += ("model.ngrams.sizes=[2]",)
+    overrides += ("model.ngrams=[2]",)
     model, samples = build_model(tmp_path, *overrides)
     (tables, *_) = token_tables(model, head_circuits(model, samples[0].batch))
     table, gain = model.embedder.table.detach(), model.embed_norm.weight.detach()

@@ -102,7 +102,7 @@ def test_ours_hold_too() -> None:
 
 @pytest.mark.usefixtures("no_compiler")
 def test_ngrams_tell_tokens_apart() -> None:
-    findings = {each.name: each for each in verify(["model=encoder", "model.ngrams.sizes=[2]", "model.depth=1"])}
+    findings = {each.name: each for each in verify(["model=encoder", "model.ngrams=[2]", "model.depth=1"])}
     assert findings.pop("permutation").detail == "vectors of n-grams tell tokens apart"
     assert "broken" not in {each.verdict for each in findings.values()}
 

@@ -13,8 +13,7 @@ Cost: O(N D) time, R D parameters for each n, of which a token uses one row; dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from annotated_types import Ge, Le
@@ -35,14 +34,11 @@ MULTIPLIERS = (
 )
 
 
-@dataclass(frozen=True)
-class Ngrams:
-    """sizes: numbers of ids whose vectors are added, such as [2,3]; rows: of the table of each."""
+class Ngrams(NamedTuple):
+    """sizes: numbers of ids whose vectors are added, such as (2, 3); rows: of the table of each."""
 
     sizes: tuple[Size, ...] = ()
-    rows: Rows = ROWS
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    rows: int = ROWS
 
     def __bool__(self) -> bool:
         return bool(self.sizes)
@@ -51,12 +47,13 @@ class Ngrams:
 NO_NGRAMS = Ngrams()
 
 
-def check_ngrams(ngrams: Ngrams) -> None:
-    """Raise ValueError for options that have no effect."""
-    if ngrams.rows != ROWS and not ngrams:
-        raise ValueError(f"model.ngrams.rows={ngrams.rows} has no effect without model.ngrams.sizes; use sizes=[2]")
-    if len({*ngrams.sizes}) < len(ngrams.sizes):
-        raise ValueError(f"model.ngrams.sizes={list(ngrams.sizes)}: each size once")
+def checked_ngrams(sizes: tuple[Size, ...], rows: Rows) -> Ngrams:
+    """Return both as one. Raises ValueError for options that have no effect."""
+    if rows != ROWS and not sizes:
+        raise ValueError(f"model.ngram_rows={rows} has no effect without model.ngrams; use model.ngrams=[2]")
+    if len({*sizes}) < len(sizes):
+        raise ValueError(f"model.ngrams={list(sizes)}: each size once")
+    return Ngrams(sizes, rows)
 
 
 class NgramEmbedding(nn.Module):
@@ -69,8 +66,8 @@ class NgramEmbedding(nn.Module):
         super().__init__()
         if ctx.tokens.vocabulary is None:
             raise ValueError(
-                f"model.ngrams.sizes={list(ngrams.sizes)} looks up token ids, and the inputs are none; use "
-                "model.ngrams.sizes=[] or data of texts"
+                f"model.ngrams={list(ngrams.sizes)} looks up token ids, and the inputs are none; use model.ngrams=[] "
+                "or data of texts"
             )
         self.sizes, self.rows = ngrams.sizes, ngrams.rows
         self.table = nn.Parameter(torch.empty(len(ngrams.sizes), ngrams.rows, ctx.dim))  # (sizes, R, D)

@@ -21,7 +21,7 @@ from blockyard.contracts import (
     TokenSpec,
     Width,
 )
-from blockyard.model._ngrams import NO_NGRAMS, Ngrams, check_ngrams
+from blockyard.model._ngrams import ROWS, Rows, Size, checked_ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.token_mixer.attention import Attention
@@ -42,7 +42,8 @@ class Stack(Architecture):
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
         ngrams: sizes, such as [2,3] for pairs and triples: vectors of so many token ids, the last of which is the
-            token's own, are added to each token; rows of the table of each size
+            token's own, are added to each token
+        ngram_rows: rows of the table of each size, which a hash of the ids chooses
         embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
             them, and the prefix
         dropout: dropout rate on the tokens as they enter the first block
@@ -57,12 +58,12 @@ class Stack(Architecture):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
-        ngrams: Ngrams = NO_NGRAMS,
+        ngrams: tuple[Size, ...] = (),
+        ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
-        check_ngrams(ngrams)
-        self.ngrams = ngrams
+        self.ngrams = checked_ngrams(ngrams, ngram_rows)
         self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout

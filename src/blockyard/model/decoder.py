@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
-from blockyard.model._ngrams import NO_NGRAMS, Ngrams
+from blockyard.model._ngrams import ROWS, Rows, Size
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees, Transformer
@@ -38,7 +38,8 @@ class Decoder(Stack):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
-        ngrams: Ngrams = NO_NGRAMS,
+        ngrams: tuple[Size, ...] = (),
+        ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
         dropout: Rate = 0.0,
         sees: Sees = "past",
@@ -51,6 +52,7 @@ class Decoder(Stack):
             prefix=prefix,
             init_std=init_std,
             ngrams=ngrams,
+            ngram_rows=ngram_rows,
             embed_norm=embed_norm,
             dropout=dropout,
         )

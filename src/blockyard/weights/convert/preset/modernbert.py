@@ -51,7 +51,7 @@ def read(settings: LibrarySettings) -> Foreign:
     side = settings.integer("local_attention", 128, least=2, is_dimension=False) // 2
     base = window_base(settings, of_types[SLIDING])
     layers = [
-        Layer(*((side + 1, True, base) if each == SLIDING else (None, True, None)), normed=n > 0)
+        Layer(window=side + 1, base=base, normed=n > 0) if each == SLIDING else Layer(normed=n > 0)
         for n, each in enumerate(types)
     ]
     biases = [settings.flag(key, False) for key in ("norm_bias", "classifier_bias")]
