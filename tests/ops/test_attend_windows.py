@@ -16,6 +16,7 @@ from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.flex import flex
 from blockyard.ops.mask import Visibility
+from blockyard.ops.online import online
 from blockyard.ops.reference import chunked, eager, weights
 from tests.components.properties.checks import cached_decoding
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
@@ -26,11 +27,22 @@ from tests.support.tolerances import FLOAT64, float32
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 
 RULES = [(None, True), (1, False), (3, False), (3, True), (N + 2, False)]
+NEAR = [{"chunk": 2}, {"chunk": 3}, {"window": 4, "stride": 2}, {"stride": 3}, {"chunk": 3, "strict": True}]
 
 
-def defined(seq: Seq, causal: bool, window: int | None, strict: bool) -> Tensor:
+def defined(
+    seq: Seq, causal: bool, window: int | None, strict: bool, chunk: int | None = None, stride: int = 1
+) -> Tensor:
     """Who sees whom by the words of the docstrings, one pair at a time: (2, N, N)."""
     see, p = torch.zeros(2, N, N, dtype=torch.bool), seq.num_prefix
+
+    def number(b: int, i: int) -> int:
+        """The chunk of a token, counted from the first token of its document."""
+        first = p
+        if seq.segment is not None:
+            first = next(j for j in range(p, N) if seq.segment[b, j] == seq.segment[b, i])
+        return (i - first) // (chunk or 1)
+
     for b, i, j in product(range(2), range(N), range(N)):
         see[b, i, j] = (
             (j <= i or not causal)
@@ -38,8 +50,29 @@ def defined(seq: Seq, causal: bool, window: int | None, strict: bool) -> Tensor:
             and (seq.segment is None or j < p or bool(seq.segment[b, i] == seq.segment[b, j]))
             and (window is None or abs(i - j) < window or i < p or j < p)
             and not (strict and i == j)
+            and (i < p or j < p or (i - j) % stride == 0)
+            and (chunk is None or i < p or j < p or number(b, i) == number(b, j))
         )
     return see
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "causal", "position", "prefix"),
+    in_pairs([*product(range(len(NEAR)), FACTS, [False, True], ["no", "alibi"], [0, PREFIX])]),
+)
+def test_chunks_and_strides(rule: int, kind: str, causal: bool, position: str, prefix: int) -> None:
+    seq, options = facts(kind, scheme(position), prefix), {"window": None, "strict": False, **NEAR[rule]}
+    hidden, see = Visibility(causal, **options), defined(seq, causal, **options)
+    q, k, v = qkv(torch.float64, 2)
+    actual = weights(q, k, seq, seq, hidden)
+    assert torch.equal(actual > 0, see[:, None].expand_as(actual))
+    wanted = actual @ v.repeat_interleave(2, 1)
+    assert_close(attend(q, k, v, seq, seq, hidden), wanted)
+    prepare(seq, hidden, 4, 8, q)
+    assert_close(attend(q, k, v, seq, seq, hidden), wanted)
+    assert_close(flex(q, k, v, seq, seq, hidden, compiled=False), wanted, **FLOAT64)
+    assert_close(online(q, k, v, seq, seq, hidden, chunk=2), wanted)
+    assert torch.equal(mask.count(seq, seq, hidden).expand(2, 1, N, 1)[:, 0, :, 0], see.sum(-1))
 
 
 @pytest.mark.parametrize(("window", "strict"), RULES)

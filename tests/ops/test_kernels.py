@@ -111,6 +111,18 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
         assert predicted == (record["kernel"], record["reason"])
 
 
+@pytest.mark.parametrize("options", [{"chunked": True}, {"stride": 2}], ids=str)
+@pytest.mark.parametrize("position", ["none", "alibi"])
+def test_chunks_and_strides_are_expected_to_do_what_they_do(options: dict[str, object], position: str) -> None:
+    options = {"token_mixer": options}
+    model = tiny(token_mixer="windowed_attention", position=position, causal=True, options=options)
+    for part, record in zip(model.mixers, model.kernels(), strict=True):
+        assert expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part) == (
+            record["kernel"],
+            record["reason"],
+        )
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("position", ["none", "alibi"])
 @pytest.mark.parametrize("options", [{"softcap": 5.0}, {"sink": "learned"}, {"softcap": 5.0, "sink": "zero"}], ids=str)

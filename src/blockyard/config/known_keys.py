@@ -138,6 +138,7 @@ OPTIONS = {
     "token_mixer.score_scale": "query_pre_attn_scalar attn_scale softmax_scale ssmax qk_scale",
     "token_mixer.exclusive": "xsa exclusive_self_attention",
     "token_mixer.tied_kv": "attention_k_eq_v k_eq_v shared_kv",
+    "token_mixer.chunked": "chunked_attention attention_chunk_size block_local",
     "token_mixer.gate": "attn_output_gate gate_values gated_attention",
     "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }

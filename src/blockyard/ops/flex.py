@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Seq
-from blockyard.ops.mask import Visibility, everything, scheme, visible
+from blockyard.ops.mask import Visibility, chunk_numbers, everything, scheme, visible
 from blockyard.ops.shaping import PLAIN, Shaping, capped
 
 
@@ -39,6 +39,8 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
     q_index, k_index, num_prefix = seq.index, k_seq.index, seq.num_prefix
     valid, q_segment, k_segment = k_seq.valid, seq.segment, k_seq.segment
     shown = k_seq.shown
+    chunks = chunk_numbers(seq, k_seq, visibility)
+    q_chunk, k_chunk = chunks or (None, None)  # of one sequence where all are alike
     per_sample = valid is not None or k_segment is not None or shown is not None
 
     def sees(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -53,6 +55,8 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
             None if k_segment is None else k_segment[b, k],
             q < num_prefix,
             None if shown is None else shown[b, k],
+            None if q_chunk is None else q_chunk[b if len(q_chunk) > 1 else 0, q],
+            None if k_chunk is None else k_chunk[b if len(k_chunk) > 1 else 0, k],
         )
 
     batch_size = batch if per_sample else None

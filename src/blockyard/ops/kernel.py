@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend
 from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.errors import UserError
 from blockyard.ops.flex import refusal
-from blockyard.ops.mask import BIASED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
+from blockyard.ops.mask import BIASED, CHUNKED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
 from blockyard.ops.shaping import CAPPED
 
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
@@ -234,7 +234,9 @@ def expected(
         reasons.append(PACKED)
     if ctx.causal and getattr(mixer, "slots", None):
         reasons.append(OTHER_KEYS)
-    if getattr(mixer, "window", None) is not None:
+    if getattr(mixer, "chunked", False):
+        reasons.append(CHUNKED)
+    elif getattr(mixer, "window", None) is not None:
         reasons.append(WINDOWED)
     capped = getattr(mixer, "capped", False)
     if getattr(mixer, "strict", False) and (reasons or capped or not ctx.causal):

@@ -4,6 +4,8 @@
              and valid[k]                                  where sequences are padded
              and (k is prefix or segment[q] == segment[k]) where sequences are packed
              and (|index[q] - index[k]| < window or q is prefix or k is prefix)   where there is a window
+             and chunk[q] == chunk[k] or ...prefix          where there are chunks
+             and stride divides index[q] - index[k] or ...prefix           where there is a stride
              and index[k] != index[q]                      where it is strict
 
 The same lines make a whole table for `scaled_dot_product_attention` and one entry inside a
@@ -12,13 +14,14 @@ FlexAttention function: they are elementwise over shapes that broadcast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Position, Seq
+from blockyard.ops.documents import document_starts
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,26 @@ class Visibility:
     window: keys whose index differs from the query's by `window` or more, so that 1 leaves the token itself. Prefix
         tokens are outside of it: they see every key, and every query sees them. None is no window
     strict: the key of the query's own index
+    chunk: keys of another chunk of so many tokens than the query's; a document begins a chunk. None is no chunks.
+        Prefix tokens are outside of it, as of a window
+    stride: keys whose index differs from the query's by no multiple of it; prefix tokens are outside of it
     """
 
     causal: bool = False
     window: int | None = None
     strict: bool = False
+    chunk: int | None = None
+    stride: int = 1
+
+    @property
+    def near(self) -> bool:
+        """Whether keys are hidden by their distance or their chunk."""
+        return self.window is not None or self.chunk is not None or self.stride > 1
 
     @property
     def unrestricted(self) -> bool:
         """Whether nothing is hidden."""
-        return not self.causal and not self.strict and self.window is None
+        return not self.causal and not self.strict and not self.near
 
 
 FULL = Visibility()
@@ -48,6 +61,7 @@ CAUSAL = Visibility(causal=True)
 OTHER_KEYS = "other keys (a cache, trained ones) precede those of the sequence"
 TIED = "tokens of a source see each other"
 WINDOWED = "attention is windowed"
+CHUNKED = "tokens see those of their own chunk"
 STRICT = "a token does not see itself"
 BIASED = "a position bias is added to the scores"
 PADDED = "sequences are padded"
@@ -76,8 +90,12 @@ def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
     if visibility.causal and not ordered_by_row(seq, k_seq):
         reasons.append(TIED if k_seq is seq else OTHER_KEYS)
     window = visibility.window
-    if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
-        reasons.append(WINDOWED)
+    if visibility.chunk is not None:
+        reasons.append(CHUNKED)
+    elif visibility.near:
+        kept = len(seq) == 1 and visibility.stride == 1 and k_seq.memo.get("window")
+        if not kept or (window is not None and kept > window):
+            reasons.append(WINDOWED)
     if visibility.strict:
         reasons.append(STRICT)
     return reasons
@@ -90,7 +108,7 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
     """
     if not (visibility.strict and visibility.causal and ordered_by_row(seq, k_seq)):
         return False
-    return not reasons(seq, k_seq, Visibility(causal=True, window=visibility.window))
+    return not reasons(seq, k_seq, replace(visibility, strict=False))
 
 
 def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
@@ -113,12 +131,15 @@ def visible(
     k_segment: Tensor | None,
     q_prefix: Tensor | None = None,
     k_shown: Tensor | None = None,
+    q_chunk: Tensor | None = None,
+    k_chunk: Tensor | None = None,
 ) -> Tensor:
     """Whether a query sees a key, elementwise.
 
     num_prefix: prefix tokens among the keys; k_row: the key's row number, from 0
     q_prefix: whether a query is a prefix token; None where none is
     k_shown: whether a key is seen by earlier queries too (`Seq.shown`); None where none is
+    q_chunk, k_chunk: numbers from `chunk_numbers`; None where there are no chunks
     """
     sees = (k_index <= q_index) if visibility.causal else _everywhere(q_index, k_index)
     if visibility.causal and k_shown is not None:
@@ -127,9 +148,16 @@ def visible(
         sees = sees & k_valid
     if k_segment is not None:
         sees = sees & ((k_row < num_prefix) | (q_segment == k_segment))
-    if visibility.window is not None:
+    if visibility.near:
         distance = q_index - k_index
-        near = (distance < visibility.window) & (-distance < visibility.window) | (k_row < num_prefix)
+        near = k_row >= 0
+        if visibility.window is not None:
+            near = (distance < visibility.window) & (-distance < visibility.window)
+        if visibility.stride > 1:
+            near = near & (distance % visibility.stride == 0)
+        if q_chunk is not None and k_chunk is not None:
+            near = near & (q_chunk == k_chunk)
+        near = near | (k_row < num_prefix)
         sees = sees & (near if q_prefix is None else near | q_prefix)
     if visibility.strict:
         sees = sees & (k_index != q_index)
@@ -141,10 +169,34 @@ def _everywhere(q_index: Tensor, k_index: Tensor) -> Tensor:
     return (k_index >= k_index) & (q_index >= q_index)
 
 
-def table(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor | None:
-    """Returns which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key."""
+Chunks = tuple[Tensor, Tensor]
+
+
+def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None:
+    """Returns the chunk of each query (B|1, N) and key (B|1, M), which count from the start of a document.
+
+    Raises ValueError for documents behind a cache, whose first tokens it may have dropped.
+    """
+    if visibility.chunk is None:
+        return None
+    if k_seq.segment is None:
+        first = k_seq.num_prefix
+        return ((seq.index - first) // visibility.chunk)[None], ((k_seq.index - first) // visibility.chunk)[None]
+    if k_seq is not seq:
+        raise ValueError("chunks count from the start of a document, which a cache may have dropped; leave segment out")
+    start = k_seq.index[document_starts(k_seq.segment, k_seq.num_prefix)]  # (B, M)
+    numbers = (k_seq.index - start) // visibility.chunk
+    return numbers, numbers
+
+
+def table(seq: Seq, k_seq: Seq, visibility: Visibility, chunks: Chunks | None = None) -> Tensor | None:
+    """Returns which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key.
+
+    chunks: those of parts of a sequence; None is `chunk_numbers`
+    """
     if everything(k_seq, visibility):
         return None
+    q_chunk, k_chunk = chunks or chunk_numbers(seq, k_seq, visibility) or (None, None)
     q_row = torch.arange(len(seq), device=seq.index.device)
     k_row = torch.arange(len(k_seq), device=k_seq.index.device)
     return visible(
@@ -158,13 +210,15 @@ def table(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor | None:
         None if k_seq.segment is None else k_seq.segment[:, None, None, :],
         (q_row < seq.num_prefix)[None, None, :, None],
         None if k_seq.shown is None else k_seq.shown[:, None, None, :],
+        None if q_chunk is None else q_chunk[:, None, :, None],
+        None if k_chunk is None else k_chunk[:, None, None, :],
     )  # (B|1, 1, N, M)
 
 
 def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
     """Returns how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
     plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
-    if plain and visibility.causal and visibility.window is None and ordered_by_row(seq, k_seq):
+    if plain and visibility.causal and not visibility.near and ordered_by_row(seq, k_seq):
         return (seq.index + 1)[None, None, :, None]
     sees = table(seq, k_seq, visibility)
     if sees is None:

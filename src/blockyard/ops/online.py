@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from blockyard.contracts import Seq
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.mask import Visibility, bias_table, ordered_by_row, scheme, table
+from blockyard.ops.mask import Visibility, bias_table, chunk_numbers, ordered_by_row, scheme, table
 from blockyard.ops.shaping import PLAIN, Shaping, capped
 
 CHUNK = 128  # keys
@@ -73,7 +73,9 @@ class Call:
         bias = bias_table(seq, k_seq, q.shape[1])
         if bias is not None:
             raw = raw + bias
-        sees = table(seq, k_seq, self.visibility)
+        chunks = chunk_numbers(self.seq, self.k_seq, self.visibility)
+        parts = None if chunks is None else (chunks[0][:, queries], chunks[1][:, keys])
+        sees = table(seq, k_seq, self.visibility, parts)
         return raw if sees is None else raw.masked_fill(~sees, NEVER)
 
 

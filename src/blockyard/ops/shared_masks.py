@@ -31,7 +31,7 @@ def _memoised(kind: str, heads: int, seq: Seq, k_seq: Seq, visibility: Visibilit
     name = "self" if k_seq is seq else k_seq.memo.get("name")
     if name is None or (k_seq is not seq and seq.memo.get(name) is not k_seq):
         return make()
-    key = (kind, heads, visibility.causal, visibility.window, visibility.strict, name)
+    key = (kind, heads, visibility, name)
     if key in seq.memo:
         kept: Mask = seq.memo[key]
         return kept

@@ -100,6 +100,7 @@ class Attention(TokenMixer):
     same_values: ClassVar[dict[str, dict[str, bool]]] = {"qk_norm": SAME_NORMS}
     window: int | None = None  # as in `ops.attend`; set by subclasses
     strict: bool = False
+    chunked: bool = False  # `window` is the size of chunks
 
     def __init__(
         self,

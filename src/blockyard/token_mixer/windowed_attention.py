@@ -1,10 +1,12 @@
 """Windowed attention: a token reads only from its neighbours in the sequence.
 
 Source: Beltagy et al. 2020, Longformer (arXiv 2004.05150), section 3.1; Child et al. 2019 (arXiv 1904.10509) for the
-    causal form
-Reference: transformers models/mistral (sliding_window)
-Equation: softmax(Q K^T / sqrt(K)) V over |i - j| < window; causal, over i - window < j <= i
-Cost: O(N window D) time in FlexAttention, O(N^2 D) elsewhere; a cache of `window` tokens at any length
+    causal form; section 3.1 of the former for the stride ("dilated"); Meta 2025, Llama 4, for chunks
+Reference: transformers models/mistral (sliding_window), models/llama4 (attention_chunk_size)
+Equation: softmax(Q K^T / sqrt(K)) V over |i - j| < window; causal, over i - window < j <= i; with a stride s over
+    |i - j| < s window where s divides i - j; chunked, over floor(i / window) = floor(j / window)
+Cost: O(N window D) time in FlexAttention, O(N^2 D) elsewhere; a cache of `window` tokens at any length, with
+    a stride s of s window
 
     causal, window 3      bidirectional, window 2
 
@@ -13,6 +15,14 @@ Cost: O(N window D) time in FlexAttention, O(N^2 D) elsewhere; a cache of `windo
     x x x . .             . x x x .
     . x x x .             . . x x x
     . . x x x             . . . x x
+
+    causal, window 2, stride 2      causal, chunked, window 3
+
+    x . . . .                       x . . . .
+    . x . . .                       x x . . .
+    x . x . .                       x x x . .
+    . x . x .                       . . . x .
+    . . x . x                       . . . x x
 """
 
 from __future__ import annotations
@@ -22,6 +32,7 @@ from typing import Any
 
 from blockyard.contracts import Context, DepthOrZero, Heads, Length, Positive, Rate, Traits, Width
 from blockyard.ops.cache import KVCache, WindowCache
+from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._scores import ScoreScale, Sink
@@ -38,6 +49,9 @@ class WindowedAttention(Attention):
 
     Options:
         window: tokens that a token sees, itself included, looking back; bidirectional, window - 1 to each side
+        stride: distance between the tokens that a token sees
+        chunked: a token sees those of its own chunk of `window` tokens in place of those near it. A document begins a
+            chunk
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
         key_dim: width of queries and keys in each head; null means model.dim / model.heads
         value_dim: width of values in each head; null means model.dim / model.heads
@@ -69,6 +83,8 @@ class WindowedAttention(Attention):
         ctx: Context,
         *,
         window: Length = WINDOW,
+        stride: Length = 1,
+        chunked: bool = False,
         num_kv_heads: Heads | None = None,
         key_dim: Width | None = None,
         value_dim: Width | None = None,
@@ -85,7 +101,10 @@ class WindowedAttention(Attention):
         value_embedding: ValueEmbedding = "none",
         kv_every: DepthOrZero = 1,
     ) -> None:
-        self.window: int = window  # read by the constructor
+        if chunked and stride > 1:
+            raise ValueError(f"token_mixer.stride={stride}: a chunk holds neighbours; use stride=1 or chunked=false")
+        self.stride, self.chunked = stride, chunked
+        self.window: int = window * stride  # read by the constructor
         super().__init__(
             ctx,
             num_kv_heads=num_kv_heads,
@@ -108,7 +127,15 @@ class WindowedAttention(Attention):
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """As `Attention.traits_for`: keys and values of a window are not those of another."""
-        return super().traits_for({"window": WINDOW, **options})
+        window = options.get("window", WINDOW) * options.get("stride", 1)
+        return super().traits_for({**options, "window": window})
+
+    @property
+    def visibility(self) -> Visibility:
+        """What a query of the sequence itself may see."""
+        if self.chunked:
+            return Visibility(self.causal, chunk=self.window)
+        return Visibility(self.causal, self.window, stride=self.stride)
 
     def init_cache(self, batch_size: int) -> KVCache | EmptyCache:
         """A cache that drops what no later token sees. Raises ValueError where outputs depend on the future."""

@@ -13,15 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import Gemma2Config, GptOssConfig, Olmo2Config, Qwen3NextConfig
+from transformers.masking_utils import chunked_causal_mask_function
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 from x_transformers.x_transformers import Attention as XAttention
 
+from blockyard.ops import maps
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.strict_attention import StrictAttention
+from blockyard.token_mixer.windowed_attention import WindowedAttention
 from tests.components.reference.inputs import sequence, stirred
 from tests.support.helpers import context
 from tests.support.tolerances import FLOAT32_STEPS
@@ -269,6 +272,23 @@ def test_values_that_are_keys() -> None:
         built(tied_kv=True, value_dim=8)
     with pytest.raises(ValueError, match=r"qk_norm=cosine has a trained factor for each head; leave one out"):
         built(qk_norm="cosine", score_scale="learned")
+
+
+@pytest.mark.parametrize("chunk", [2, 4])
+def test_chunks_are_those_of_llama_4(chunk: int) -> None:
+    mixer = stirred(WindowedAttention(context(causal=True), window=chunk, chunked=True)).eval()
+    sees = chunked_causal_mask_function(chunk, torch.zeros(1, dtype=torch.long))
+    wanted = torch.tensor([[bool(sees(0, 0, torch.tensor(i), torch.tensor(j))) for j in range(N)] for i in range(N)])
+    with maps.listen(mixer) as seen:
+        mixer(tokens(), sequence(N))
+    assert torch.equal(seen[0].weights()[0, 0] > 0, wanted)
+    with pytest.raises(ValueError, match="a chunk holds neighbours; use stride=1 or chunked=false"):
+        WindowedAttention(context(), stride=2, chunked=True)
+
+
+def test_a_cache_of_a_stride_reaches_as_far_as_it() -> None:
+    cache = WindowedAttention(context(causal=True), window=3, stride=4).init_cache(1)
+    assert cache.window == 12
 
 
 def test_names_of_norms() -> None:
