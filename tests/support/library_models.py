@@ -27,6 +27,20 @@ LLAMA: dict[str, Any] = {
     **NO_END,
 }
 EXPERTS: dict[str, Any] = {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+MAMBA: dict[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 16,
+    "num_heads": 4,
+    "head_dim": 8,
+    "state_size": 6,
+    "n_groups": 2,
+    "num_hidden_layers": 2,
+    "expand": 2,
+    "chunk_size": 4,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 
 
 def rope(theta: float) -> dict[str, Any]:
@@ -69,6 +83,11 @@ def levels() -> dict[str, Tensor]:
 def noise(*shape: int) -> Tensor:
     """Normal numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def as_double(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Mamba-2's predictions, which it gives in float32."""
+    return model(batch["inputs"]).logits.double()
 
 
 def from_source(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -201,6 +220,14 @@ CASES: dict[str, Case] = {
         ),
         CODE,
         text,
+    ),
+    "mamba2": Case("Mamba2ForCausalLM", lambda: hf.Mamba2Config(**MAMBA), CODE, text, as_double),
+    "mamba2_biases": Case(
+        "Mamba2ForCausalLM",
+        lambda: hf.Mamba2Config(**MAMBA | {"n_groups": 1, "use_bias": True, "tie_word_embeddings": True}),
+        CODE,
+        text,
+        as_double,
     ),
     "palm": Case(  # heads of 6 channels: with 4, pairs of neighbours and halves are the same swap
         "CohereForCausalLM",
