@@ -26,6 +26,11 @@ SMALL = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embe
 CASES = {
     "vit": ("vit_tiny_patch16_224", SMALL),
     "vit of registers": ("vit_tiny_patch16_224", SMALL | {"reg_tokens": 2, "no_embed_class": True}),
+    "dinov2": ("vit_tiny_patch16_224", SMALL | {"init_values": 0.1}),
+    "dinov2 of registers": (
+        "vit_tiny_patch16_224",
+        SMALL | {"init_values": 0.1, "reg_tokens": 2, "no_embed_class": True},
+    ),
     "vit of the mean": (
         "vit_tiny_patch16_224",
         SMALL | {"class_token": False, "global_pool": "avg", "fc_norm": False, "mlp_ratio": 3},
@@ -85,7 +90,6 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"init_values": 1e-5}, "LayerScale"),
         ({"qk_norm": True}, "qk_norm"),
         ({"pre_norm": True}, "norm_pre"),
         ({"global_pool": "avg"}, "fc_norm"),

@@ -34,6 +34,7 @@ _FLAGS += ("dynamic_img_size", "dynamic_img_pad", "reg_prefix", "scale_attn_norm
 _NAMES_OF = ("global_pool", "act_layer", "pos_embed", "norm_layer", "weight_init")
 _RATES = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 _RATIOS = ("mlp_ratio", "init_values")
+INITIAL = 1e-5  # value of LayerScale, which the weights replace
 _WIDEST = 64.0  # ratio of a hidden width
 
 
@@ -87,7 +88,7 @@ def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, An
     model = create(name, arguments)
     kind = type(model).__name__
     if kind == "VisionTransformer":
-        return "vit", _vision_transformer(model)
+        return ("dinov2" if _weighted(model.blocks[0].ls1) else "vit"), _vision_transformer(model)
     if kind == "MlpMixer":
         inner = type(model.blocks[0]).__name__
         readers = {"MixerBlock": ("mixer", _mixer), "SpatialGatingBlock": ("gmlp", _gated)}
@@ -130,10 +131,8 @@ def _vision_transformer(model: Any) -> dict[str, Any]:
         raise UserError(
             f"its blocks are {type(block).__name__} of {type(block.attn).__name__}, expected the plain ones"
         )
-    for name, module in {"init_values (LayerScale)": block.ls1, "qk_norm": block.attn.q_norm}.items():
-        if _weighted(module):
-            raise UserError(f"the model has {name}, which preset=vit has not")
-    for name, module in {"scale_attn_norm": block.attn.norm, "scale_mlp_norm": block.mlp.norm}.items():
+    extras = {"qk_norm": block.attn.q_norm, "scale_attn_norm": block.attn.norm, "scale_mlp_norm": block.mlp.norm}
+    for name, module in extras.items():
         if _weighted(module):
             raise UserError(f"the model has {name}, which preset=vit has not")
     return _common(model, model.patch_embed) | {
@@ -146,6 +145,7 @@ def _vision_transformer(model: Any) -> dict[str, Any]:
         "reg_tokens": model.num_reg_tokens,
         "no_embed_class": model.no_embed_class,
         "pos_embed": model.pos_embed is not None,
+        **({"init_values": INITIAL} if _weighted(block.ls1) else {}),
     }
 
 
@@ -187,12 +187,14 @@ def _metaformer(model: Any) -> dict[str, Any]:
 def arguments_of(preset: str, sizes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """A name of timm and arguments that build a model of these sizes. Raises UserError where there is none."""
     shared = {key: sizes[key] for key in ("img_size", "in_chans", "num_classes")}
-    if preset == "vit":
+    if preset in ("vit", "dinov2"):
         own = {key: sizes[key] for key in ("patch_size", "embed_dim", "depth", "num_heads", "class_token")}
         own |= {key: sizes[key] for key in ("reg_tokens", "no_embed_class", "global_pool")}
         own["mlp_ratio"] = sizes["hidden"] / sizes["embed_dim"]
         if sizes["global_pool"] == "avg":
             own["fc_norm"] = False  # ours normalises before the mean
+        if preset == "dinov2":
+            own["init_values"] = sizes["init_values"]
         return "vit_tiny_patch16_224", shared | own
     if preset == "mixer":
         dim = sizes["embed_dim"]
