@@ -47,13 +47,15 @@ TYPOS = [
     ("check scheduler.warmup=3", "did you mean schedule?"),
     ("check callbacks=none", "did you mean quiet?"),
     ("check ~logger", "try logger=none"),
-    ("check token_mixer=mamba", "related, not the same: token_mixer=linear_recurrence"),
-    ("check token_mixer=ssm", "related, not the same: token_mixer=linear_recurrence"),
-    ("check token_mixer=s4", "related, not the same: token_mixer=linear_recurrence"),
+    ("check token_mixer=mamba", "did you mean selective_ssm?"),
+    ("check token_mixer=ssm", "related, not the same: token_mixer=selective_ssm"),
+    ("check token_mixer=s4", "related, not the same: token_mixer=selective_ssm"),
+    ("check token_mixer=rwkv", "related, not the same: token_mixer=decayed_attention"),
     ("check token_mixer=hyena", "related, not the same: token_mixer=long_conv"),
-    ("check mamba", "blockyard has no mamba"),
-    ("check mamba=true", "blockyard has no mamba"),
-    ("explain mamba", "blockyard has no mamba"),
+    ("check mamba", "token_mixer=selective_ssm"),
+    ("check rwkv", "blockyard has no rwkv"),
+    ("check rwkv=true", "blockyard has no rwkv"),
+    ("explain rwkv", "blockyard has no rwkv"),
 ]
 
 

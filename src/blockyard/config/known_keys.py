@@ -37,6 +37,8 @@ CHOICES = {
     "token_mixer=linear_recurrence": "mingru min_gru",
     "token_mixer=delta_rule": "deltanet delta_net gated_deltanet gated_delta_net gdn kda kimi_delta_attention",
     "token_mixer=decayed_attention": "retnet retention gated_retnet gla gated_linear_attention hgrn2",
+    "token_mixer=selective_ssm": "mamba mamba1 mamba_1 s6 selective_scan",
+    "token_mixer=gated_conv": "lfm2 lfm2_conv gated_short_conv double_gated_conv",
     "token_mixer=mamba2": "mamba_2 ssd",
     "token_mixer=long_conv": "global_conv implicit_conv",
     "token_mixer=pool": "poolformer metaformer",
@@ -128,7 +130,7 @@ OPTIONS = {
     "tokenizer.size": "patch_size",
     "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
     "token_mixer.state": "d_state state_size ssm_state_size",
-    "token_mixer.conv": "conv_size d_conv conv_kernel short_conv use_short_conv linear_conv_kernel_dim",
+    "token_mixer.conv": "conv_size d_conv conv_kernel conv_L_cache short_conv use_short_conv linear_conv_kernel_dim",
     "token_mixer.negative": "allow_neg_eigval negative_eigenvalues",
     "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
     "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",
@@ -160,8 +162,9 @@ FAMILIES = {
 
 # Mechanisms that blockyard does not have, by their names -> choices of the same idea, which are not the same mechanism.
 ABSENT = {
-    "mamba ssm s4 s4d s5 s6 selective_ssm state_space": ("token_mixer=linear_recurrence",),
-    "lru rwkv": ("token_mixer=linear_recurrence", "token_mixer=linear_attention"),
+    "ssm s4 s4d s5 state_space": ("token_mixer=selective_ssm", "token_mixer=mamba2"),
+    "lru": ("token_mixer=linear_recurrence",),
+    "rwkv rwkv6 rwkv7": ("token_mixer=decayed_attention", "token_mixer=delta_rule"),
     "hyena": ("token_mixer=long_conv",),
     "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
 }

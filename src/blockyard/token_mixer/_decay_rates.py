@@ -35,9 +35,7 @@ class DecayRates(nn.Module):
         """Rates between 1 and 16, and steps between 0.001 and 0.1: an average memory of 1 to 1,000 tokens."""
         rate = torch.empty(self.rate.shape).uniform_(*RATES, generator=init.generator("rate"))
         init.copy("rate", rate.log())
-        low, high = map(math.log, STEPS)
-        step = torch.empty(self.step.shape).uniform_(low, high, generator=init.generator("step")).exp()
-        init.copy("step", step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
+        init.copy("step", initial_steps(len(self.step), init.generator("step")))
 
     def forward(self, s: Tensor) -> Tensor:
         """In the dtype of s."""
@@ -47,3 +45,10 @@ class DecayRates(nn.Module):
         """Return log a, and the steps softplus(s + b) that it is proportional to."""
         step = F.softplus(s + self.step.to(s.dtype).view(s.shape[-2:]))
         return -self.rate.to(s.dtype).exp()[:, None] * step, step
+
+
+def initial_steps(count: int, generator: torch.Generator) -> Tensor:
+    """Return numbers (count,) whose softplus is uniform in the logarithm, between the bounds of `STEPS`."""
+    low, high = map(math.log, STEPS)
+    step = torch.empty(count).uniform_(low, high, generator=generator).exp()
+    return step + torch.log(-torch.expm1(-step))

@@ -1,12 +1,14 @@
-"""The recurrent mixer behind `rnn`, `gru` and `lstm`: directions, padding, documents and states."""
+"""The recurrent mixer behind `rnn`, `gru` and `lstm`, and what others share with it: scans and both directions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual
@@ -30,6 +32,24 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
     return b
 
 
+def blocked_scan(a: Tensor, b: Tensor, block: int = 16) -> Tensor:
+    """The same as `scan` in O(N) work: token by token in all blocks in parallel, then from block to block."""
+    size, missing = a.shape[1], -a.shape[1] % block
+    a = F.pad(a, (0, 0, 0, missing)).unflatten(1, (-1, block))  # (B, n, block, C)
+    b = F.pad(b, (0, 0, 0, missing)).unflatten(1, (-1, block))
+    state, product = torch.zeros_like(b[:, :, 0]), torch.ones_like(a[:, :, 0])
+    states, products = [], []
+    for decay, added in zip(a.unbind(2), b.unbind(2), strict=True):
+        state, product = decay * state + added, decay * product  # (B, n, C)
+        states.append(state)
+        products.append(product)
+    before = [torch.zeros_like(b[:, 0, 0])]
+    for decay, added in zip(product.unbind(1)[:-1], state.unbind(1)[:-1], strict=True):
+        before.append(decay * before[-1] + added)
+    out = torch.stack(states, 2) + torch.stack(products, 2) * torch.stack(before, 1)[:, :, None]
+    return out.flatten(1, 2)[:, :size]
+
+
 def reverse(x: Tensor, valid: Tensor | None) -> Tensor:
     """x (B, N, C) with the real tokens of each sequence in reverse order and padding still at the end.
 
@@ -41,6 +61,41 @@ def reverse(x: Tensor, valid: Tensor | None) -> Tensor:
     index = torch.arange(x.shape[1], device=x.device)[None]  # (1, N)
     order = torch.where(index < count, count - 1 - index, index)  # (B, N)
     return x.gather(1, order[..., None].expand_as(x))
+
+
+def backwards(seq: Seq) -> Seq:
+    """Return the facts of a sequence that is read from its end, as far as a convolution and a state need them."""
+    segment = None if seq.segment is None else reverse(seq.segment[..., None], seq.valid)[..., 0]
+    return replace(seq, segment=segment)
+
+
+def causal_states(
+    a: Tensor, b: Tensor, seq: Seq, state: Tensor | None = None, *, scan: Callable[[Tensor, Tensor], Tensor] = scan
+) -> Tensor:
+    """Every state of h_t = a_t h_(t-1) + b_t: a, b (B, N, C) -> (B, N, C).
+
+    Documents of a packed sequence start from the state after the prefix.
+
+    state: (B, C), the state before the first token; None is zero
+    """
+    if state is not None:
+        b = torch.cat([b[:, :1] + a[:, :1] * state[:, None], b[:, 1:]], dim=1)
+    if seq.segment is None or seq.num_prefix == 0:
+        return scan(*restart(a, b, seq.segment))
+    p = seq.num_prefix
+    prefix = scan(a[:, :p], b[:, :p])  # (B, prefix, C)
+    rest = restart(a[:, p:], b[:, p:], seq.segment[:, p:], prefix[:, -1])
+    return torch.cat([prefix, scan(*rest)], dim=1)  # (B, N, C)
+
+
+def restart(a: Tensor, b: Tensor, segment: Tensor | None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return a, b (B, N, C) such that a scan starts every document from `state` (B, C), or from zero."""
+    if segment is None:
+        return a, b
+    first = F.pad(segment[:, 1:] != segment[:, :-1], (1, 0), value=True)[..., None]  # (B, N, 1)
+    if state is not None:
+        b = torch.where(first, b + a * state[:, None], b)
+    return a.masked_fill(first, 0.0), b
 
 
 class Recurrent(TokenMixer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from blockyard.contracts import Context, Seq, TokenMixer, Traits
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.fast_weights import chunked, recurrent
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._recurrent import reverse
+from blockyard.token_mixer._recurrent import backwards, reverse
 from blockyard.token_mixer._short_conv import ShortConv, last_inputs
 
 
@@ -61,7 +60,7 @@ class StateMixer(TokenMixer):
             log, rate = log.masked_fill(padding[..., None], 0.0), rate.masked_fill(padding, 0.0)
         if self.causal:
             return self._read(h, log, rate, seq, cache)
-        return self._read(h, log, rate, seq) + self._read(h, log, rate, seq, backwards=True)
+        return self._read(h, log, rate, seq) + self._read(h, log, rate, seq, back=True)
 
     def _read(
         self,
@@ -71,16 +70,16 @@ class StateMixer(TokenMixer):
         seq: Seq,
         cache: StateCache | None = None,
         *,
-        backwards: bool = False,
+        back: bool = False,
     ) -> Tensor:
         if cache is not None and seq.segment is not None:
             name = type(self).__name__
             raise ValueError(f"token_mixer {name} decodes one document at a time; leave segment out")
         state, past = (None, None) if cache is None or cache.parts is None else cache.parts
-        order = _backwards(seq) if backwards else seq  # of the tokens as they enter the state
+        order = backwards(seq) if back else seq  # of the tokens as they enter the state
 
         def turned(x: Tensor) -> Tensor:  # (B, N, ...), between the order of the sequence and that of reading
-            return reverse(x.flatten(2), seq.valid).view(x.shape) if backwards else x
+            return reverse(x.flatten(2), seq.valid).view(x.shape) if back else x
 
         mixed = h if self.conv is None else turned(self.conv(turned(h), order, past))
         with full_precision(h):
@@ -101,12 +100,6 @@ class StateMixer(TokenMixer):
         if cache is not None:
             cache.store(state, last_inputs(past, h, 0 if self.conv is None else self.conv.kernel - 1))
         return turned(y.transpose(1, 2))
-
-
-def _backwards(seq: Seq) -> Seq:
-    """The facts of a sequence that is read from its end, as far as a convolution and a state need them."""
-    segment = None if seq.segment is None else reverse(seq.segment[..., None], seq.valid)[..., 0]
-    return replace(seq, segment=segment)
 
 
 def exact(x: Tensor) -> Tensor:

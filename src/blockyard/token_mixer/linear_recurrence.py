@@ -14,13 +14,12 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
-from blockyard.token_mixer._recurrent import reverse, scan
+from blockyard.token_mixer._recurrent import causal_states, restart, reverse, scan
 from blockyard.weight_init import Init
 
 
@@ -76,13 +75,16 @@ class LinearRecurrence(TokenMixer):
         if seq.valid is not None:  # padding leaves the state as it is
             a, b = a.masked_fill(~seq.valid[..., None], 1.0), b.masked_fill(~seq.valid[..., None], 0.0)
         if self.causal:
-            return self._causal(a, b, seq, cache).to(h.dtype)  # (B, N, E)
+            states = causal_states(a, b, seq, None if cache is None or cache.parts is None else cache.parts[0])
+            if cache is not None:
+                cache.store(states[:, -1])
+            return states.to(h.dtype)  # (B, N, E)
         a_ahead, a_back = a.chunk(2, dim=-1)  # 2 x (B, N, E / 2)
         b_ahead, b_back = b.chunk(2, dim=-1)
-        forwards = scan(*_restart(a_ahead, b_ahead, seq.segment))  # (B, N, E / 2)
+        forwards = scan(*restart(a_ahead, b_ahead, seq.segment))  # (B, N, E / 2)
         a_back, b_back = reverse(a_back, seq.valid), reverse(b_back, seq.valid)
         segment = None if seq.segment is None else reverse(seq.segment[..., None], seq.valid)[..., 0]
-        backwards = reverse(scan(*_restart(a_back, b_back, segment)), seq.valid)  # (B, N, E / 2)
+        backwards = reverse(scan(*restart(a_back, b_back, segment)), seq.valid)  # (B, N, E / 2)
         return torch.cat([forwards, backwards], dim=-1).to(h.dtype)  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> StateCache:
@@ -90,32 +92,3 @@ class LinearRecurrence(TokenMixer):
         if not self.causal:
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
         return StateCache()
-
-    def _causal(self, a: Tensor, b: Tensor, seq: Seq, cache: StateCache | None) -> Tensor:
-        if cache is not None:
-            if cache.parts is not None:
-                b = _continue(a, b, cache.parts[0])
-            states = scan(a, b)  # (B, N, E)
-            cache.store(states[:, -1])
-            return states
-        if seq.segment is None or seq.num_prefix == 0:
-            return scan(*_restart(a, b, seq.segment))
-        p = seq.num_prefix
-        prefix = scan(a[:, :p], b[:, :p])  # (B, prefix, E)
-        rest = _restart(a[:, p:], b[:, p:], seq.segment[:, p:], prefix[:, -1])
-        return torch.cat([prefix, scan(*rest)], dim=1)  # (B, N, E)
-
-
-def _continue(a: Tensor, b: Tensor, state: Tensor) -> Tensor:
-    """b (B, N, E) such that a scan starts from `state` (B, E)."""
-    return torch.cat([b[:, :1] + a[:, :1] * state[:, None], b[:, 1:]], dim=1)
-
-
-def _restart(a: Tensor, b: Tensor, segment: Tensor | None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """a, b (B, N, E) such that every document starts from `state` (B, E), or from zero."""
-    if segment is None:
-        return a, b
-    first = F.pad(segment[:, 1:] != segment[:, :-1], (1, 0), value=True)[..., None]  # (B, N, 1)
-    if state is not None:
-        b = torch.where(first, b + a * state[:, None], b)
-    return a.masked_fill(first, 0.0), b
