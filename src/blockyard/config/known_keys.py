@@ -130,7 +130,7 @@ OPTIONS = {
     "tokenizer.size": "patch_size",
     "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
     "token_mixer.state": "d_state state_size ssm_state_size",
-    "token_mixer.conv": "conv_size d_conv conv_kernel conv_L_cache short_conv use_short_conv linear_conv_kernel_dim",
+    "token_mixer.conv": "conv_size d_conv conv_kernel conv_l_cache short_conv use_short_conv linear_conv_kernel_dim",
     "token_mixer.negative": "allow_neg_eigval negative_eigenvalues",
     "token_mixer.kv_every": "num_kv_shared_layers share_kv kv_sharing cla reuse_kv_layer_idx kv_source_layers",
     "token_mixer.value_residual": "add_value_residual learned_value_residual_mix resformer",

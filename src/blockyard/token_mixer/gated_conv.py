@@ -27,14 +27,14 @@ Taps = Annotated[int, Ge(1), Le(64), Because("it is short: token_mixer=long_conv
 class GatedConv(TokenMixer):
     """Reads tokens in the order of the sequence. A bidirectional model reads it backwards too, and adds both outputs.
 
-    A document of a packed sequence reads the prefix before its first token, and no other document.
+    Documents of a packed sequence do not read each other.
 
     Options:
         kernel: tokens that the convolution reads, a token itself and those before it
         bias: use biases in the projections and in the convolution
     """
 
-    traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
     def __init__(self, ctx: Context, *, kernel: Taps = 3, bias: bool = False) -> None:
         super().__init__()

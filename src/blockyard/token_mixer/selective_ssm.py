@@ -69,6 +69,7 @@ class SelectiveSSM(TokenMixer):
         self.proj_state = linear(ctx, self.inner, self.rank + 2 * state)  # towards the steps, B, C
         role: Role = "hidden" if rank is None else "input"
         self.proj_step = Linear(self.rank, self.inner, bias=False, std=self.rank**-0.5, role=role)
+        self.proj_step.fades = "it sums over a 16th of the width, of which narrow models have few" if not rank else None
         self.step = nn.Parameter(torch.empty(self.inner))  # b
         self.rate = nn.Parameter(torch.empty(self.inner, state))  # the logarithm of A
         self.through = nn.Parameter(torch.empty(self.inner))  # D
