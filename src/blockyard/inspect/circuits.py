@@ -196,7 +196,7 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("the factor by which the q/k norm divides (its gain is folded in)")
     if mixer.scores.by_count:
         left_out.append("the logarithm of the number of keys, a factor on the scores of each token")
-    if mixer.capped:
+    if mixer.scores.cap is not None:
         left_out.append("the cap on the scores")
     if mixer.scores.shaping.sink is not None:
         left_out.append("the sink")

@@ -4,7 +4,7 @@
     strictly causal                             the same without the first query and the last key
     bias, padding, segments, window, on CUDA    FlexAttention
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
-    capped scores                               FlexAttention on CUDA, the formula elsewhere or with dropout
+    scores that are capped or forget            FlexAttention on CUDA, the formula elsewhere or with dropout
     a sink                                      as without: it is one more key
 
 That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.kernel`).
@@ -27,7 +27,7 @@ from blockyard.ops import kernel, maps, mask, online, reference, ring
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.flex import flex, refusal
 from blockyard.ops.mask import Visibility
-from blockyard.ops.shaping import CAPPED, PLAIN, Shaping, with_sink_key
+from blockyard.ops.shaping import PLAIN, Shaping, with_sink_key
 from blockyard.ops.shared_masks import shared_block_mask, shared_dense_mask
 
 
@@ -121,6 +121,7 @@ def attend(
         ring.check(dropout, whole=k_seq is seq)
         kernel.note("ring", ["trainer.strategy=context"])
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        assert shaping.forget is None, "the ring is for attention and windowed_attention"
         return ring.ring_attention(q, k, v, seq, visibility, scale, shaping)
     named = kernel.selected()
     if named in ("eager", "online"):
@@ -128,14 +129,14 @@ def attend(
     if named == "eager":
         return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout, shaping)
     if named == "online":
-        kernel.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
+        kernel.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling(), shaping))
         return online.online(q, k, v, seq, k_seq, visibility, scale, shaping=shaping)
-    if shaping.cap is not None:
+    if shaping.reasons:
         if named == "sdpa":
-            kernel.refuse(named, kernel.layer(), f"{CAPPED}, between the products and the softmax")
+            kernel.refuse(named, kernel.layer(), f"{shaping.reasons[0]}, between the products and the softmax")
         refused = _against_flex(q, max(k.shape[-1], v.shape[-1]), dropout)
         if refused is not None:
-            kernel.note("eager", [*mask.reasons(seq, k_seq, visibility), CAPPED, refused])
+            kernel.note("eager", [*mask.reasons(seq, k_seq, visibility), *shaping.reasons, refused])
             return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout, shaping)
     width = v.shape[-1]
     if width != k.shape[-1]:
@@ -143,8 +144,8 @@ def attend(
         scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
     refused = _against_flex(q, q.shape[-1], dropout)
-    if shaping.cap is not None:
-        kernel.note("flex", [*mask.reasons(seq, k_seq, visibility), CAPPED])
+    if shaping.reasons:
+        kernel.note("flex", [*mask.reasons(seq, k_seq, visibility), *shaping.reasons])
         blocks = shared_block_mask(seq, k_seq, visibility, len(q))
         return flex(q, k, v, seq, k_seq, visibility, scale, blocks, shaping=shaping)[..., :width]
     if named != "flex" and mask.strict_by_shift(seq, k_seq, visibility):
@@ -198,7 +199,7 @@ def prepare(
     if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
         shared_block_mask(seq, k_seq, visibility, len(like))
         return
-    if shaping.cap is not None:
+    if shaping.reasons:
         if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
             shared_block_mask(seq, k_seq, visibility, len(like))
         return

@@ -63,11 +63,15 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
     return create_block_mask(sees, batch_size, None, len(seq), len(k_seq), device=q_index.device)
 
 
-def score_function(seq: Seq, k_seq: Seq, cap: float | None = None) -> Callable[..., Tensor] | None:
-    """Returns what changes a score, or None: a cap, and the position scheme's bias."""
+def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[..., Tensor] | None:
+    """Returns what changes a score, or None: a cap, the position scheme's bias, and what is forgotten."""
+    cap, forget = shaping.cap, shaping.forget
     changes = [change for change in (_by_coords(seq, k_seq), _by_pairs(seq, k_seq)) if change is not None]
     if cap is not None:
         changes.insert(0, lambda score, *_: capped(score, cap))
+    if forget is not None:
+        q_sums, k_sums = forget
+        changes.append(lambda score, b, h, q, k: score - (q_sums[b, h, q] - k_sums[b, h, k]).abs())
     if len(changes) < 2:
         return changes[0] if changes else None
 
@@ -147,7 +151,7 @@ def flex(
     kernel: Any = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
     inputs = (q.contiguous(), k.contiguous(), v.contiguous())
     settings = {
-        "score_mod": score_function(seq, k_seq, shaping.cap),
+        "score_mod": score_function(seq, k_seq, shaping),
         "block_mask": mask,
         "scale": scale,
         "enable_gqa": q.shape[1] != k.shape[1],

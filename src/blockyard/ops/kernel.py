@@ -27,7 +27,6 @@ from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.errors import UserError
 from blockyard.ops.flex import refusal
 from blockyard.ops.mask import BIASED, CHUNKED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
-from blockyard.ops.shaping import CAPPED
 
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
 
@@ -238,17 +237,17 @@ def expected(
         reasons.append(CHUNKED)
     elif getattr(mixer, "window", None) is not None:
         reasons.append(WINDOWED)
-    capped = getattr(mixer, "capped", False)
-    if getattr(mixer, "strict", False) and (reasons or capped or not ctx.causal):
+    shaped = getattr(mixer, "shapes_scores", None)
+    if getattr(mixer, "strict", False) and (reasons or shaped or not ctx.causal):
         reasons.append(STRICT)
-    if capped:
-        reasons.append(CAPPED)
+    if shaped:
+        reasons.append(shaped)
     if reasons:
         refused = refusal(device, dtype, width, dropout)
         if refused is None:
             return "flex", "; ".join(reasons)
         reasons.append(refused)
-        if capped:
+        if shaped:
             return "eager", "; ".join(reasons)
     if device == "cuda":
         half = dtype in (torch.float16, torch.bfloat16)

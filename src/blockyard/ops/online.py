@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from blockyard.contracts import Seq
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.mask import Visibility, bias_table, chunk_numbers, ordered_by_row, scheme, table
-from blockyard.ops.shaping import PLAIN, Shaping, capped
+from blockyard.ops.shaping import FORGETS, PLAIN, Shaping, capped
 
 CHUNK = 128  # keys
 NEVER = float("-inf")
@@ -107,8 +107,10 @@ def grouped(x: Tensor, q: Tensor) -> Tensor:
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
-def refusal(dropout: float, compiling: bool) -> str | None:
+def refusal(dropout: float, compiling: bool, shaping: Shaping = PLAIN) -> str | None:
     """Returns why this kernel cannot take a call, or None where it can."""
+    if shaping.forget is not None:
+        return f"{FORGETS}, which the online softmax does not do"
     if dropout:
         return "the online softmax has no dropout on the weights"
     return "the online softmax is not compiled; use trainer.compile=false" if compiling else None

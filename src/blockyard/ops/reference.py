@@ -38,6 +38,8 @@ def scores(
     bias, sees = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, visibility)
     if bias is not None:
         raw = raw + bias
+    if shaping.forget is not None:
+        raw = raw - (shaping.forget.q[..., :, None] - shaping.forget.k[..., None, :]).abs().to(raw.dtype)
     return raw if sees is None else raw.masked_fill(~sees, float("-inf"))
 
 

@@ -1,10 +1,11 @@
-"""What becomes of scores between the product of queries and keys and the softmax: a cap, and a sink.
+"""What becomes of scores between the product of queries and keys and the softmax: a cap, what is forgotten, a sink.
 
 Source: Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2, for the cap; OpenAI 2025, gpt-oss (arXiv 2508.10925),
     section 2.2, and Miller 2023, Attention Is Off By One (evanmiller.org), for the sink: a logit without a value
 Reference: the eager attention of transformers models/gemma2 and models/gpt_oss
-Equation: s = c tanh(q k^T scale / c) + bias, and w_j = e^(s_j) / (e^z + sum_i e^(s_i)) with a logit z of each head
-Cost: a cap rules out scaled_dot_product_attention; a sink is one more key
+Equation: s_ij = c tanh(q_i k_j^T scale / c) + bias - |a_i - b_j| with sums a of queries and b of keys, and
+    w_ij = e^(s_ij) / (e^z + sum_j e^(s_ij)) with a logit z of each head
+Cost: a cap and sums rule out scaled_dot_product_attention; a sink is one more key
 
 A sink takes weight from all keys: those of a query add up to less than one, and a query may read almost nothing.
 """
@@ -12,12 +13,21 @@ A sink takes weight from all keys: those of a query add up to less than one, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 CAPPED = "scores are capped"
+FORGETS = "scores fall with what is forgotten"
+
+
+class Forget(NamedTuple):
+    """Sums of logarithms of forget gates up to each query (B, H, N) and each key (B, H, M)."""
+
+    q: Tensor
+    k: Tensor
 
 
 @dataclass(frozen=True)
@@ -26,10 +36,17 @@ class Shaping:
 
     cap: scores are within plus and minus this
     sink: the logits z (H,); 0.0 for zero in every head; None for no sink
+    forget: what is added to the scores beside position biases; None for nothing
     """
 
     cap: float | None = None
     sink: Tensor | float | None = None
+    forget: Forget | None = None
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why a kernel that takes products alone cannot serve; empty where it can."""
+        return [*([CAPPED] if self.cap is not None else []), *([FORGETS] if self.forget is not None else [])]
 
     def logits(self, like: Tensor) -> Tensor | None:
         """Returns the sinks as scores of one more key, for scores or queries like (B, H, N, any): (H, 1, 1)."""

@@ -35,6 +35,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
+from blockyard.ops.shaping import CAPPED
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context, key_heads
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
@@ -158,9 +159,9 @@ class Attention(TokenMixer):
         self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
 
     @property
-    def capped(self) -> bool:
-        """Whether a function is between the products and the softmax, which not every kernel has."""
-        return self.scores.cap is not None
+    def shapes_scores(self) -> str | None:
+        """What lies between the products and the softmax that not every kernel has; None where nothing does."""
+        return CAPPED if self.scores.cap is not None else None
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
