@@ -22,5 +22,6 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 # One of each mixer, and of attention all.
 CASES = [("attention", options) for options in OPTIONS]
+CASES += [(mixer, {"conv": 3, "gate": "head"}) for mixer in ("attention", "windowed_attention", "memory_attention")]
 CASES += [("windowed_attention", {"stride": 2, "window": 2}), ("windowed_attention", {"chunked": True})]
 CASES += [(MIXERS[1 + number % 3], options) for number, options in enumerate(OPTIONS)]

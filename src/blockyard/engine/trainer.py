@@ -87,6 +87,8 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
         )
     elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
         problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
+    elif any(getattr(each, "conv", None) is not None for each in model.mixers):
+        problems.append(f"{CONTEXT} cuts sequences, and a short convolution reads over the cut; use token_mixer.conv=0")
     elif any(_counts_otherwise(each) for each in model.mixers):
         problems.append(
             f"{CONTEXT} counts the keys of a token by its index, and token_mixer.score_scale=log_n counts those of a "

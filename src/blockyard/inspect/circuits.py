@@ -194,6 +194,8 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("biases of the projections")
     if not isinstance(mixer.q_norm, nn.Identity):
         left_out.append("the factor by which the q/k norm divides (its gain is folded in)")
+    if mixer.conv is not None:
+        left_out.append("the short convolution of queries, keys and values")
     if mixer.scores.by_count:
         left_out.append("the logarithm of the number of keys, a factor on the scores of each token")
     if mixer.scores.cap is not None:

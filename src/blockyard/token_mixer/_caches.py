@@ -1,4 +1,4 @@
-"""Caches for decoding that are not keys and values: a state of constant size, the last inputs, or nothing."""
+"""Caches for decoding beside plain keys and values: a state of constant size, the last inputs, both, or nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Seq
+from blockyard.ops.cache import KVCache
 
 
 class StateCache:
@@ -100,3 +101,34 @@ class EmptyCache:
 
     def reorder(self, order: Tensor) -> None:
         """Does nothing: the cache is empty."""
+
+
+class ConvolvedCache:
+    """A cache of keys and values, and the last inputs (B, k - 1, C) of a short convolution in front of them.
+
+    Tokens are taken back by `snapshot`: earlier inputs are not kept.
+    """
+
+    kind: ClassVar[str] = KVCache.kind
+
+    def __init__(self, keys: KVCache, inputs: Tensor | None = None) -> None:
+        self.keys, self.inputs = keys, inputs
+
+    @property
+    def bytes(self) -> int:
+        """The size of keys, values and inputs."""
+        return self.keys.bytes + (0 if self.inputs is None else self.inputs.numel() * self.inputs.element_size())
+
+    def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
+        """As `KVCache.append`."""
+        return self.keys.append(k, v, seq)
+
+    def snapshot(self) -> ConvolvedCache:
+        """The cache as it is now: only one of the two can be continued."""
+        return ConvolvedCache(self.keys.snapshot(), self.inputs)
+
+    def reorder(self, order: Tensor) -> None:
+        """As `KVCache.reorder`."""
+        self.keys.reorder(order)
+        if self.inputs is not None:
+            self.inputs = self.inputs.index_select(0, order)

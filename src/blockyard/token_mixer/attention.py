@@ -4,7 +4,8 @@ Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1
     (arXiv 2305.13245); kv_every after Brandon et al. 2024, Cross-Layer Attention (arXiv 2405.12981), section 3; gate
     after Qiu et al. 2025, Gated Attention for Large Language Models (arXiv 2505.06708), section 2.2, position G1;
     exclusive after Zhai 2026, Exclusive Self Attention (arXiv 2603.09078); tied_kv after Google 2026, Gemma 4
-    (attention_k_eq_v); of norms, scores and values see _query_key_norms.py, _scores.py and _values.py
+    (attention_k_eq_v); conv after So et al. 2021, Primer (arXiv 2109.08668), section 4.2; of norms, scores and values
+    see _query_key_norms.py, _scores.py and _values.py
 Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for kv_every transformers Gemma3nTextAttention; for
     gate transformers Qwen3NextAttention, and x-transformers Attention(gate_values=True, gate_values_headwise=True)
 Equation: y = softmax(Q K^T / sqrt(K)) V; exclusive y - (y v^T) v / |v|^2 with the token's own value v in each head;
@@ -36,10 +37,11 @@ from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import CAPPED
-from blockyard.token_mixer._caches import EmptyCache
+from blockyard.token_mixer._caches import ConvolvedCache, EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context, key_heads
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores, ScoreScale, Sink
+from blockyard.token_mixer._short_conv import Kernel, ShortConv, last_inputs
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
 
 OutputGate = Literal["none", "head", "channel"]
@@ -74,6 +76,7 @@ class Attention(TokenMixer):
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
+        conv: tokens that a short causal convolution of queries, keys and values reads; 0 leaves it out
         score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
             for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
         softcap: bound on the scores, by a tanh, before position biases; null is none
@@ -115,6 +118,7 @@ class Attention(TokenMixer):
         bias: bool = False,
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
+        conv: Kernel = 0,
         score_scale: ScoreScale = None,
         softcap: Positive | None = None,
         sink: Sink = "none",
@@ -126,7 +130,7 @@ class Attention(TokenMixer):
     ) -> None:
         super().__init__()
         options = {"value_residual": value_residual, "value_embedding": value_embedding, "kv_every": kv_every}
-        self.traits = _with_carry(self.traits, {"window": self.window, "exclusive": exclusive, **options})
+        self.traits = _with_carry(self.traits, {"window": self.window, "exclusive": exclusive, "conv": conv, **options})
         check_context(self, ctx)
         kv_heads = key_heads(ctx, num_kv_heads)
         self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
@@ -135,10 +139,15 @@ class Attention(TokenMixer):
         of_values = 0 if tied_kv else kv_heads * self.value_dim
         self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, of_values]  # q, k, v
         self._check_values(kv_every)
+        if conv and kv_every != 1:
+            raise ValueError(
+                f"token_mixer.kv_every={kv_every}: layers that read earlier keys have none to convolve; use conv=0"
+            )
         self.value_sources = self._value_sources(ctx, value_residual, value_embedding, kv_every)
         gated = self.value_sources is not None and self.value_sources.gated
         self.gate_width = {"none": 0, "head": ctx.heads, "channel": ctx.heads * self.value_dim}[gate]
         self.parts = [*self.widths, *([kv_heads] if gated else []), *([self.gate_width] if self.gate_width else [])]
+        self.conv = ShortConv(sum(self.widths), conv) if conv else None
         self.proj_in = linear(ctx, ctx.dim, sum(self.parts), bias=bias, content=sum(self.widths[:2]))
         self.q_norm = query_norm(qk_norm, ctx.heads, self.head_dim)
         self.k_norm = nn.Identity() if self.takes_keys else key_norm(qk_norm, kv_heads, self.head_dim)
@@ -225,7 +234,7 @@ class Attention(TokenMixer):
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         if self.takes_keys:
             return self.join(self._gated(self._read(h[..., : self.widths[0]], seq), h))
-        q, k, v, *gates = h.split(self.parts, dim=-1)
+        q, k, v, *gates = self._convolved(h, seq, cache).split(self.parts, dim=-1)
         q, k = self._heads(q, self.head_dim), self._heads(k, self.head_dim)
         v = k if self.tied_kv else self._heads(v, self.value_dim)  # (B, H', N, values)
         q, k = self.q_norm(q), self.k_norm(k)
@@ -238,6 +247,16 @@ class Attention(TokenMixer):
         if seq.given is not None:
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
         return self.join(self._gated(self._attended(q, k, v, seq, k_seq), h))
+
+    def _convolved(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
+        """h (B, N, ...) with queries, keys and values after the short convolution, where there is one."""
+        if self.conv is None:
+            return h
+        qkv = h[..., : sum(self.widths)]
+        y = self.conv(qkv, seq, None if cache is None else cache.inputs)
+        if cache is not None:
+            cache.inputs = last_inputs(cache.inputs, qkv.detach(), self.conv.kernel - 1)
+        return torch.cat([y, h[..., sum(self.widths) :]], dim=-1)
 
     def _gated(self, y: Tensor, h: Tensor) -> Tensor:
         """y (B, N, H values), times the gate, which is the last part of h (B, N, ...)."""
@@ -271,7 +290,7 @@ class Attention(TokenMixer):
         """What a query of the sequence itself may see."""
         return Visibility(self.causal, self.window, self.strict)
 
-    def init_cache(self, batch_size: int) -> KVCache | EmptyCache:
+    def init_cache(self, batch_size: int) -> KVCache | EmptyCache | ConvolvedCache:
         """An empty cache; one that stays empty where an earlier layer has the keys and values.
 
         Raises ValueError where outputs depend on the future.
@@ -280,6 +299,10 @@ class Attention(TokenMixer):
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
         if self.takes_keys:
             return EmptyCache()
+        cache = self._key_cache(batch_size)
+        return cache if self.conv is None else ConvolvedCache(cache)
+
+    def _key_cache(self, batch_size: int) -> KVCache:
         return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -346,6 +369,8 @@ def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
     traits, name = declared(traits, options), shared_name(options.get("window"))
     if options.get("exclusive"):  # what a memory holds is no token's own value
         traits = replace(traits, cross=False)
+    if options.get("conv"):  # reads neighbours, which a set and a memory do not have
+        traits = replace(traits, cross=False, equivariant=False, axes=traits.axes - {0})
     every = options.get("kv_every", 1)
     if every == 0:
         return replace(traits, cross=False, gives=traits.gives - {KEYS_AND_VALUES}, takes=frozenset({name}))

@@ -21,6 +21,7 @@ from blockyard.contracts import Context, Heads, Length, Positive, Rate, Role, Se
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._scores import ScoreScale, Sink
+from blockyard.token_mixer._short_conv import Kernel
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention, OutputGate
 from blockyard.weight_init import Init
@@ -42,6 +43,7 @@ class MemoryAttention(Attention):
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
+        conv: tokens that a short causal convolution of queries, keys and values reads; 0 leaves it out
         score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
             for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
         softcap: bound on the scores, by a tanh, before position biases; null is none
@@ -67,6 +69,7 @@ class MemoryAttention(Attention):
         bias: bool = False,
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
+        conv: Kernel = 0,
         score_scale: ScoreScale = None,
         softcap: Positive | None = None,
         sink: Sink = "none",
@@ -82,6 +85,7 @@ class MemoryAttention(Attention):
             bias=bias,
             dropout=dropout,
             gate=gate,
+            conv=conv,
             score_scale=score_scale,
             softcap=softcap,
             sink=sink,

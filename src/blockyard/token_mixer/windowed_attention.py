@@ -33,9 +33,9 @@ from typing import Any
 from blockyard.contracts import Context, DepthOrZero, Heads, Length, Positive, Rate, Traits, Width
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.mask import Visibility
-from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._scores import ScoreScale, Sink
+from blockyard.token_mixer._short_conv import Kernel
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention, OutputGate
 
@@ -62,6 +62,7 @@ class WindowedAttention(Attention):
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
+        conv: tokens that a short causal convolution of queries, keys and values reads; 0 leaves it out
         score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
             for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
         softcap: bound on the scores, by a tanh, before position biases; null is none
@@ -92,6 +93,7 @@ class WindowedAttention(Attention):
         bias: bool = False,
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
+        conv: Kernel = 0,
         score_scale: ScoreScale = None,
         softcap: Positive | None = None,
         sink: Sink = "none",
@@ -114,6 +116,7 @@ class WindowedAttention(Attention):
             bias=bias,
             dropout=dropout,
             gate=gate,
+            conv=conv,
             score_scale=score_scale,
             softcap=softcap,
             sink=sink,
@@ -137,9 +140,6 @@ class WindowedAttention(Attention):
             return Visibility(self.causal, chunk=self.window)
         return Visibility(self.causal, self.window, stride=self.stride)
 
-    def init_cache(self, batch_size: int) -> KVCache | EmptyCache:
-        """A cache that drops what no later token sees. Raises ValueError where outputs depend on the future."""
-        cache = super().init_cache(batch_size)
-        if isinstance(cache, EmptyCache):
-            return cache
+    def _key_cache(self, batch_size: int) -> KVCache:
+        """A cache that drops what no later token sees."""
         return WindowCache(batch_size, self.kv_heads, self.head_dim, self.value_dim, window=self.window)

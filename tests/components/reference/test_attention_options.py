@@ -291,6 +291,26 @@ def test_a_cache_of_a_stride_reaches_as_far_as_it() -> None:
     assert cache.window == 12
 
 
+def test_a_short_convolution_of_queries_keys_and_values() -> None:
+    ours = built(conv=3, num_kv_heads=2)
+    filters = nn.Conv1d(sum(ours.widths), sum(ours.widths), 3, padding=2, groups=sum(ours.widths), bias=False).double()
+    with torch.no_grad():
+        filters.weight.copy_(ours.conv.weight[:, None])
+    x = tokens()
+    h = filters((x @ ours.proj_in.weight.T).mT)[..., :N].mT
+    q, k, v = (part.unflatten(-1, (-1, K)).transpose(1, 2) for part in h.split(ours.widths, -1))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert_close(ours(x, sequence(N)), y.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    with torch.no_grad():
+        ours.conv.weight[0, 0] += 1.0
+    differ(ours(x, sequence(N)), y.transpose(1, 2).flatten(2) @ ours.proj_out.weight.T)
+    cache = ours.init_cache(2)
+    ours(x, sequence(N), cache)
+    assert cache.bytes == cache.keys.bytes + 2 * 2 * sum(ours.widths) * 8
+    with pytest.raises(ValueError, match=r"layers that read earlier keys have none to convolve; use conv=0"):
+        built(conv=3, kv_every=2)
+
+
 def test_names_of_norms() -> None:
     """true is head and false is none, to the bit."""
     x = tokens()
