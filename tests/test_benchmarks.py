@@ -145,3 +145,17 @@ def test_the_loss_of_vocabularies_is_measured(
     small, large = capsys.readouterr().out.splitlines()[2:]
     assert small.endswith("| all logits |")
     assert large.endswith("| by chunks |")
+
+
+def test_sides_of_the_benchmark_of_states_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a side that gives something else is caught before anything is timed."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import state_mixers
+
+    for make in state_mixers.ROWS.values():
+        ours, library = state_mixers.compare(make, 40, 1)
+        assert ours[0] > 0
+        assert library[0] > 0
+    side, other = state_mixers.mamba2(40)
+    with pytest.raises(AssertionError):
+        state_mixers.compare(lambda _: (side, lambda: 1.1 * other()), 40, 1)
