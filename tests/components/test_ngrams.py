@@ -15,8 +15,7 @@ from blockyard.generate.compiled_step import check_compiles
 from blockyard.model._ngrams import MULTIPLIERS, Ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.generate.decoding import beam, greedy
-from tests.generate.test_speculative import same_as_plain
+from tests.generate.decoding import beam, greedy, same_as_plain
 from tests.support.helpers import LENGTH, VOCABULARY, tiny, token_ids
 
 ROWS = 37

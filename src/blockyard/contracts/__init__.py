@@ -4,7 +4,7 @@ A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm
 a task is *data + objective*. Each of those names is a folder next to this one, a folder of
 `conf/`, and one class in a file of this one:
 
-    specs.py          what is known before any weight: of data, of tokens, of a position in the model
+    specs.py          what is known before any weight: of data, of tokens, of a model and its parametrization
     baselines.py      rules and simple models beside the runs of a task
     batch.py          what is known of a batch, and of the tokens of one forward pass; position
     builders.py       data, model, layers, optimizer, schedule
@@ -12,7 +12,7 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
     splits.py         the parts of a data set
     objective.py      objective
     modules.py        embedder, token and channel mixer, norm, block, head
-    parametrization.py  parametrization, and the roles of weights
+    roles.py          the roles of weights
     option_types.py   the ranges of options
 
 Letters, the same in the whole project:
@@ -86,18 +86,18 @@ from blockyard.contracts.option_types import (
     Width,
     Workers,
 )
-from blockyard.contracts.parametrization import (
+from blockyard.contracts.roles import ROLES, Role, parameter_roles, role_of, with_roles
+from blockyard.contracts.specs import (
     PLAIN,
-    ROLES,
+    Context,
+    DataSpec,
+    Issue,
     Parametrization,
     Place,
-    Role,
+    TokenSpec,
     UpdateRule,
-    parameter_roles,
-    role_of,
-    with_roles,
+    plural,
 )
-from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 from blockyard.contracts.splits import (
     AsksForPart,
     HasBaselines,

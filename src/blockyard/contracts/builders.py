@@ -11,8 +11,7 @@ from torch import nn
 
 from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
-from blockyard.contracts.parametrization import UpdateRule
-from blockyard.contracts.specs import Context, DataSpec, TokenSpec
+from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer
 

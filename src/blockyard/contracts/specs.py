@@ -1,13 +1,13 @@
-"""What is known before any weight: of data, of its tokens, of a position in the model; and a problem of a config."""
+"""What is known before any weight: of data, of its tokens, of a model and its parametrization; problems of a config."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from blockyard.contracts.parametrization import PLAIN, Parametrization
+from blockyard.contracts.roles import Role
 from blockyard.errors import fold, printable, shortened
 
 if TYPE_CHECKING:
@@ -120,6 +120,74 @@ class TokenSpec:
     def max_len(self) -> int:
         """The largest number of tokens without the prefix."""
         return math.prod(self.grid) if self.count is None else self.count
+
+
+# How the size of an update depends on the gradient: that of a coordinate does not (adam), it is the gradient's (sgd),
+# it is that of an orthogonal matrix, with Jordan's factor (muon) or as large as Adam's (muon_rms).
+UpdateRule = Literal["adam", "sgd", "muon", "muon_rms"]
+Place = Literal["logits", "output", "scores", "branch", "embedding"]
+
+
+class Parametrization:
+    """Every factor is 1, and the model is what its options say.
+
+    Subclasses override what depends on the size of the model. Each method gets the Context of the model.
+
+    scales: some factor depends on the size, so that every weight needs a role
+    """
+
+    scales: ClassVar[bool] = False
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *sorted(vars(self).items(), key=str)))
+
+    @classmethod
+    def scales_branches(cls, options: dict[str, Any]) -> bool:
+        """Whether what blocks add has a factor under these options; then blocks must add to the stream."""
+        return False
+
+    @classmethod
+    def scales_scores(cls, options: dict[str, Any]) -> bool:
+        """Whether scores have a factor at every width under these options; then the token mixer must have scores."""
+        return False
+
+    def width_ratio(self, ctx: Context) -> float:
+        """Returns the width of the model over that of the base."""
+        return 1.0
+
+    def head_ratio(self, ctx: Context) -> float:
+        """Returns the width of a head over that of the base."""
+        return 1.0
+
+    def base_visits(self, ctx: Context) -> int:
+        """Returns the number of visits of blocks that initial weights are made for."""
+        return ctx.visits
+
+    def std(self, role: Role, ctx: Context) -> float:
+        """Returns the factor on `ctx.init_std`, which is that of hidden weights, for weights of a role."""
+        return 1.0
+
+    def factor(self, place: Place, ctx: Context) -> float:
+        """Returns the factor on what flows through a place.
+
+        logits: what the last map of a head reads; output: what other maps of the role output read; scores: products of
+        queries and keys, beside 1 / sqrt(K); branch: what a block adds; embedding: the stream as it enters the blocks
+        """
+        return 1.0
+
+    def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
+        """Returns the factor on the learning rate of weights of a role; weight decay is divided by it."""
+        return 1.0
+
+    def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
+        """Returns the factor on Adam's epsilon, which is that on gradients."""
+        return 1.0
+
+
+PLAIN = Parametrization()
 
 
 @dataclass(frozen=True)

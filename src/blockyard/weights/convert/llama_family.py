@@ -1,6 +1,6 @@
 """What the decoders of Llama's family share in their configs and weights: sizes, rotary positions, layers of two kinds.
 
-    Llama            every converter of the family reads `Sizes` and writes `shared`
+    Llama            every converter of the family reads `DecoderSizes` and writes `shared`
       Mistral        a window in every layer
       Qwen3          norms of queries and keys, windows in some layers
       SmolLM3        layers without positions, windows in some layers
@@ -97,7 +97,7 @@ class Layer:
         return overrides if self.rotated else [*overrides, "position=none"]
 
 
-class Sizes:
+class DecoderSizes:
     """What the configs of the family share.
 
     attention: options of every attention; mixer: those of the channel mixer
@@ -253,7 +253,7 @@ def written_rotations(run: Trained, config: Mapping[str, Any]) -> dict[str, Any]
     return {FULL: config["rope_parameters"], SLIDING: local}
 
 
-def attention_rules(sizes: Sizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
+def attention_rules(sizes: DecoderSizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
     """Of the projections of attention. maps: of queries, keys and values."""
     layer = "model.layers.{n}.self_attn"
     widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]
@@ -300,7 +300,7 @@ def table_rules(is_tied: bool) -> list[ConversionRule]:
     return [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight"), final]
 
 
-def experts(settings: LibrarySettings, sizes: Sizes, count: int, key: str, *, normalise: bool) -> list[str]:
+def experts(settings: LibrarySettings, sizes: DecoderSizes, count: int, key: str, *, normalise: bool) -> list[str]:
     """The overrides of gated experts that a softmax chooses. key: of their hidden width."""
     settings.take("router_aux_loss_coef", None)  # of training, as are these
     settings.take("output_router_logits", None)

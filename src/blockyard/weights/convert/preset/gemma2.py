@@ -12,8 +12,8 @@ from blockyard.weights.convert.llama_family import (
     FOUR_NORMS,
     FULL,
     SLIDING,
+    DecoderSizes,
     Layer,
-    Sizes,
     attention_rules,
     gated_rules,
     shared,
@@ -26,7 +26,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Gemma 2's config as overrides."""
-    sizes = Sizes(settings, activation="hidden_activation")
+    sizes = DecoderSizes(settings, activation="hidden_activation")
     scale = settings.number("query_pre_attn_scalar", 256) ** -0.5
     sizes.attention += [
         f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}",

@@ -18,8 +18,8 @@ from blockyard.weights.convert.llama_family import (
     FULL,
     QK_NORMS,
     SLIDING,
+    DecoderSizes,
     Layer,
-    Sizes,
     attention_rules,
     gated_rules,
     rotations,
@@ -38,7 +38,7 @@ EVERY = 6  # layers of which one has no window, where a config does not name the
 def read(settings: LibrarySettings) -> Foreign:
     """Gemma 3's config as overrides."""
     of_types = rotations(settings, ("rope_theta", 1e6), ("rope_local_base_freq", 1e4))
-    sizes = Sizes(settings, activation="hidden_activation", rope=of_types[FULL])
+    sizes = DecoderSizes(settings, activation="hidden_activation", rope=of_types[FULL])
     sizes.attention += ["token_mixer.qk_norm=head"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):

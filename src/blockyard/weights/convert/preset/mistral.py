@@ -8,14 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.llama_family import NORMS, Sizes, attention_rules, gated_rules, shared, table_rules
+from blockyard.weights.convert.llama_family import (
+    NORMS,
+    DecoderSizes,
+    attention_rules,
+    gated_rules,
+    shared,
+    table_rules,
+)
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
     """Mistral's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     window = sizes.window()
     mixer = ["token_mixer=attention"] if window is None else [f"token_mixer.window={window}"]
     is_tied = settings.flag("tie_word_embeddings", False)

@@ -11,7 +11,7 @@ from blockyard.weights.convert.converter import Converter, Foreign, Trained, boo
 from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
     NORMS,
-    Sizes,
+    DecoderSizes,
     attention_rules,
     expert_rules,
     experts,
@@ -24,7 +24,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Mixtral's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     settings.must("sliding_window", None)
     count = settings.integer("num_local_experts", is_dimension=False)
     is_tied = settings.flag("tie_word_embeddings", False)

@@ -14,8 +14,8 @@ from blockyard.weights.convert.llama_family import (
     ACTIVATIONS,
     FULL,
     SLIDING,
+    DecoderSizes,
     Layer,
-    Sizes,
     rotations,
     shared,
     window_base,
@@ -44,7 +44,7 @@ TABLE = "model.embeddings.tok_embeddings.weight"
 def read(settings: LibrarySettings) -> Foreign:
     """ModernBERT's config as overrides."""
     of_types = rotations(settings, ("global_rope_theta", 160_000.0), ("local_rope_theta", 10_000.0))
-    sizes = Sizes(settings, activation="hidden_activation", rope=of_types[FULL])
+    sizes = DecoderSizes(settings, activation="hidden_activation", rope=of_types[FULL])
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     every = settings.integer("global_attn_every_n_layers", EVERY, is_dimension=False)
     types = sizes.layer_types([SLIDING if layer % every else FULL for layer in range(sizes.depth)])

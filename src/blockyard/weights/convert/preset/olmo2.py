@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.llama_family import QK_NORMS, Sizes, attention_rules, gated_rules, shared, table_rules
+from blockyard.weights.convert.llama_family import (
+    QK_NORMS,
+    DecoderSizes,
+    attention_rules,
+    gated_rules,
+    shared,
+    table_rules,
+)
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -20,7 +27,7 @@ NORMS = {
 
 def read(settings: LibrarySettings) -> Foreign:
     """OLMo 2's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [*sizes.gated(), sizes.normed_eps(1e-5), f"head.tied={boolean(is_tied)}"]

@@ -15,7 +15,7 @@ from blockyard.weights.convert.converter import Converter, Foreign, Trained, boo
 from blockyard.weights.convert.llama_family import (
     AS_IS,
     NORMS,
-    Sizes,
+    DecoderSizes,
     attention_rules,
     gated_rules,
     shared,
@@ -27,7 +27,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Command-R's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     settings.must("sliding_window", None)
     settings.must("use_sliding_window", False)
     settings.must("use_qk_norm", False)

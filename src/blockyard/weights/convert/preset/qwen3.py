@@ -13,8 +13,8 @@ from blockyard.weights.convert.llama_family import (
     NORMS,
     QK_NORMS,
     SLIDING,
+    DecoderSizes,
     Layer,
-    Sizes,
     attention_rules,
     gated_rules,
     shared,
@@ -27,7 +27,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Qwen3's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     sizes.attention += ["token_mixer.qk_norm=true"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     window, first = sizes.window(), settings.integer("max_window_layers", 28, least=0, is_dimension=False)

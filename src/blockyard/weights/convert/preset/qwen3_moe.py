@@ -13,8 +13,8 @@ from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
     NORMS,
     QK_NORMS,
+    DecoderSizes,
     Layer,
-    Sizes,
     attention_rules,
     expert_rules,
     experts,
@@ -28,7 +28,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """The config of Qwen3-MoE as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     sizes.attention += ["token_mixer.qk_norm=true"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     settings.must("use_sliding_window", False)

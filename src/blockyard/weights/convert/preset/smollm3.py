@@ -13,8 +13,8 @@ from blockyard.weights.convert.llama_family import (
     FULL,
     NORMS,
     SLIDING,
+    DecoderSizes,
     Layer,
-    Sizes,
     attention_rules,
     gated_rules,
     shared,
@@ -30,7 +30,7 @@ EVERY = 4  # layers of which one has no positions
 
 def read(settings: LibrarySettings) -> Foreign:
     """SmolLM3's config as overrides."""
-    sizes = Sizes(settings)
+    sizes = DecoderSizes(settings)
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     window, rotated = sizes.window(), _rotated(settings, sizes.depth)
     default = [SLIDING if window is not None and each else FULL for each in rotated]

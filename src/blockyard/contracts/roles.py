@@ -1,6 +1,6 @@
-"""Parametrization: how initial weights, learning rates and some factors depend on the size of a model.
+"""Roles of weights: in which of its sizes a weight grows with the width of the model.
 
-Every weight has a role, which the module that makes it declares in `roles`: the name of a parameter, or of a part whose
+Every weight has one, which the module that makes it declares in `roles`: the name of a parameter, or of a part whose
 parameters all have it, with its role.
 
     class Scale(nn.Module):
@@ -21,82 +21,13 @@ is fixed and other parameters of one dimension are vectors. A parametrization wi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from torch import nn
-
-if TYPE_CHECKING:
-    from blockyard.contracts.specs import Context
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Role = Literal["input", "hidden", "residual", "output", "vector", "fixed"]
 ROLES: tuple[Role, ...] = get_args(Role)
-# How the size of an update depends on the gradient: that of a coordinate does not (adam), it is the gradient's (sgd),
-# it is that of an orthogonal matrix, with Jordan's factor (muon) or as large as Adam's (muon_rms).
-UpdateRule = Literal["adam", "sgd", "muon", "muon_rms"]
-Place = Literal["logits", "output", "scores", "branch", "embedding"]
-
-
-class Parametrization:
-    """Every factor is 1, and the model is what its options say.
-
-    Subclasses override what depends on the size of the model. Each method gets the Context of the model.
-
-    scales: some factor depends on the size, so that every weight needs a role
-    """
-
-    scales: ClassVar[bool] = False
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *sorted(vars(self).items(), key=str)))
-
-    @classmethod
-    def scales_branches(cls, options: dict[str, Any]) -> bool:
-        """Whether what blocks add has a factor under these options; then blocks must add to the stream."""
-        return False
-
-    @classmethod
-    def scales_scores(cls, options: dict[str, Any]) -> bool:
-        """Whether scores have a factor at every width under these options; then the token mixer must have scores."""
-        return False
-
-    def width_ratio(self, ctx: Context) -> float:
-        """Returns the width of the model over that of the base."""
-        return 1.0
-
-    def head_ratio(self, ctx: Context) -> float:
-        """Returns the width of a head over that of the base."""
-        return 1.0
-
-    def base_visits(self, ctx: Context) -> int:
-        """Returns the number of visits of blocks that initial weights are made for."""
-        return ctx.visits
-
-    def std(self, role: Role, ctx: Context) -> float:
-        """Returns the factor on `ctx.init_std`, which is that of hidden weights, for weights of a role."""
-        return 1.0
-
-    def factor(self, place: Place, ctx: Context) -> float:
-        """Returns the factor on what flows through a place.
-
-        logits: what the last map of a head reads; output: what other maps of the role output read; scores: products of
-        queries and keys, beside 1 / sqrt(K); branch: what a block adds; embedding: the stream as it enters the blocks
-        """
-        return 1.0
-
-    def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
-        """Returns the factor on the learning rate of weights of a role; weight decay is divided by it."""
-        return 1.0
-
-    def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
-        """Returns the factor on Adam's epsilon, which is that on gradients."""
-        return 1.0
-
-
-PLAIN = Parametrization()
 
 
 def parameter_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role | None]]:
