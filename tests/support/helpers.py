@@ -25,7 +25,7 @@ from tests.support.paths import CONF
 
 VOCABULARY = 11
 LENGTH = 6
-SMALL_OPTIONS = {"window": 3}  # options whose default would have no effect on so few tokens
+SMALL_OPTIONS = {"window": 3, "block": 2, "top": 2}  # options whose default would have no effect on so few tokens
 DEFAULT_PARTS = {
     "position": "none",
     "token_mixer": "attention",

@@ -1,0 +1,109 @@
+"""Block selection: each query attends to the blocks of the sequence whose mean key is most like it, and to its own.
+
+Source: Lu et al. 2025, MoBA: Mixture of Block Attention for Long-Context LLMs (arXiv 2502.13189), eq. 2 to 6
+Reference: the choice written as a loop over queries and blocks, in tests/components/reference
+Equation: softmax(q K_S^T / sqrt(K)) V_S in each head, S the keys of the `top` blocks of largest q^T mean(K_b); the
+    block of the query is always among them, and causal attention leaves out what is later
+Cost: O(N^2 D) time and O(N^2) memory in each head here, where all scores are computed and those of other blocks
+    masked; a kernel that skips them takes O(N top block D)
+
+    block 2, top 2        a query reads its own block, up to itself, and one block in front of it
+    x . . . . .
+    x x . . . .
+    x x x . . .
+    x x x x . .
+    . . x x x .
+    x x . . x x
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Context, Heads, Length, Rate, Seq
+from blockyard.ops import mask, reference
+from blockyard.ops.custom_weights import weigh
+from blockyard.ops.mask import Visibility
+from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer.attention import Attention
+
+
+class BlockSelection(Attention):
+    """For tokens on a line. A document begins a block; class and register tokens see all tokens and are seen by all.
+
+    The choice of blocks has no gradient: keys learn from the scores of the blocks that were chosen.
+
+    Options:
+        block: tokens of a block
+        top: blocks that a query reads, its own included
+        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
+        qk_norm: norm of queries and keys before rotation, as in attention
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights
+    """
+
+    fused: ClassVar[bool] = False
+    traits = replace(Attention.traits, equivariant=False, cross=False, axes=frozenset({1}))
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        block: Length = 8,
+        top: Length = 3,
+        num_kv_heads: Heads | None = None,
+        qk_norm: QueryKeyNorm = False,
+        bias: bool = False,
+        dropout: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
+        self.rule = partial(selected, block=block, top=top)
+
+    def prepare(self, x: Tensor, seq: Seq) -> None:
+        """Does nothing: these layers share no masks."""
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
+        """As `Attention._attend`, over the selected blocks: (B, N, H values)."""
+        rate = self.dropout if self.training else 0.0
+        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
+        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
+
+
+def selected(
+    q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, scale: float | None, *, block: int, top: int
+) -> Tensor:
+    """Returns the softmax over the keys of the selected blocks: weights (B, H, N, M)."""
+    raw = reference.scores(q, k, seq, k_seq, visibility, scale)  # (B, H, N, M)
+    return reference.normalised(raw.masked_fill(~_chosen(q, k, seq, k_seq, visibility, block, top), float("-inf")))
+
+
+@torch.no_grad()
+def _chosen(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, block: int, top: int) -> Tensor:
+    """Whether the block of a key is among those of a query: (B, H, N, M) bool. A block is told by its first key."""
+    chunks = mask.chunk_numbers(seq, k_seq, replace(visibility, chunk=block))
+    assert chunks is not None
+    q_block, k_block = chunks  # (B|1, N), (B|1, M)
+    row = torch.arange(len(k_seq), device=k.device)
+    real = (row >= k_seq.num_prefix)[None] if k_seq.valid is None else (row >= k_seq.num_prefix) & k_seq.valid
+    same = (k_block[:, :, None] == k_block[:, None]) & real[:, None]  # (B|1, M, M)
+    own = q_block[:, :, None] == k_block[:, None]  # (B|1, N, M)
+    if seq.segment is not None and k_seq.segment is not None:
+        same = same & (k_seq.segment[:, :, None] == k_seq.segment[:, None])
+        own = own & (seq.segment[:, :, None] == k_seq.segment[:, None])
+    first = same.to(torch.uint8).argmax(-1)  # (B|1, M)
+    is_first = real & (first == row)
+    means = same.to(k.dtype) / same.sum(-1, keepdim=True).clamp(min=1)  # (B|1, M, M)
+    keys = (means[:, None] @ k).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K), of the key's block
+    likeness = (q @ keys.transpose(-1, -2)).masked_fill(own[:, None], float("inf"))  # (B, H, N, M)
+    sees = mask.table(seq, k_seq, visibility)
+    candidates = is_first[:, None, None] if sees is None else is_first[:, None, None] & sees
+    best = likeness.masked_fill(~candidates, float("-inf")).topk(min(top, len(k_seq)), dim=-1)
+    firsts = torch.zeros_like(likeness, dtype=torch.bool).scatter(-1, best.indices, best.values > float("-inf"))
+    chosen = firsts.gather(-1, first[:, None, None].expand_as(firsts))
+    everywhere = (torch.arange(len(seq), device=k.device) < seq.num_prefix)[:, None] | (row < k_seq.num_prefix)
+    return chosen | everywhere
