@@ -53,6 +53,10 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "data=listops": ("tokenizer=symbols",),
     "data=parity": ("tokenizer=symbols",),
     "data=digit_series": ("tokenizer=series_patch",),
+    "data=in_context_regression": (
+        *("tokenizer=series_patch", "tokenizer.size=1", "tokenizer.stride=1", "tokenizer.pad_end=false"),
+        *("tokenizer.normalise=none", "head=last", "objective=regress"),
+    ),
     "tokenizer=series_channel": ("position=none",),
     "tokenizer=trend_season": ("position=none",),
     "tokenizer=columns": ("data=breast_cancer", "position=none"),

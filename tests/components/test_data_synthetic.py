@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import statistics
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,13 +18,18 @@ from blockyard.config.compose import compose
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data.associative_recall import AssociativeRecall
+from blockyard.data.context_recall import ContextRecall
 from blockyard.data.copy import Copy
+from blockyard.data.induction import Induction
 from blockyard.data.listops import CLOSE, DIGITS, OPERATORS, ListOps
 from blockyard.data.long_agreement import ARE, COMMA, IS, WHO, WORDS, LongAgreement
+from blockyard.data.memorisation import Memorisation
+from blockyard.data.needle import Needle
 from blockyard.data.parity import Parity
 from blockyard.data.selective_copy import SelectiveCopy
 from blockyard.data.splits import synthetic
 from blockyard.data.splits.synthetic import SyntheticTask
+from blockyard.data.state_tracking import Group, StateTracking, products_of
 from blockyard.objective.answer import Answer
 from blockyard.tokenizer.symbols import Symbols
 
@@ -96,7 +104,110 @@ def value(ids: list[int]) -> int:
     return result
 
 
+def recalled(keys: int, values: int, task: ContextRecall) -> Rule:
+    """A run of key tokens, then of value tokens, sets; a run of key tokens, then of GOs, asks."""
+    go, blank = task.vocabulary - 2, task.vocabulary - 1
+
+    def kind(token_id: int) -> str:
+        if token_id < keys:
+            return "key"
+        if token_id < keys + values:
+            return "value"
+        return {go: "go", blank: "blank"}.get(token_id, "noise")
+
+    def rule(ids: list[int]) -> list[int]:
+        table, answers, key = {}, {}, ()
+        for name, run in itertools.groupby(enumerate(ids), lambda pair: kind(pair[1])):
+            run = list(run)
+            tokens = tuple(token_id for _, token_id in run)
+            if name == "key":
+                key = tokens
+            elif name == "value":
+                table[key] = tokens
+            elif name == "go":
+                assert len(table[key]) == len(run)
+                answers |= {position: value for (position, _), value in zip(run, table[key], strict=True)}
+        return targets(answers, len(ids))
+
+    return rule
+
+
+def cycles(permutation: tuple[int, ...]) -> int:
+    left, count = set(range(len(permutation))), 0
+    while left:
+        place, count = left.pop(), count + 1
+        while permutation[place] in left:
+            place = permutation[place]
+            left.remove(place)
+    return count
+
+
+def tracked(name: str) -> Rule:
+    """Each place is moved by one element after the other; even permutations by their cycles."""
+    places = range(int(name[1]))
+    listed = sorted(p for p in itertools.permutations(places) if name[0] == "s" or (len(places) - cycles(p)) % 2 == 0)
+
+    def rule(ids: list[int]) -> list[int]:
+        now, states = list(places), []
+        for token_id in ids:
+            now = [listed[token_id][place] for place in now]
+            states.append(listed.index(tuple(now)))
+        return states
+
+    return rule
+
+
+def summed(modulus: int) -> Rule:
+    return lambda ids: [sum(ids[: n + 1]) % modulus for n in range(len(ids))]
+
+
+def induced(ids: list[int]) -> list[int]:
+    assert ids.count(16) == 2
+    return targets({len(ids) - 1: ids[ids.index(16) + 1]}, len(ids))
+
+
+def told(ids: list[int]) -> list[int]:
+    """By the text: the number after the first "of NAME is", where the question is about NAME."""
+    words = " ".join(map(Needle().token_name, ids))
+    name = re.search(r"what is the number of (\w+) ( ?\?)+$", words).group(1)
+    (number,) = re.findall(rf"the number of {name} is ([\d ]+?) \.", words)
+    digits = [int(digit) + Needle().vocabulary - 10 for digit in number.split()]
+    return targets({len(ids) - len(digits) + n: digit for n, digit in enumerate(digits)}, len(ids))
+
+
+def memorised(task: Memorisation) -> Rule:
+    seen: dict[int, int] = {}
+
+    def rule(ids: list[int]) -> list[int]:
+        """The same value for a key whatever the sequence, read off the table as a list."""
+        table = task.table.tolist()
+        answers = {n + 1: seen.setdefault(ids[n], table[ids[n]]) for n in range(0, len(ids), 2)}
+        assert all(answers[n + 1] == table[ids[n]] for n in range(0, len(ids), 2))
+        return targets(answers, len(ids))
+
+    return rule
+
+
+HARDER = [
+    ContextRecall(length=40, **FEW_SAMPLES),
+    ContextRecall(length=64, noise=6, **FEW_SAMPLES),
+    ContextRecall(length=128, motif=3, keys=8, **FEW_SAMPLES),
+    ContextRecall(length=64, compositional=True, pairs=9, **FEW_SAMPLES),
+    ContextRecall(length=64, updates=4, values=3, **FEW_SAMPLES),
+    ContextRecall(length=128, motif=2, noise=3, updates=2, **FEW_SAMPLES),
+]
+FACTS = Memorisation(keys=40, values=30, **FEW_SAMPLES)
 RULES = [
+    *((task, recalled(task.keys, task.values, task)) for task in HARDER),
+    *((StateTracking(group=name, **FEW_SAMPLES), tracked(name)) for name in ("s3", "a4", "s4", "a5", "s5")),
+    (StateTracking(group="a5", draw="generators", **FEW_SAMPLES), tracked("a5")),
+    (StateTracking(group="s5", ask="row", **FEW_SAMPLES), lambda ids: tracked("s5")(ids)[-1]),
+    (StateTracking(group="cyclic", modulus=7, **FEW_SAMPLES), summed(7)),
+    (StateTracking(group="cyclic", draw="generators", **FEW_SAMPLES), summed(5)),
+    (Induction(length=24, **FEW_SAMPLES), induced),
+    (Needle(length=60, **FEW_SAMPLES), told),
+    (Needle(length=127, needles=5, digits=4, **FEW_SAMPLES), told),
+    (FACTS, memorised(FACTS)),
     (AssociativeRecall(pairs=4, length=40, symbols=32, **FEW_SAMPLES), recall),
     (Copy(length=30, **FEW_SAMPLES), copied(8)),
     (SelectiveCopy(length=40, **FEW_SAMPLES), copied(16)),
@@ -116,7 +227,7 @@ def test_every_target_follows_from_its_sequence(task: SyntheticTask, rule: Rule)
 def test_a_wrong_answer_is_caught() -> None:
     class Late(Copy):
         def generate(self, random: synthetic.SampleRandom) -> synthetic.TaskBatch:
-            inputs, target, _ = super().generate(random)
+            inputs, target, *_ = super().generate(random)
             return synthetic.TaskBatch(inputs, target.roll(1, 1))
 
     with pytest.raises(AssertionError):
@@ -125,6 +236,55 @@ def test_a_wrong_answer_is_caught() -> None:
 
 def test_every_task_has_a_rule_here() -> None:
     assert {type(task) for task, _ in RULES} == {each.values[0] for each in EVERY}
+    groups = {task.group for task, _ in RULES if isinstance(task, StateTracking)}
+    assert groups == set(get_args(Group))
+
+
+def test_the_order_of_a_product_matters() -> None:
+    """Planted: the last element acts first, which is another product in every group that is not commutative."""
+
+    class Backwards(StateTracking):
+        def generate(self, random: synthetic.SampleRandom) -> synthetic.TaskBatch:
+            inputs, *_ = super().generate(random)
+            states = [inputs[:, 0]]
+            for step in range(1, inputs.shape[1]):
+                states.append(products_of(self.group)[states[-1], inputs[:, step]])
+            return synthetic.TaskBatch(inputs, torch.stack(states, 1))
+
+    with pytest.raises(AssertionError):
+        assert_follows(Backwards(group="s3", **FEW_SAMPLES), tracked("s3"))
+
+
+@pytest.mark.parametrize("group", get_args(Group))
+def test_two_generators_give_the_whole_group(group: str) -> None:
+    task = StateTracking(group=group, draw="generators", length=200, samples=50, eval_samples=10)
+    assert load(task).train.sequences.target.unique().numel() == task.elements
+    assert load(task).train.sequences.inputs.unique().numel() == 2
+
+
+def test_an_update_is_another_value_and_neither_half_of_a_key_tells_it() -> None:
+    (ids, _), *_ = samples_of(HARDER[4])
+    shown = [ids[n : n + 2] for n in range(64 - 8 - 16, 64 - 8, 2)]
+    first, second = dict(shown[:4]), dict(shown[4:])
+    assert first.keys() == second.keys()
+    assert all(first[key] != second[key] for key in first)
+    (ids, _), *_ = samples_of(HARDER[3])
+    keys = {tuple(ids[n : n + 2]) for n in range(64 - 9 * 6, 64 - 9 * 3, 3)}
+    assert len(keys) == 9
+    assert [len({key[half] for key in keys}) for half in (0, 1)] == [3, 3]
+
+
+def test_slices_of_needles_are_by_depth() -> None:
+    task = Needle(length=220, needles=3, samples=2000, eval_samples=10)
+    split = load(task).train
+    batch = split.batch(torch.arange(2000), None)
+    for ids, part in zip(batch.inputs.tolist(), batch.slice.tolist(), strict=True):
+        words = " ".join(map(task.token_name, ids))
+        name = re.search(r"of (\w+) \?", words).group(1)
+        start = words[: words.index(f"the number of {name} is")].count(" ")
+        assert part == 4 * start // (220 - 9)
+    assert batch.slice.bincount(minlength=4).min() > 300
+    assert task.spec.slices == ("first_quarter", "second_quarter", "third_quarter", "last_quarter")
 
 
 def assert_disjoint(splits: Splits) -> None:
@@ -170,11 +330,16 @@ def test_sequences_are_a_function_of_the_seed(task_class: type[SyntheticTask]) -
 # A machine with other fingerprints would train on other sequences.
 FINGERPRINTS = {
     "AssociativeRecall": "ea12e35370038dd3",
+    "ContextRecall": "8713dc2b71fcba43",
     "Copy": "f4505a88fd739f68",
+    "Induction": "302c820f5d22b505",
     "ListOps": "68a01461b9779845",
     "LongAgreement": "ce6323ea8e056075",
+    "Memorisation": "0be2375cef6e2cb7",
+    "Needle": "02171bfb2665a912",
     "Parity": "04f5be5cb62f7136",
     "SelectiveCopy": "c1eb89bd5a086d43",
+    "StateTracking": "8698e4b5748acb36",
 }
 
 

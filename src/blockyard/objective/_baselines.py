@@ -144,7 +144,10 @@ def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleMo
 
 
 def of_values(split: Split, train: Split | None, objective: Objective) -> Baselines:
-    """Returns the mean of the training split, which standardized targets have at zero, and a linear model."""
+    """Returns the mean of the training split, which standardized targets have at zero, and linear models.
+
+    The split's own models come before the one that is fitted on the training split.
+    """
     if not isinstance(split, Standardized):
         return Baselines()
 
@@ -153,6 +156,8 @@ def of_values(split: Split, train: Split | None, objective: Objective) -> Baseli
         yield "mean", torch.zeros_like(batch.target.flatten(1))
 
     baselines = list(rules(split, objective, ["mean"], mean))
+    if isinstance(split, HasBaselines):
+        baselines += models(split, objective, split.baselines())
     if train is not None and has_features(split):
         features = _Features(train, split)
 

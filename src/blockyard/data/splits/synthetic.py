@@ -29,24 +29,25 @@ HELD_OUT = 0.1  # share of all possible sequences that may go to validation, and
 
 
 class TaskBatch(NamedTuple):
-    """Sequences of a task. inputs: (n, N) int64; target: (n, N) with `Batch.ignore`, or (n,); lengths: (n,) or None."""
+    """Sequences of a task. inputs: (n, N) int64; target: (n, N) with `Batch.ignore`, or (n,); lengths: (n,) or None.
+
+    slice: (n,) int64, which of `DataSpec.slices` each belongs to; None where the task has no slices
+    """
 
     inputs: Tensor
     target: Tensor
     lengths: Tensor | None = None
+    slice: Tensor | None = None
 
     def select(self, indices: Tensor) -> TaskBatch:
         """Return the sequences `indices` (m,), or those where a mask (n,) is True."""
-        lengths = None if self.lengths is None else self.lengths[indices]
-        return TaskBatch(self.inputs[indices], self.target[indices], lengths)
+        return TaskBatch(*(None if each is None else each[indices] for each in self))  # type: ignore[arg-type]
 
     @classmethod
     def concatenate(cls, batches: list[TaskBatch], count: int) -> TaskBatch:
         """Join batches and keep the first `count` sequences."""
-        inputs = torch.cat([batch.inputs for batch in batches])[:count]
-        target = torch.cat([batch.target for batch in batches])[:count]
-        lengths = [batch.lengths for batch in batches if batch.lengths is not None]
-        return cls(inputs, target, torch.cat(lengths)[:count] if lengths else None)
+        parts = (None if None in column else torch.cat(column)[:count] for column in zip(*batches, strict=True))
+        return cls(*parts)  # type: ignore[arg-type]
 
 
 class TaskSplit:
@@ -58,7 +59,7 @@ class TaskSplit:
     redrawn = True
 
     def __init__(self, sequences: TaskBatch, regenerate: Callable[[int, int], TaskBatch]) -> None:
-        self.sequences = TaskBatch(sequences.inputs.int(), sequences.target.int(), sequences.lengths)
+        self.sequences = sequences._replace(inputs=sequences.inputs.int(), target=sequences.target.int())
         self.regenerate = regenerate
 
     def at_length(self, count: int, factor: int) -> TaskSplit:
@@ -75,10 +76,10 @@ class TaskSplit:
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
-        inputs, target, lengths = self.sequences.select(order)
+        inputs, target, lengths, part = self.sequences.select(order)
         longest = inputs.shape[1] if lengths is None else int(lengths.max())
         target = target[:, :longest] if target.ndim == 2 else target
-        return Batch(inputs[:, :longest].long(), target.long(), lengths=lengths)
+        return Batch(inputs[:, :longest].long(), target.long(), lengths=lengths, slice=part)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -162,6 +163,22 @@ class SyntheticTask(LoadedData):
                 f"disjoint (generated {generated}, needed {list(counts)}); raise data.length or the vocabulary"
             )
         return [TaskBatch.concatenate(part, count) for part, count in zip(batches, counts, strict=True) if part]
+
+
+EMPTY = -1  # in place of tokens that a sequence does not have
+
+
+def right_aligned(inputs: Tensor, target: Tensor, length: int, blank: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and target (n, `length`) without the EMPTY inputs (n, M), M <= N, with blanks in front.
+
+    Blanks and what is EMPTY have no target.
+    """
+    order = (inputs != EMPTY).long().argsort(dim=1, stable=True)  # what is EMPTY first
+    inputs, target = inputs.gather(1, order), target.gather(1, order)
+    front = inputs.new_full((len(inputs), max(0, length - inputs.shape[1])), EMPTY)
+    inputs, target = torch.cat([front, inputs], 1)[:, -length:], torch.cat([front, target], 1)[:, -length:]
+    empty = inputs == EMPTY
+    return inputs.masked_fill(empty, blank), target.masked_fill(empty, Batch.ignore)
 
 
 class SampleRandom(NamedTuple):

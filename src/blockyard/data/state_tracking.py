@@ -1,0 +1,133 @@
+"""State tracking: the product of the elements of a group so far, which one layer of fixed parallel depth cannot keep.
+
+Source: Merrill, Petty and Sabharwal 2024, The Illusion of State in State-Space Models (arXiv 2404.08819), section 5.1,
+    word problems of groups; Grazzi et al. 2025, Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues
+    (arXiv 2411.12537), section 5; of modular sums Deletang et al. 2023, Neural Networks and the Chomsky Hierarchy
+    (arXiv 2207.02098)
+Reference: jopetty/word-problem; deepmind/neural_networks_chomsky_hierarchy, tasks/regular
+
+    group=s3, three places with a, b, c              group=cyclic modulus=5
+    inputs          102  021  120                    inputs          3  4  1
+    state           bac  bca  cab                    target (each)   3  2  3
+    target (each)   102  120  201
+
+A token is an element of the group; those of the symmetric group of n places are its permutations in order of the
+dictionary. The target is g_t o ... o g_1: g_1 acts first, and (g o h)(i) = g(h(i)).
+
+Z_n (cyclic) is commutative: sums, for which a diagonal recurrence with complex or negative values suffices. S3 is
+solvable; A5 and S5 are not, so that by Barrington's theorem their word problem is complete for NC1, and a transformer
+or a diagonal state-space model of fixed depth cannot solve it at every length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from typing import Annotated, Literal, get_args
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from blockyard.contracts import Because, DataSpec, Length
+from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
+
+Group = Literal["s3", "a4", "s4", "a5", "s5", "cyclic"]
+Modulus = Annotated[int, Ge(2), Le(4_096), Because("each number is a token, and the table of sums is its square")]
+
+
+@dataclass(kw_only=True, eq=False)
+class StateTracking(SyntheticTask):
+    """Elements of a group, drawn independently with equal probability.
+
+    Options:
+        group: s3, s4, s5 are all permutations of as many places; a4, a5 the even ones; cyclic the sums modulo `modulus`
+        modulus: of the sums of group=cyclic; others leave it alone
+        draw: all gives every element as an input; generators gives two of them alone, from which all others follow: a
+            swap and a cycle of all places; of a4 two cycles of three places, of a5 one of three and one of five; 0 and
+            1 of the sums
+        ask: row gives the product of the whole sequence as a class; each gives that of the elements so far everywhere
+    """
+
+    length: Length = 32
+    group: Group = "s3"
+    modulus: Modulus = 5
+    draw: Literal["all", "generators"] = "all"
+    ask: Literal["row", "each"] = "each"
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the group."""
+        return self.modulus if self.group == "cyclic" else len(permutations_of(self.group))
+
+    @property
+    def vocabulary(self) -> int:
+        """The elements."""
+        return self.elements
+
+    def token_name(self, token_id: int) -> str:
+        """Return a number, or a permutation as the places that 0, 1, ... go to."""
+        return str(token_id) if self.group == "cyclic" else "".join(map(str, permutations_of(self.group)[token_id]))
+
+    @property
+    def spec(self) -> DataSpec:
+        """A class for each sequence, or a token id at each position."""
+        classes = self.elements if self.ask == "row" else None
+        target = "class" if self.ask == "row" else "symbols"
+        return DataSpec(
+            "symbols", (self.length,), target=target, classes=classes, vocabulary=self.vocabulary, resizable=True
+        )
+
+    def generate(self, random: SampleRandom) -> TaskBatch:
+        """Generate the elements, and their products from the left."""
+        if self.draw == "all":
+            inputs = random.integers("elements", self.length, self.elements)  # (n, N)
+        else:
+            inputs = self._generators()[random.integers("generators", self.length, 2)]
+        if self.group == "cyclic":
+            products = inputs.cumsum(1) % self.modulus
+        else:
+            after, state, states = products_of(self.group), inputs[:, 0], [inputs[:, 0]]
+            for step in range(1, self.length):
+                state = after[inputs[:, step], state]
+                states.append(state)
+            products = torch.stack(states, 1)
+        return TaskBatch(inputs, products[:, -1] if self.ask == "row" else products)
+
+    def _generators(self) -> Tensor:
+        """Return two token ids (2,) whose products are the whole group."""
+        if self.group == "cyclic":
+            return torch.tensor([0, 1])
+        places = int(self.group[1])
+        cycle = [(place + 1) % places for place in range(places)]
+        if self.group.startswith("s"):
+            first = [1, 0, *range(2, places)]
+        else:
+            first = [1, 2, 0, *range(3, places)]
+            if places % 2 == 0:  # a cycle of an even number of places is odd
+                cycle = [0, *(1 + (place + 1) % (places - 1) for place in range(places - 1))]
+        listed = permutations_of(self.group)
+        return torch.tensor([listed.index(tuple(first)), listed.index(tuple(cycle))])
+
+
+@cache
+def permutations_of(group: str) -> list[tuple[int, ...]]:
+    """Return the permutations of a group by its name, in order of the dictionary."""
+    assert group in get_args(Group)
+    every = list(permutations(range(int(group[1]))))
+    return every if group.startswith("s") else [each for each in every if _is_even(each)]
+
+
+def _is_even(permutation: tuple[int, ...]) -> bool:
+    """Whether an even number of pairs is out of order."""
+    places = range(len(permutation))
+    return sum(permutation[i] > permutation[j] for i in places for j in places if i < j) % 2 == 0
+
+
+@cache
+def products_of(group: str) -> Tensor:
+    """Return the number of g o h for the numbers g and h: (G, G) int64."""
+    listed = permutations_of(group)
+    number = {permutation: index for index, permutation in enumerate(listed)}
+    return torch.tensor([[number[tuple(g[place] for place in h)] for h in listed] for g in listed])
