@@ -31,7 +31,7 @@ SMALL = {
         "eval_samples": 8,
         "context": 20,
         "source_context": 20,
-        "length": 12,
+        "length": 24,
         "pairs": 2,
         "held": 4,
     },

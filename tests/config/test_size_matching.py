@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from blockyard.cli import main
 from blockyard.config.build import Components
@@ -41,6 +42,58 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, overrides: list[st
     assert abs(record["value"] - target) == best
     if what == "params":
         assert sum(p.numel() for p in Components(composed.config).model(0).parameters()) == record["value"]
+
+
+SYMBOLS = ["experiment=recall", "logger=none", "model.depth=2", "model.heads=2"]
+STATES = {
+    # Two blocks, keys and values of every token in four bytes.
+    "attention": ([], lambda dim, tokens: 2 * 2 * dim * tokens * 4),
+    "grouped": (["token_mixer.num_kv_heads=1"], lambda dim, tokens: 2 * dim * tokens * 4),
+    "window": (["token_mixer=windowed_attention", "token_mixer.window=16"], lambda dim, tokens: 16 * dim * 15),
+    "recurrence": (["token_mixer=linear_recurrence"], None),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_bytes_of_state_are_a_budget(case: str) -> None:
+    """Those of a cache that has read as many tokens; of attention by hand."""
+    overrides, by_hand = STATES[case]
+    sizes = ModelSizes()
+    for tokens in (None, 32):
+        given = [] if tokens is None else [f"match.tokens={tokens}"]
+        start = sizes.measure(compose([*SYMBOLS, *overrides, "model.dim=48"]).config, f"state@{tokens or 64}")
+        composed = compose([*SYMBOLS, *overrides, f"match.state={start}", *given])
+        assert composed.issues == []
+        dim, record = composed.config["model"]["dim"], composed.matched
+        assert (record["value"], record["tokens"], dim) == (start, tokens or 64, 48)
+        assert f"bytes of state after {tokens or 64} tokens" in describe_match(record)
+        model = Components(composed.config).model(0)
+        cache = model.init_cache(1)
+        for _ in range(tokens or 64):
+            model(torch.zeros(1, 1, dtype=torch.int64), cache=cache)
+        assert cache.bytes == start
+        if by_hand is not None:
+            assert start == by_hand(dim, tokens or 64)
+
+
+def test_a_state_is_matched_where_there_is_one() -> None:
+    for overrides, message in (
+        (["experiment=vit_digits", "match.state=1e5"], "decodes nothing, so it has no state"),
+        ([*SYMBOLS, "token_mixer=pool", "match.state=1e5"], "cannot decode from a cache"),
+        ([*SYMBOLS, "match.state=1e5", "match.tokens=0"], "from 1 to 1,048,576"),
+        ([*SYMBOLS, "match.tokens=64"], "only together with match.state"),
+        ([*SYMBOLS, "match.state=1e5", "match.flops=1e5"], "cannot meet two budgets"),
+    ):
+        assert message in " ".join(map(str, compose([*overrides, "logger=none"]).issues))
+
+
+def test_check_prints_the_state(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *SYMBOLS, "model.dim=32"]) == 0
+    assert "16,384 bytes of cache after 64 tokens" not in capsys.readouterr().out  # that of one block
+    assert main(["check", *SYMBOLS, "model.dim=32"]) == 0
+    assert "32,768 bytes of cache after 64 tokens" in capsys.readouterr().out
+    assert main(["check", "experiment=vit_digits"]) == 0
+    assert "bytes of cache" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("by", ["dim", "expansion"])
@@ -126,7 +179,10 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
     [
         (["match.params=abc"], "match.params: invalid value 'abc': expected a number of parameters"),
         (["match.params=-1"], "match.params: invalid value -1: expected a number"),
-        (["match.params=1e6", "match.flops=1e6"], "one size cannot meet two budgets"),
+        (
+            ["match.params=1e6", "match.flops=1e6"],
+            "one size cannot meet two budgets; set params, flops, active",
+        ),
         (["match.params=1e6", "model.dim=32"], "model.dim: is solved for by match"),
         (["match.params=1e6", "match.by=heads"], "match.by: unknown size 'heads' (try dim"),
         (["match.by=depth"], "has an effect only together with"),

@@ -88,3 +88,19 @@ def test_what_is_chosen_must_not_undo_the_match(tmp_path, chosen):
     (problem,) = refusals(tmp_path, f"{BASE}{arms}{chosen}")
     assert "it changes the parameters of plain" in problem
     assert len(plan_from(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4
+
+
+def test_states_are_matched(tmp_path):
+    """Bytes of cache of linear attention, of a square in each head, and of all keys and values of attention."""
+    text = (
+        "claim: x\nbase: [experiment=recall, model.depth=2, model.dim=32, model.heads=2, logger=none]\n"
+        "arms: {attention: [], linear: [token_mixer=linear_attention]}\nbaseline: attention\nmatch: state"
+    )
+    sizes = plan_from(tmp_path, text).facts["match"]["arms"]
+    assert sizes["attention"]["value"] == 2 * 2 * 32 * 64 * 4
+    assert sizes["linear"]["value"] == pytest.approx(32_768, rel=0.15)
+    assert sizes["linear"]["dim"] > 32
+    text = text.replace("{attention", "{conv: [token_mixer=pool], attention")
+    (refused,) = plan_from(tmp_path, text).refused
+    assert refused.arm == "conv"
+    assert "Pool cannot decode from a cache" in refused.reasons[0]

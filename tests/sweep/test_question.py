@@ -120,7 +120,7 @@ def test_what_a_file_may_leave_out():
         ),
         (
             f"claim: x\n{ARMS}\nmatch: parameters",
-            'match: "parameters" is not one of params, flops, active; did you mean params?',
+            'match: "parameters" is not one of params, flops, active, state; did you mean params?',
         ),
         ("claim: x\nmatch: params\narms: {a: [model.dim=8], b: []}", "no arm may set model.dim; remove it from a"),
         (f"claim: x\n{ARMS}\nmatch: params\ntune: {{model.dim: [8, 16]}}", "so tune cannot contain model.dim"),

@@ -14,7 +14,7 @@ from torch import nn
 
 from blockyard.config import layer_kinds
 from blockyard.config.build import OPTIONAL, Components
-from blockyard.config.size_matching import flops_by_module
+from blockyard.config.size_matching import flops_by_module, state_bytes
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import (
@@ -99,6 +99,7 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     facts = (
         _facts(components, ctx, model)
         | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
+        | _state(model, ctx)
         | _initial(components, model)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
         | ({"groups": f"not known ({unknown})"} if unknown else {})
@@ -173,6 +174,15 @@ def _around(path: str, model: nn.Module) -> list[nn.Module]:
     """The modules that contain the one at a path, and that one, from the outside in; without the model itself."""
     names = path.split(".") if path else []
     return [model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names))]
+
+
+def _state(model: nn.Module, ctx: Context) -> dict[str, str]:
+    """The cache of a decoder after a full sequence; nothing of a model that has none."""
+    try:
+        count = state_bytes(model, ctx)
+    except Exception:  # no cache, or a user's own mixer that needs real tensors
+        return {}
+    return {"state": f"{count:,} bytes of cache after {ctx.tokens.max_len:,} tokens, in float32"}
 
 
 def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, str]:

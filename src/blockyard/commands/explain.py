@@ -1,4 +1,4 @@
-"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params|flops|active=N] [--config-dir DIR] [allow=[mypackage]]
+"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params|flops|active|state=N] [--config-dir DIR] [allow=[mypackage]]
 
 Describe a choice: what it is, its paper and equation, its cost, its options with types and defaults, what it
 declares, what it can and cannot be combined with and why, and a command to copy. With a budget, also the size

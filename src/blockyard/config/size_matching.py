@@ -2,6 +2,7 @@
 
     blockyard train match.params=1.2e6                 # solves model.dim
     blockyard train match.active=1e6 channel_mixer=experts       # parameters that one token uses
+    blockyard train match.state=65536 match.tokens=512           # bytes of cache after so many tokens
     blockyard check match.flops=5e7 match.by=depth     # model.depth; by=expansion: that of the channel mixer,
                                                        # or of the token mixer where the other has none
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,12 +29,13 @@ from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Context, Issue, active_parameters
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted
+from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
 from blockyard.ops.flops import counter
 from blockyard.ops.meta import without_compiler
 
-# The size of a config's model, counted on the meta device: parameters, those that one token uses, and FLOPs of a
-# forward pass.
+# The size of a config's model, counted on the meta device: parameters, those that one token uses, FLOPs of a forward
+# pass, and bytes of state, which is the cache of a decoder.
 #
 # FLOPs are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
 
@@ -61,6 +63,30 @@ def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
     return {"": int(counted.get_total_flops()), **inside}
 
 
+def state_bytes(model: nn.Module, ctx: Context, tokens: int | None = None) -> int:
+    """Returns the bytes of the cache of one sequence after some of its tokens; None is a full sequence of the data.
+
+    That is all that the model keeps of the sequence when it decodes, in the type of the weights, float32. A source and
+    what is kept of it do not count. Raises ValueError for a model without a cache.
+
+    model: as in `flops_by_module`; a prefix counts, in addition to the tokens
+    """
+    if not ctx.causal or not isinstance(model, HasCache):
+        raise ValueError("this model decodes nothing, so it has no state; use model=decoder")
+    device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
+    wanted, context = ctx.tokens.max_len if tokens is None else tokens, full(ctx)
+    inputs = example(context, device)
+    if wanted != ctx.tokens.max_len:
+        if context.tokens.vocabulary is None or len(context.tokens.grid) != 1:
+            raise ValueError("a state after another number of tokens than the data has is known of token ids alone")
+        ids = inputs.inputs.new_zeros((1, wanted))
+        inputs = replace(inputs, inputs=ids, segment=None, pairs=None)
+    cache = model.init_cache(1)
+    with without_compiler(), torch.no_grad():
+        model.eval()(replace(inputs, segment=None), cache=cache)
+    return cache.bytes
+
+
 @dataclass
 class ModelSizes:
     """Measures configs and caches the results.
@@ -74,7 +100,8 @@ class ModelSizes:
     def measure(self, config: Node, what: str) -> int | None:
         """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
 
-        `active`: the parameters that one token uses, trained or not.
+        `active`: the parameters that one token uses, trained or not; `state`: bytes of cache after a full sequence,
+        `state@N`: after N tokens
 
         A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
         built or needs real tensors to run; `failure` then says what went wrong.
@@ -82,8 +109,14 @@ class ModelSizes:
         key = model_key(config), what
         if key not in self._sizes:
             try:
-                count = {"params": _parameters, "flops": _flops, "active": _active}[what]
-                self._sizes[key] = count(Components(config))
+                what, _, tokens = what.partition("@")
+                counts = {"params": _parameters, "flops": _flops, "active": _active}
+                if what == "state":
+                    parts = Components(config)
+                    number = int(tokens) if tokens else None
+                    self._sizes[key] = state_bytes(parts.meta_model(), parts.context(), number)
+                else:
+                    self._sizes[key] = counts[what](Components(config))
             except Exception as error:  # a width that does not divide; a user's own component may fail in any way
                 self._sizes[key], self.failed[key] = None, describe_error(error)
         return self._sizes[key]
@@ -117,7 +150,12 @@ def _flops(components: Components) -> int:
 
 # The keys of `match`, which solves a size for a budget, and the options that it may solve for.
 
-BUDGETS = {"params": "parameters", "flops": "FLOPs per sample", "active": "active parameters"}
+BUDGETS = {
+    "params": "parameters",
+    "flops": "FLOPs per sample",
+    "active": "active parameters",
+    "state": "bytes of state",
+}
 # The options of each size; the first that the config has is solved for.
 SIZES = {
     "dim": ("model.dim",),
@@ -179,6 +217,7 @@ class SizeSearch:
 __all__ = ["BUDGETS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
 
 LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
+LONGEST = 1_048_576  # tokens, as of any sequence
 MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
 
 
@@ -262,7 +301,7 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dic
     learned from the data counts as large as it may become.
     """
     match = config.pop(MATCH, None) or {}
-    if all(match.get(each) is None for each in BUDGETS) and match.get("by") in (None, "dim"):
+    if all(match.get(each) is None for each in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
         return {}
     if issues or not are_sound(config):
         return {}  # `check` reports the issues
@@ -280,10 +319,11 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dic
         others = [f"{MATCH}.by={other}" for other in SIZES if axis(config, other) is not None]
         issues.append(Issue(key, f"the config has no {' or '.join(SIZES[by])} to solve for", others))
         return {}
-    target = round(budget)
-    solved = nearest(config, what, target, sizes, along)
+    target, tokens = round(budget), match.get("tokens")
+    measured = what if tokens is None else f"{what}@{tokens}"
+    solved = nearest(config, measured, target, sizes, along)
     if solved is None:
-        reason = sizes.failure(along.put(config, along.current), what)
+        reason = sizes.failure(along.put(config, along.current), measured)
         issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({reason})"))
         return {}
     size, count = along.value(solved[0]), solved[1]
@@ -293,14 +333,17 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dic
         return {}
     config.update(along.put(config, solved[0]))
     record = {"by": what, "over": along.key, "target": target, "value": count, "off": count / target - 1}
+    if what == "state":
+        record["tokens"] = tokens or Components(config).tokens().max_len
     return record | {"size": size, "vocabulary": Components(config).tokens().vocabulary}
 
 
 def describe_match(record: dict[str, Any]) -> str:
     """The size that was solved for, and how far its count is from the budget, in one line."""
     vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}" if record["vocabulary"] else ""
+    after = f" after {record['tokens']:,} tokens" if record["by"] == "state" else ""
     return (
-        f"{record['target']:,} {BUDGETS[record['by']]} by {record['over']}={record['size']:g}: "
+        f"{record['target']:,} {BUDGETS[record['by']]}{after} by {record['over']}={record['size']:g}: "
         f"{record['value']:,}, {record['off']:+.2%}{vocabulary}"
     )
 
@@ -322,10 +365,16 @@ def _problems(
     if not _is_known(by):
         issues.append(Issue(f"{MATCH}.by", f"unknown size {quoted(by)}", list(SIZES)))
     elif match.get("by") not in (None, "dim") and not budgets:
-        text = "has an effect only together with match.params, match.flops or match.active"
+        text = "has an effect only together with match.params, match.flops, match.active or match.state"
         issues.append(Issue(f"{MATCH}.by", text))
     if len(budgets) > 1:
-        issues.append(Issue(MATCH, "one size cannot meet two budgets; set params, flops or active"))
+        issues.append(Issue(MATCH, "one size cannot meet two budgets; set params, flops, active or state"))
+    tokens = match.get("tokens")
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or not 1 <= tokens <= LONGEST):
+        text = f"invalid value {quoted(tokens)}: expected a number of tokens from 1 to {LONGEST:,}"
+        issues.append(Issue(f"{MATCH}.tokens", text, [f"{MATCH}.tokens=512"]))
+    elif tokens is not None and "state" not in budgets:
+        issues.append(Issue(f"{MATCH}.tokens", "has an effect only together with match.state", ["match.state=65536"]))
     for what, value in budgets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 1:

@@ -28,7 +28,7 @@ OUTSIDE_RUN = ("executor",)
 OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
 SAME = "same"
 # The config key that asks for a model of some size, and its options; solved and removed by `size_matching`.
-MATCH, MATCH_OPTIONS = "match", ("params", "flops", "active", "by")
+MATCH, MATCH_OPTIONS = "match", ("params", "flops", "active", "state", "tokens", "by")
 # Families of which several choices may be used together: loggers side by side, callbacks merged into one collection.
 SEVERAL = ("logger", "callbacks")
 

@@ -1,4 +1,6 @@
-"""Solves the width of each arm so that all arms have the baseline's parameters, FLOPs or active parameters.
+"""Solves the width of each arm so that all arms have the baseline's parameters, FLOPs, active parameters or state.
+
+The state is the cache of a decoder, in bytes after a full sequence of the arm's data.
 
 The width is `model.dim`. It must be a multiple of the heads and of whatever else the arm's components
 need: a width that the model refuses is skipped. Widths are integers, so sizes agree only approximately;
@@ -42,8 +44,8 @@ def solve_widths(
 ) -> tuple[dict[str, int], MatchedSizes]:
     """Widths by arm, and their record.
 
-    quantity: "params", "flops" or "active"; overrides: by arm. An arm whose model cannot be built is left out: checking
-    it gives the reason.
+    quantity: "params", "flops", "active" or "state"; overrides: by arm. An arm whose model cannot be
+    built is left out: checking it gives the reason.
     """
     composed = {name: compose(line) for name, line in overrides.items()}
     arms = {name: each.config for name, each in composed.items() if not each.issues}

@@ -87,7 +87,7 @@ KEYS = (
     "expect",
     "margin",
 )
-MATCHES = ("params", "flops", "active")
+MATCHES = ("params", "flops", "active", "state")
 SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
 
