@@ -32,6 +32,7 @@ from blockyard.data.splits.synthetic import SyntheticTask
 from blockyard.data.state_tracking import Group, StateTracking, products_of
 from blockyard.objective.answer import Answer
 from blockyard.tokenizer.symbols import Symbols
+from tests.support.every import every
 
 FEW_SAMPLES = {"samples": 300, "eval_samples": 60}
 
@@ -182,7 +183,7 @@ def memorised(task: Memorisation) -> Rule:
         """The same value for a key whatever the sequence, read off the table as a list."""
         table = task.table.tolist()
         answers = {n + 1: seen.setdefault(ids[n], table[ids[n]]) for n in range(0, len(ids), 2)}
-        assert all(answers[n + 1] == table[ids[n]] for n in range(0, len(ids), 2))
+        assert every(answers[n + 1] == table[ids[n]] for n in range(0, len(ids), 2))
         return targets(answers, len(ids))
 
     return rule
@@ -267,7 +268,7 @@ def test_an_update_is_another_value_and_neither_half_of_a_key_tells_it() -> None
     shown = [ids[n : n + 2] for n in range(64 - 8 - 16, 64 - 8, 2)]
     first, second = dict(shown[:4]), dict(shown[4:])
     assert first.keys() == second.keys()
-    assert all(first[key] != second[key] for key in first)
+    assert every(first[key] != second[key] for key in first)
     (ids, _), *_ = samples_of(HARDER[3])
     keys = {tuple(ids[n : n + 2]) for n in range(64 - 9 * 6, 64 - 9 * 3, 3)}
     assert len(keys) == 9

@@ -190,6 +190,25 @@ class OptimizerBuilder(ABC):
     def build(self, model: nn.Module) -> Any:
         """Returns a torch optimizer over every trainable parameter of `model`."""
 
+    def start_step(self, optimizer: Any, factor: float) -> None:
+        """Called before each step, after learning rates are set. factor: of the schedule.
+
+        Not called where a Lightning callback has a schedule of its own. What it sets must be in the state of the
+        optimizer, or follow from the factor.
+        """
+        return
+
+    def exchange(self, optimizer: Any) -> None:
+        """Exchange the weights that are trained with those that are evaluated and saved, where these are others.
+
+        The others are in the state of the optimizer, so that a run resumes exactly; a second call undoes the first.
+        """
+        return
+
+    def exchanged(self, optimizer: Any) -> bool:
+        """Whether the model has the weights that are evaluated, as one has that was loaded from a checkpoint."""
+        return False
+
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model, on the meta device, this optimizer cannot train, one sentence each."""
         return []

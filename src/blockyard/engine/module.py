@@ -8,7 +8,7 @@ calls backward and `optimizer_step`, and `LoopCallback` does what is due after t
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -262,6 +262,26 @@ class Learner(CheapHookName):
             factor = self.schedule.factor(number, self.settings.total)
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
+            self.optimizer_builder.start_step(optimizer, factor)
+
+    @contextmanager
+    def evaluated_weights(self, optimizers: Sequence[Any]) -> Iterator[None]:
+        """While inside, the model has the weights that are evaluated and saved."""
+        builder = self.optimizer_builder
+        others = [optimizer for optimizer in optimizers if not builder.exchanged(optimizer)]
+        for optimizer in others:
+            builder.exchange(optimizer)
+        try:
+            yield
+        finally:
+            for optimizer in others:
+                builder.exchange(optimizer)
+
+    def trained_weights(self, optimizers: Sequence[Any]) -> None:
+        """Give the model the weights that are trained, if those of a checkpoint are others."""
+        for optimizer in optimizers:
+            if self.optimizer_builder.exchanged(optimizer):
+                self.optimizer_builder.exchange(optimizer)
 
     def number_step(self, number: int) -> None:
         """Number the next step and set what it trains."""

@@ -31,6 +31,7 @@ from blockyard.errors import did_you_mean, fold
 from blockyard.model._layer_numbers import layer_numbers
 from blockyard.model._part_names import is_in
 from blockyard.model._prefix import PrefixTokens
+from blockyard.optimizer._decay import Decay, fade, spread_decay
 
 # These modules own tables (of token ids, of positions) and learned tokens. They are looked up or added, never
 # multiplied by, so pulling them to zero would not limit the norm of a linear map.
@@ -69,10 +70,28 @@ class GroupedOptimizer(OptimizerBuilder):
     rates: RateFactors
     decays: DecayFactors
 
+    decay: Decay = "rate"
+    cautious: bool = False
+
     def set_groups(
-        self, lr: float, weight_decay: float, layer_decay: float, rates: RateFactors, decays: DecayFactors
+        self,
+        lr: float,
+        weight_decay: float,
+        layer_decay: float,
+        rates: RateFactors,
+        decays: DecayFactors,
+        *,
+        decay: Decay = "rate",
+        cautious: bool = False,
     ) -> None:
-        """Keep the options of the groups. Raises ValueError for factors on a weight decay of 0."""
+        """Keep the options of the groups. Raises ValueError for factors on, or kinds of, a weight decay of 0."""
+        kinds = {"decay": decay != "rate", "cautious": cautious}
+        if not weight_decay and any(kinds.values()):
+            name = next(name for name, given in kinds.items() if given)
+            raise ValueError(
+                f"optimizer.{name} is about optimizer.weight_decay, which is 0; set it, or leave {name} out"
+            )
+        self.decay, self.cautious = decay, cautious
         if decays and not weight_decay:
             raise ValueError(
                 "optimizer.decays has factors on optimizer.weight_decay, which is 0; set it, or leave decays out"
@@ -126,7 +145,12 @@ class GroupedOptimizer(OptimizerBuilder):
         if eps is not None and of_roles:
             for group, key in zip(groups, order, strict=True):
                 group["eps"] = eps * key[3]
-        return groups
+        return spread_decay(groups, self.decay)
+
+    def start_step(self, optimizer: Any, factor: float) -> None:
+        """Fade the decay with the schedule, where it does."""
+        if self.decay == "fading":
+            fade(optimizer, factor)
 
 
 def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:

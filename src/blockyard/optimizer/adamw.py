@@ -5,6 +5,7 @@ Reference: torch.optim.AdamW
 Equation: w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
 Cost: two numbers of state per parameter
 
+What a weight loses to decay in a step follows the learning rate; `decay` and `cautious` are in `optimizer/_decay.py`.
 Biases, gains, embedding and position tables, class and register tokens do not decay.
 """
 
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import CautiousOptimizer, Decay
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -25,6 +27,9 @@ class AdamW(GroupedOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
+        decay: what the decay follows besides: rate is the learning rate; independent the factor of the schedule alone,
+            so that it does not change with lr; fading the rate times that factor
+        cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment
         eps: term added to the root of the second moment
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
@@ -39,13 +44,15 @@ class AdamW(GroupedOptimizer):
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
+        decay: Decay = "rate",
+        cautious: bool = False,
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
         layer_decay: LayerDecay = 1.0,
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
 
@@ -54,13 +61,14 @@ class AdamW(GroupedOptimizer):
         """Each coordinate moves by about the learning rate."""
         return "adam"
 
-    def build(self, model: nn.Module) -> torch.optim.AdamW:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """A torch AdamW over every trainable parameter of `model`."""
         groups = self.groups(model, rule="adam", eps=self.eps)
-        return torch.optim.AdamW(
+        adamw = torch.optim.AdamW(
             groups,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
             fused=fused_available(groups),
         )
+        return CautiousOptimizer([adamw]) if self.cautious else adamw

@@ -12,32 +12,26 @@ values side by side as one matrix.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from annotated_types import Ge, Le
-from torch import nn
+from torch.optim import Optimizer
 
-from blockyard.contracts import Because, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
-from blockyard.optimizer._combined import CombinedOptimizer
-from blockyard.optimizer._param_groups import (
-    NO_FACTORS,
-    GroupedOptimizer,
-    fused_available,
-    hidden_matrices,
-    split_by_decay,
-)
-
-NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
-Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import Decay
+from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._newton_schulz import Iterations
+from blockyard.optimizer._param_groups import NO_FACTORS
 
 
-class Muon(GroupedOptimizer):
+class Muon(MatrixOptimizer):
     """Muon for hidden matrices, AdamW for the rest.
 
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
+        decay: what the decay follows besides; as of adamw
+        cautious: decay those weights alone that the update does not make larger
         momentum: momentum of Muon
         nesterov: use Nesterov momentum
         ns_steps: number of Newton-Schulz iterations
@@ -50,13 +44,13 @@ class Muon(GroupedOptimizer):
         decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
-    tensors_per_weight = 1  # of hidden matrices; 2 of the rest
-
     def __init__(
         self,
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
+        decay: Decay = "rate",
+        cautious: bool = False,
         momentum: Rate = 0.95,
         nesterov: bool = True,
         ns_steps: Iterations = 5,
@@ -68,7 +62,7 @@ class Muon(GroupedOptimizer):
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
         self.adamw_lr = adamw_lr
         self.momentum = momentum
         self.nesterov = nesterov
@@ -87,19 +81,15 @@ class Muon(GroupedOptimizer):
         """That of its matrices; the rest is Adam's."""
         return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
 
-    def model_problems(self, model: nn.Module) -> list[str]:
-        """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
-        return [*([] if hidden_matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
+    @property
+    def matrix_rule(self) -> UpdateRule:
+        """By `scale`."""
+        return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
 
-    def build(self, model: nn.Module) -> CombinedOptimizer:
-        """Muon and AdamW combined into one optimizer. Raises ValueError where no block has a matrix."""
-        hidden = hidden_matrices(model)
-        if not hidden:
-            raise ValueError(f"optimizer=muon: {NO_MATRIX}")
-        muon_ids = {id(p) for p in hidden}
-        rest = [p for group in split_by_decay(model) for p in group if id(p) not in muon_ids]
-        muon = torch.optim.Muon(
-            self.groups(model, hidden, rule=self.update_rule({"scale": self.scale})),
+    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """torch's Muon over these groups."""
+        return torch.optim.Muon(
+            groups,
             lr=self.lr,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -107,14 +97,3 @@ class Muon(GroupedOptimizer):
             ns_steps=self.ns_steps,
             adjust_lr_fn=self.scale,
         )
-        if not rest:
-            return CombinedOptimizer([muon])
-        groups = self.groups(model, rest, self.adamw_lr, rule="adam", eps=self.eps)
-        adamw = torch.optim.AdamW(
-            groups,
-            lr=self.lr,
-            betas=self.betas,
-            eps=self.eps,
-            fused=fused_available(groups),
-        )
-        return CombinedOptimizer([muon, adamw])

@@ -84,6 +84,11 @@ class LoopActions:
 
     def evaluate(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the validation metrics of the weights, and of the other weights that callbacks keep."""
+        with module.evaluated_weights(trainer.optimizers):
+            self._evaluate(trainer, module)
+        self.stopwatch.resume()
+
+    def _evaluate(self, trainer: pl.Trainer, module: Any) -> None:
         state = self.state
         with around_validation(trainer, module, self.callbacks.lightning):
             values = {f"val/{name}": value for name, value in self._validation_metrics().items()}
@@ -94,13 +99,13 @@ class LoopActions:
             self._record(trainer, values)
         for callback in self.callbacks:
             callback.on_evaluate(state, values)
-        self.stopwatch.resume()
 
     def save(self, trainer: pl.Trainer, module: Any) -> None:
         """Save a checkpoint of weights that are finite."""
         module.guard.raise_if_bad()
         check_weights(module.model, self.state.step)
-        self.callbacks.checkpoint.save(self.state, trainer.save_checkpoint)
+        with module.evaluated_weights(trainer.optimizers):
+            self.callbacks.checkpoint.save(self.state, trainer.save_checkpoint)
 
     def log_metrics(self, step: int, values: dict[str, float]) -> None:
         """Write the metrics of a step and count its row, so that a resumed run knows whether rows were lost."""
@@ -174,6 +179,7 @@ class LoopCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
         state = self.state
+        module.trained_weights(trainer.optimizers)
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
         if state.step and self.callbacks.lightning:

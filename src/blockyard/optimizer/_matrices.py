@@ -1,0 +1,58 @@
+"""Optimizers of two parts: one rule for the matrices inside the blocks, AdamW for all other parameters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from blockyard.contracts import Positive, UpdateRule
+from blockyard.optimizer._combined import CombinedOptimizer
+from blockyard.optimizer._decay import CautiousOptimizer
+from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available, hidden_matrices, split_by_decay
+
+NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
+
+
+class MatrixOptimizer(GroupedOptimizer):
+    """Subclasses set the fields and implement `matrix_optimizer`.
+
+    adamw_lr: learning rate of what AdamW updates; None is that of the matrices
+    betas, eps: of AdamW
+    """
+
+    tensors_per_weight = 1  # of hidden matrices; 2 of the rest
+    adamw_lr: Positive | None
+    betas: tuple[float, float]
+    eps: float
+
+    @property
+    @abstractmethod
+    def matrix_rule(self) -> UpdateRule:
+        """How large the updates of the matrices are."""
+
+    @abstractmethod
+    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return the optimizer of the matrices."""
+
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
+        return [*([] if hidden_matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
+
+    def build(self, model: nn.Module) -> CombinedOptimizer:
+        """Both parts combined into one optimizer. Raises ValueError where no block has a matrix."""
+        hidden = hidden_matrices(model)
+        if not hidden:
+            name = type(self).__module__.rpartition(".")[2]
+            raise ValueError(f"optimizer={name}: {NO_MATRIX}")
+        ids = {id(p) for p in hidden}
+        rest = [p for group in split_by_decay(model) for p in group if id(p) not in ids]
+        parts = [self.matrix_optimizer(self.groups(model, hidden, rule=self.matrix_rule))]
+        if rest:
+            groups = self.groups(model, rest, self.adamw_lr, rule="adam", eps=self.eps)
+            fused = fused_available(groups)
+            parts.append(torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused))
+        return CautiousOptimizer(parts) if self.cautious else CombinedOptimizer(parts)

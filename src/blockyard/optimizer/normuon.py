@@ -1,0 +1,129 @@
+"""NorMuon: Muon whose orthogonal updates are normalised for each output of a matrix; AdamW for all other parameters.
+
+Source: Li et al. 2025, NorMuon: Making Muon more efficient and scalable (arXiv 2510.05491), algorithm 1
+Reference: the algorithm in float64, in the tests
+Equation: O = NS(momentum of G), v_i <- b v_i + (1 - b) mean_j O_ij^2, U_ij = O_ij / (sqrt(v_i) + eps),
+    W <- W - lr (0.2 sqrt(rows cols) U / |U| + weight_decay W)
+Cost: that of Muon, and one number of state for each row
+
+An orthogonal matrix has rows of very different size where it is wider than high or its momentum is nearly of low rank;
+then a few outputs learn most. The updates have the root mean square 0.2, which is about AdamW's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import Decay
+from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._newton_schulz import Iterations, orthogonal
+from blockyard.optimizer._param_groups import NO_FACTORS
+
+
+class NorMuon(MatrixOptimizer):
+    """NorMuon for hidden matrices, AdamW for the rest.
+
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        decay: what the decay follows besides; as of adamw
+        cautious: decay those weights alone that the update does not make larger
+        momentum: share of the momentum that stays at each step
+        second: decay rate of the second moment of the rows
+        ns_steps: number of Newton-Schulz iterations
+        betas: decay rates of AdamW's first and second moment
+        eps: term added to the roots of second moments
+        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        decay: Decay = "rate",
+        cautious: bool = False,
+        momentum: Rate = 0.95,
+        second: Rate = 0.95,
+        ns_steps: Iterations = 5,
+        betas: tuple[Rate, Rate] = (0.9, 0.95),
+        eps: Positive = 1e-8,
+        adamw_lr: Positive | None = None,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
+    ) -> None:
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.adamw_lr, self.momentum, self.second, self.ns_steps = adamw_lr, momentum, second, ns_steps
+        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """That of its matrices; the rest is Adam's."""
+        return "muon_rms"
+
+    @property
+    def matrix_rule(self) -> UpdateRule:
+        """As large as Adam's."""
+        return "muon_rms"
+
+    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """NorMuon over these groups."""
+        return RowNormalised(
+            groups, lr=self.lr, momentum=self.momentum, second=self.second, steps=self.ns_steps, eps=self.eps
+        )
+
+
+RMS = 0.2  # of an update, at a learning rate of 1
+
+
+class RowNormalised(Optimizer):
+    """The update of matrices."""
+
+    def __init__(
+        self, params: list[dict[str, Any]], *, lr: float, momentum: float, second: float, steps: int, eps: float
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "second": second, "steps": steps, "eps": eps, "weight_decay": 0.0}
+        super().__init__(params, options)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+            state["row_moment"] = torch.zeros_like(p[:, :1])
+        momentum, rows = state["momentum_buffer"], state["row_moment"]  # (M, N), (M, 1)
+        momentum.lerp_(gradient, 1 - group["momentum"])
+        update = orthogonal(momentum, group["steps"])  # (M, N)
+        rows.lerp_(update.square().mean(1, keepdim=True), 1 - group["second"])
+        update = update / (rows.sqrt() + group["eps"])
+        scale = RMS * p.numel() ** 0.5 / update.norm().clamp_min(torch.finfo(p.dtype).tiny)
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_(update * scale * group["lr"])

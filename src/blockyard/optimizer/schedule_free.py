@@ -1,0 +1,139 @@
+"""Schedule-free AdamW: gradients at a mixture of the weights and of their average, which is what is evaluated.
+
+Source: Defazio et al. 2024, The Road Less Scheduled (arXiv 2405.15682), algorithm 1
+Reference: the algorithm in float64, in the tests; facebookresearch/schedule_free AdamWScheduleFree
+Equation: y = (1 - b) z + b x, z <- z - lr (g(y) / (sqrt(v) + eps) + weight_decay y), x <- (1 - c) x + c z,
+    c = lr^2 / (sum of lr^2 so far)
+Cost: three numbers of state per parameter
+
+    blockyard train optimizer=schedule_free schedule=constant optimizer.lr=2e-3
+
+It is meant for a constant rate after a warm-up, and does not need to know when training ends. Metrics, checkpoints and
+all that reads them have x; y is in the state of the optimizer meanwhile, so that a run resumes exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
+
+
+class ScheduleFree(GroupedOptimizer):
+    """AdamW whose momentum is an average of the weights.
+
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        betas: share of the average in the weights that gradients are taken at, and decay rate of the second moment
+        eps: term added to the root of the second moment
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
+    """
+
+    tensors_per_weight = 3
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 2e-3,
+        weight_decay: NonNegative = 0.05,
+        betas: tuple[Rate, Rate] = (0.9, 0.99),
+        eps: Positive = 1e-8,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
+    ) -> None:
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """Each coordinate moves by about the learning rate."""
+        return "adam"
+
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """The average must not need statistics of its own."""
+        own = super().model_problems(model)
+        if any(getattr(module, "across_tokens", False) for module in model.modules()):
+            own.append("it evaluates other weights than those whose statistics norm=batch keeps; use norm=layer or rms")
+        return own
+
+    def build(self, model: nn.Module) -> AveragedAdam:
+        """The optimizer over every trainable parameter of `model`."""
+        return AveragedAdam(self.groups(model, rule="adam", eps=self.eps), lr=self.lr, betas=self.betas, eps=self.eps)
+
+    def exchange(self, optimizer: Any) -> None:
+        """Put the average in the model, or what was there before."""
+        optimizer.exchange()
+
+    def exchanged(self, optimizer: Any) -> bool:
+        """Whether the model has the average."""
+        return any(group["exchanged"] for group in optimizer.param_groups)
+
+
+class AveragedAdam(Optimizer):
+    """The update. state of each parameter y: z, the average x, and the second moment; of each group the sum of lr^2.
+
+    exchanged: of each group, whether the parameters hold x, and the state `average` y
+    """
+
+    def __init__(self, params: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
+        counts = {"steps": 0, "weight_sum": 0.0, "exchanged": False}
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **counts})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient. Raises RuntimeError while the average is in the model."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            if group["exchanged"]:
+                raise RuntimeError("the model has its average; exchange the weights back before a step")
+            group["steps"] += 1
+            weight = float(group["lr"]) ** 2
+            group["weight_sum"] += weight
+            share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group, share)
+        return loss
+
+    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any], share: float) -> None:
+        state, (mixed, second) = self.state[p], group["betas"]
+        if not state:
+            state |= {"step": 0, "z": p.detach().clone(), "average": p.detach().clone()}
+            state["exp_avg_sq"] = torch.zeros_like(p)
+        state["step"] += 1
+        z, average = state["z"], state["average"]
+        state["exp_avg_sq"].lerp_(gradient.square(), 1 - second)
+        size = (state["exp_avg_sq"] / (1 - second ** state["step"])).sqrt() + group["eps"]
+        z.sub_((gradient / size + group["weight_decay"] * p) * group["lr"])
+        average.lerp_(z, share)
+        p.copy_(z.lerp(average, mixed))
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Exchange every parameter with its average, or back."""
+        for group in self.param_groups:
+            group["exchanged"] = not group["exchanged"]
+            for p in group["params"]:
+                if self.state.get(p):
+                    other = self.state[p]["average"].clone()
+                    self.state[p]["average"].copy_(p)
+                    p.copy_(other)

@@ -1,0 +1,176 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner, for the matrices inside the blocks; AdamW for the rest.
+
+Source: Vyas et al. 2024, SOAP: Improving and Stabilizing Shampoo using Adam (arXiv 2409.11321), algorithms 3 and 4
+Reference: the algorithm in float64, in the tests; nikhilvyas/SOAP
+Equation: G' = Q_L^T G Q_R and M' = Q_L^T M Q_R, V <- b2 V + (1 - b2) G'^2,
+    W <- W - lr (Q_L (M' / (sqrt(V) + eps)) Q_R^T + weight_decay W); L <- b L + (1 - b) G G^T, R <- b R + (1 - b) G^T G
+Cost: for a matrix of M x N two numbers of state an element and 2 (M^2 + N^2) beside; a few products of M x M and N x N
+    with the matrix per step, and two QR decompositions every `frequency` steps
+
+The first step only starts L and R and their eigenvectors, and changes no weight. From then on the bases are improved by
+one power iteration and a QR decomposition at a time. A side longer than `largest` keeps the basis in which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from blockyard.contracts import Count, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import Width as Side
+from blockyard.optimizer._decay import Decay
+from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._param_groups import NO_FACTORS
+
+
+class SOAP(MatrixOptimizer):
+    """SOAP for hidden matrices, AdamW for the rest.
+
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        decay: what the decay follows besides; as of adamw
+        cautious: decay those weights alone that the update does not make larger
+        betas: decay rates of the first and the second moment, of both parts
+        shampoo: decay rate of the preconditioner; null is the second of betas
+        frequency: steps from one improvement of the eigenbases to the next
+        largest: sides of a matrix up to this size have an eigenbasis
+        eps: term added to the roots of second moments
+        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
+    """
+
+    tensors_per_weight = 2
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        decay: Decay = "rate",
+        cautious: bool = False,
+        betas: tuple[Rate, Rate] = (0.95, 0.95),
+        shampoo: Rate | None = None,
+        frequency: Count = 10,
+        largest: Side = 4096,
+        eps: Positive = 1e-8,
+        adamw_lr: Positive | None = None,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
+    ) -> None:
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.adamw_lr, self.frequency, self.largest = adamw_lr, frequency, largest
+        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+        self.shampoo = betas[1] if shampoo is None else shampoo
+
+    @classmethod
+    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+        """Each coordinate of the eigenbasis moves by about the learning rate, so updates are as large as Adam's."""
+        return "muon_rms"
+
+    @property
+    def matrix_rule(self) -> UpdateRule:
+        """As large as Adam's, and not aligned with the axes."""
+        return "muon_rms"
+
+    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """SOAP over these groups."""
+        return EigenbasisAdam(
+            groups,
+            lr=self.lr,
+            betas=self.betas,
+            shampoo=self.shampoo,
+            frequency=self.frequency,
+            largest=self.largest,
+            eps=self.eps,
+        )
+
+
+class EigenbasisAdam(Optimizer):
+    """The update of matrices. state of each: both moments, L and R with their bases, and the number of steps."""
+
+    def __init__(
+        self,
+        params: list[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        shampoo: float,
+        frequency: int,
+        largest: int,
+        eps: float,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "shampoo": shampoo, "frequency": frequency, "largest": largest}
+        super().__init__(params, {**options, "eps": eps, "weight_decay": 0.0})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state, (first, second) = self.state[p], group["betas"]
+        sides = {"left": gradient @ gradient.T, "right": gradient.T @ gradient}
+        sides = {side: products for side, products in sides.items() if len(products) <= group["largest"]}
+        if not state:
+            state |= {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            for side, products in sides.items():
+                state[side] = products * (1 - group["shampoo"])
+                state[f"{side}_basis"] = torch.linalg.eigh(state[side]).eigenvectors.flip(1)
+            return
+        state["step"] += 1
+        state["exp_avg"].lerp_(gradient, 1 - first)
+        state["exp_avg_sq"].lerp_(_into(gradient, state).square(), 1 - second)
+        size = (state["exp_avg_sq"] / (1 - second ** state["step"])).sqrt() + group["eps"]
+        moved = _into(state["exp_avg"], state) / (1 - first ** state["step"]) / size
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_(_out_of(moved, state) * group["lr"])
+        for side, products in sides.items():
+            state[side].lerp_(products, 1 - group["shampoo"])
+        if state["step"] % group["frequency"] == 0:
+            _improve(state, sides)
+
+
+def _into(matrix: Tensor, state: dict[str, Any]) -> Tensor:
+    """Return a matrix (M, N) in the eigenbases."""
+    matrix = state["left_basis"].T @ matrix if "left" in state else matrix
+    return matrix @ state["right_basis"] if "right" in state else matrix
+
+
+def _out_of(matrix: Tensor, state: dict[str, Any]) -> Tensor:
+    """Return a matrix (M, N) of the eigenbases as it is outside."""
+    matrix = state["left_basis"] @ matrix if "left" in state else matrix
+    return matrix @ state["right_basis"].T if "right" in state else matrix
+
+
+def _improve(state: dict[str, Any], sides: dict[str, Tensor]) -> None:
+    """One power iteration of each basis, the columns in the order of their eigenvalues; second moments move along."""
+    for side, dim in (("left", 0), ("right", 1)):
+        if side not in sides:
+            continue
+        basis, matrix = state[f"{side}_basis"], state[side]
+        values = ((basis.T @ matrix) * basis.T).sum(1)
+        order = values.argsort(descending=True)
+        state["exp_avg_sq"] = state["exp_avg_sq"].index_select(dim, order)
+        state[f"{side}_basis"] = torch.linalg.qr(matrix @ basis[:, order]).Q
