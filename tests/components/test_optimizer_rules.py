@@ -210,12 +210,12 @@ def decays_of(builder: OptimizerBuilder, factors: tuple[float, ...]) -> list[flo
 def test_decay_follows_what_it_says(builder: Any) -> None:
     factors = (0.5, 1.0, 0.25)
     assert decays_of(builder(lr=0.02, weight_decay=0.1), factors) == pytest.approx([0.001, 0.002, 0.0005])
-    free = decays_of(builder(lr=0.02, weight_decay=0.1, decay="independent"), factors)
+    free = decays_of(builder(lr=0.02, weight_decay=0.1, decay_by="independent"), factors)
     assert free == pytest.approx([0.05, 0.1, 0.025])
-    assert free == pytest.approx(decays_of(builder(lr=0.5, weight_decay=0.1, decay="independent"), factors))
-    fading = decays_of(builder(lr=0.02, weight_decay=0.1, decay="fading"), factors)
+    assert free == pytest.approx(decays_of(builder(lr=0.5, weight_decay=0.1, decay_by="independent"), factors))
+    fading = decays_of(builder(lr=0.02, weight_decay=0.1, decay_by="fading"), factors)
     assert fading == pytest.approx([0.0005, 0.002, 0.000125])
-    for options in ({"decay": "fading"}, {"decay": "independent"}, {"cautious": True}):
+    for options in ({"decay_by": "fading"}, {"decay_by": "independent"}, {"cautious": True}):
         with pytest.raises(ValueError, match=r"is about optimizer\.weight_decay, which is 0"):
             builder(weight_decay=0.0, **options)
 

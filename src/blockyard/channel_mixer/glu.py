@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Expansion, Positive, Rate, Seq
+from blockyard.contracts import ChannelMixer, Context, Expansion, NonNegative, Positive, Rate, Seq
 from blockyard.ops.linear import linear, residual
 
 
@@ -40,7 +40,7 @@ class GLU(ChannelMixer):
         expansion: Expansion = 2.667,
         activation: Literal["sigmoid", "identity", "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"] = "silu",
         limit: Positive | None = None,
-        offset: float = 0.0,
+        offset: NonNegative = 0.0,
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:

@@ -158,6 +158,10 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
             f"use a multiple of {plan.world}"
         )
+    ahead = getattr(objective, "ahead", 1)
+    if plan.context and ahead > 1:
+        cut = f"{CONTEXT} cuts sequences, and objective.ahead={ahead} reads later targets"
+        issues.append(f"{cut}; use objective.ahead=1")
     if plan.checkpoint_blocks and not model.stacks:
         issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
     if plan.group and not data.spec.variable:

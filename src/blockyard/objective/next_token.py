@@ -1,8 +1,11 @@
 """Language modelling: cross entropy of the next token.
 
-Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners (GPT-2), sec. 2.
+Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners (GPT-2), sec. 2; for several targets
+    of the same logits KellerJordan/modded-nanogpt; with a head for each target Gloeckle et al. 2024 (arXiv 2404.19737),
+    which is head=multi_token
 Reference: torch.nn.functional.cross_entropy; transformers GPT2LMHeadModel
-Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that are not ignored
+Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that are not ignored; with ahead=K the sum over
+    k = 1 .. K of ahead_weight^(k - 1) times the mean of -log softmax(prediction_n)[token_{n+k}]
 
     sequence   a b c d e     N + 1 token ids
     inputs     a b c d       N
@@ -16,23 +19,83 @@ every run on them: `uniform` gives all token ids one probability, `independent` 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from blockyard.contracts import Baselines, Batch, DataSpec, Split, TokenSpec
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from blockyard.contracts import (
+    Baselines,
+    Batch,
+    Because,
+    DataSpec,
+    NonNegative,
+    Positive,
+    Rate,
+    Split,
+    TokenSpec,
+)
 from blockyard.objective._baselines import of_image_tokens
-from blockyard.objective._classes import ClassObjective
+from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
+Ahead = Annotated[int, Ge(1), Le(64), Because("each target is a loss of its own over all token ids")]
+
+
 class NextToken(ClassObjective):
-    """Predicts each token from those before it, of texts and images; requires a causal model."""
+    """Predicts each token from those before it, of texts and images; requires a causal model.
+
+    Options:
+        ahead: tokens whose loss the logits of a token have in training, the next one and those after it; metrics are of
+            the next one alone
+        ahead_weight: factor on the loss of each further token, relative to that of the one before it
+    """
 
     needs_causal = True
     takes = "token"
     modality: ClassVar[str | tuple[str, ...] | None] = ("text", "image")
     predicts_next = True
+
+    def __init__(
+        self,
+        *,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+        metrics: MetricNames | None = None,
+        ahead: Ahead = 1,
+        ahead_weight: Positive = 0.5,
+    ) -> None:
+        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        self.ahead, self.ahead_weight = ahead, ahead_weight
+
+    @property
+    def takes_projection(self) -> bool:
+        """True where the loss is the one of this class."""
+        return type(self).loss is NextToken.loss
+
+    def loss(self, prediction: Any, target: Tensor) -> Tensor:
+        """As `ClassObjective.loss`, and with ahead above 1 the losses of further targets of the same logits.
+
+        A target after one that is ignored is ignored too: it is of another document, or there is none.
+        """
+        total = super().loss(prediction, target)
+        weight, reached = 1.0, target != Batch.ignore
+        for shift in range(1, min(self.ahead, target.shape[1])):
+            weight *= self.ahead_weight
+            reached = reached[:, :-1] & (target[:, shift:] != Batch.ignore)  # (B, N - shift)
+            later = target[:, shift:].masked_fill(~reached, Batch.ignore)
+            if isinstance(prediction, Projection):
+                some: Any = prediction._replace(x=prediction.x[:, :-shift])
+            else:
+                some = prediction[:, :-shift]
+            further = super().loss(some, later)
+            total = total + weight * torch.where(reached.any(), further, torch.zeros_like(further))
+        return total
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per token id that is predicted. Raises ValueError where the tokens have no vocabulary."""

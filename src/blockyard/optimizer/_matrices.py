@@ -31,8 +31,8 @@ class MatrixOptimizer(GroupedOptimizer):
 
     @property
     @abstractmethod
-    def matrix_rule(self) -> UpdateRule:
-        """How large the updates of the matrices are."""
+    def matrix_rule(self) -> UpdateRule | None:
+        """How large the updates of the matrices are; None where it is not known."""
 
     @abstractmethod
     def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:

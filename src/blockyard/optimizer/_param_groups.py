@@ -70,7 +70,7 @@ class GroupedOptimizer(OptimizerBuilder):
     rates: RateFactors
     decays: DecayFactors
 
-    decay: Decay = "rate"
+    decay_by: Decay = "rate"
     cautious: bool = False
 
     def set_groups(
@@ -81,17 +81,17 @@ class GroupedOptimizer(OptimizerBuilder):
         rates: RateFactors,
         decays: DecayFactors,
         *,
-        decay: Decay = "rate",
+        decay_by: Decay = "rate",
         cautious: bool = False,
     ) -> None:
         """Keep the options of the groups. Raises ValueError for factors on, or kinds of, a weight decay of 0."""
-        kinds = {"decay": decay != "rate", "cautious": cautious}
+        kinds = {"decay_by": decay_by != "rate", "cautious": cautious}
         if not weight_decay and any(kinds.values()):
             name = next(name for name, given in kinds.items() if given)
             raise ValueError(
                 f"optimizer.{name} is about optimizer.weight_decay, which is 0; set it, or leave {name} out"
             )
-        self.decay, self.cautious = decay, cautious
+        self.decay_by, self.cautious = decay_by, cautious
         if decays and not weight_decay:
             raise ValueError(
                 "optimizer.decays has factors on optimizer.weight_decay, which is 0; set it, or leave decays out"
@@ -145,11 +145,11 @@ class GroupedOptimizer(OptimizerBuilder):
         if eps is not None and of_roles:
             for group, key in zip(groups, order, strict=True):
                 group["eps"] = eps * key[3]
-        return spread_decay(groups, self.decay)
+        return spread_decay(groups, self.decay_by)
 
     def start_step(self, optimizer: Any, factor: float) -> None:
         """Fade the decay with the schedule, where it does."""
-        if self.decay == "fading":
+        if self.decay_by == "fading":
             fade(optimizer, factor)
 
 

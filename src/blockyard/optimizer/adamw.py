@@ -5,7 +5,7 @@ Reference: torch.optim.AdamW
 Equation: w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
 Cost: two numbers of state per parameter
 
-What a weight loses to decay in a step follows the learning rate; `decay` and `cautious` are in `optimizer/_decay.py`.
+What a weight loses to decay in a step follows the learning rate; `decay_by` and `cautious` are in `optimizer/_decay.py`.
 Biases, gains, embedding and position tables, class and register tokens do not decay.
 """
 
@@ -27,7 +27,7 @@ class AdamW(GroupedOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay: what the decay follows besides: rate is the learning rate; independent the factor of the schedule alone,
+        decay_by: what the decay follows besides: rate is the learning rate; independent the factor of the schedule alone,
             so that it does not change with lr; fading the rate times that factor
         cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment
@@ -44,7 +44,7 @@ class AdamW(GroupedOptimizer):
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
-        decay: Decay = "rate",
+        decay_by: Decay = "rate",
         cautious: bool = False,
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
@@ -52,7 +52,7 @@ class AdamW(GroupedOptimizer):
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
 

@@ -30,7 +30,7 @@ class Muon(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay: what the decay follows besides; as of adamw
+        decay_by: what the decay follows besides; as of adamw
         cautious: decay those weights alone that the update does not make larger
         momentum: momentum of Muon
         nesterov: use Nesterov momentum
@@ -49,7 +49,7 @@ class Muon(MatrixOptimizer):
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
-        decay: Decay = "rate",
+        decay_by: Decay = "rate",
         cautious: bool = False,
         momentum: Rate = 0.95,
         nesterov: bool = True,
@@ -62,7 +62,7 @@ class Muon(MatrixOptimizer):
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.adamw_lr = adamw_lr
         self.momentum = momentum
         self.nesterov = nesterov

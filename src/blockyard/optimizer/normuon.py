@@ -32,7 +32,7 @@ class NorMuon(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay: what the decay follows besides; as of adamw
+        decay_by: what the decay follows besides; as of adamw
         cautious: decay those weights alone that the update does not make larger
         momentum: share of the momentum that stays at each step
         second: decay rate of the second moment of the rows
@@ -50,7 +50,7 @@ class NorMuon(MatrixOptimizer):
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
-        decay: Decay = "rate",
+        decay_by: Decay = "rate",
         cautious: bool = False,
         momentum: Rate = 0.95,
         second: Rate = 0.95,
@@ -62,7 +62,7 @@ class NorMuon(MatrixOptimizer):
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.adamw_lr, self.momentum, self.second, self.ns_steps = adamw_lr, momentum, second, ns_steps
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 

@@ -33,7 +33,7 @@ class SOAP(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay: what the decay follows besides; as of adamw
+        decay_by: what the decay follows besides; as of adamw
         cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment, of both parts
         shampoo: decay rate of the preconditioner; null is the second of betas
@@ -53,7 +53,7 @@ class SOAP(MatrixOptimizer):
         *,
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
-        decay: Decay = "rate",
+        decay_by: Decay = "rate",
         cautious: bool = False,
         betas: tuple[Rate, Rate] = (0.95, 0.95),
         shampoo: Rate | None = None,
@@ -65,20 +65,20 @@ class SOAP(MatrixOptimizer):
         rates: RateFactors = NO_FACTORS,
         decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay=decay, cautious=cautious)
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.adamw_lr, self.frequency, self.largest = adamw_lr, frequency, largest
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
         self.shampoo = betas[1] if shampoo is None else shampoo
 
     @classmethod
     def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
-        """Each coordinate of the eigenbasis moves by about the learning rate, so updates are as large as Adam's."""
-        return "muon_rms"
+        """Not known: how updates in an eigenbasis grow with the width depends on the gradients."""
+        return None
 
     @property
-    def matrix_rule(self) -> UpdateRule:
-        """As large as Adam's, and not aligned with the axes."""
-        return "muon_rms"
+    def matrix_rule(self) -> UpdateRule | None:
+        """Not known."""
+        return None
 
     def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         """SOAP over these groups."""
