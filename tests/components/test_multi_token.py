@@ -15,6 +15,7 @@ from blockyard.contracts import Batch, auxiliary_loss
 from blockyard.objective.next_token import NextToken
 from blockyard.ops import projection
 from blockyard.ops.projection import Projection, deferred
+from tests.support.every import every
 from tests.support.helpers import VOCABULARY, tiny, token_ids
 from tests.support.tolerances import FLOAT64
 
@@ -112,7 +113,7 @@ def test_a_head_for_each_target(options: dict[str, float], facts: str, monkeypat
     torch.testing.assert_close(auxiliary_loss(model.modules()), loss, **FLOAT64)
     model(batch)
     auxiliary_loss(model.modules()).backward()
-    assert all(p.grad.abs().sum() > 0 for p in head.further.parameters())
+    assert every(p.grad.abs().sum() > 0 for p in head.further.parameters())
 
 
 def test_a_sequence_too_short_for_a_further_target_adds_nothing() -> None:

@@ -70,8 +70,13 @@ def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow
             if pick is None:
                 continue
             swapped = facts.swapped(pick)
+            # An experiment may set options of the refused choice, which the other one then has too; those of data
+            # sets and tokenizers mean something else in each.
+            own_options = {} if family in ("data", "tokenizer") else facts[family].options
+            shared = {name: value for name, value in own_options.items() if name in pick.options}
+            kept = facts.swapped(replace(pick, options={**pick.options, **shared}))
             try:
-                if rule.reason(swapped) is None:
+                if rule.reason(swapped) is None and rule.reason(kept) is None:
                     accepted.append((str(pick), _refusing(swapped) <= refusing))
             except (KeyError, ValueError):
                 continue

@@ -5,7 +5,7 @@ Reference: torch.optim.AdamW
 Equation: w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
 Cost: two numbers of state per parameter
 
-What a weight loses to decay in a step follows the learning rate; `decay_by` and `cautious` are in `optimizer/_decay.py`.
+What a weight loses to decay in a step follows the learning rate; `optimizer/_decay.py` has `decay_by` and `cautious`.
 Biases, gains, embedding and position tables, class and register tokens do not decay.
 """
 
@@ -27,8 +27,8 @@ class AdamW(GroupedOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows besides: rate is the learning rate; independent the factor of the schedule alone,
-            so that it does not change with lr; fading the rate times that factor
+        decay_by: what the decay follows: rate is the learning rate; independent the factor of the schedule alone, so
+            that it does not change with lr; fading the rate times that factor
         cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment
         eps: term added to the root of the second moment

@@ -30,7 +30,7 @@ class Muon(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows besides; as of adamw
+        decay_by: what the decay follows, as of adamw
         cautious: decay those weights alone that the update does not make larger
         momentum: momentum of Muon
         nesterov: use Nesterov momentum

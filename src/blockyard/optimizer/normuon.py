@@ -32,7 +32,7 @@ class NorMuon(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows besides; as of adamw
+        decay_by: what the decay follows, as of adamw
         cautious: decay those weights alone that the update does not make larger
         momentum: share of the momentum that stays at each step
         second: decay rate of the second moment of the rows

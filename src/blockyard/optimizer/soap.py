@@ -33,7 +33,7 @@ class SOAP(MatrixOptimizer):
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows besides; as of adamw
+        decay_by: what the decay follows, as of adamw
         cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment, of both parts
         shampoo: decay rate of the preconditioner; null is the second of betas
