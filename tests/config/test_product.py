@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
-from blockyard.contracts import ROLES, Inputs, parameter_roles
+from blockyard.contracts import ROLES, Inputs, auxiliary_loss, parameter_roles
 from tests.config import products
 from tests.config.cover import layered_cover, legal_cover, refused_cover
 from tests.config.legality import legal
@@ -38,6 +38,8 @@ def run_or_refuse(row: dict[str, str]) -> str:
     for _ in range(2):
         batch = plan.objective.ready(variants)
         loss = plan.objective.loss(model(batch), batch.target)
+        auxiliary = auxiliary_loss(model.modules())  # added in training
+        loss = loss if auxiliary is None else loss + auxiliary
         assert loss.isfinite()
         optimizer.zero_grad()
         loss.backward()

@@ -13,6 +13,11 @@ lengths of evaluation and training (trainer.extrapolate):
     ntk      the base grows, so that the slowest pair rotates s times slower and the fastest keeps its speed
     yarn     pairs that rotate often within a training sequence stay, those that rotate less than once are slowed
              by s, those between are blended; scores grow by (0.1 ln s + 1)^2
+    llama3   the same with `low` and `high` rotations in place of 1 and 32, blended along rotations in place of pairs,
+             and scores stay (Grattafiori et al. 2024, The Llama 3 Herd of Models, arXiv 2407.21783, and its code)
+    longrope pair i is slowed by factors[i], which a search has found; scores grow by 1 + ln s / ln original (Ding et
+             al. 2024, LongRoPE, arXiv 2402.13753). The same factors at every length, so that no score depends on how
+             long a sequence becomes
 
 GPT-NeoX rotates a fraction of the channels (Black et al. 2022, arXiv 2204.06745).
 """
@@ -23,12 +28,13 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MaxLen, MinLen
 from torch import Tensor
 
-from blockyard.contracts import Context, Positive
+from blockyard.contracts import Context, Length, Positive
 from blockyard.position._rotary import Rotary, Share
 
+Factors = Annotated[tuple[Annotated[Positive, Ge(1)], ...], MinLen(1), MaxLen(4_096)]
 FAST, SLOW = 32, 1  # rotations within a sequence above which YaRN keeps a pair, and below which it slows it fully
 
 
@@ -44,6 +50,11 @@ class Rope(Rotary):
         fraction: share of a head's channels that rotate, the first ones
         scaling: how sequences are read as if they were shorter; none does not scale
         factor: scaling factor in training and evaluation alike
+        original: tokens of a side that yarn, llama3 and longrope take the unscaled frequencies to be for; null is the
+            length of the data over `factor`
+        low: rotations within `original` below which llama3 slows a pair fully
+        high: rotations within it above which llama3 leaves a pair alone
+        factors: of longrope, one for each pair of channels that rotates, 1 or more
     """
 
     def __init__(
@@ -52,19 +63,34 @@ class Rope(Rotary):
         *,
         base: Positive | None = None,
         fraction: Share = 1.0,
-        scaling: Literal["none", "linear", "ntk", "yarn"] = "none",
+        scaling: Literal["none", "linear", "ntk", "yarn", "llama3", "longrope"] = "none",
         factor: Annotated[Positive, Ge(1)] = 1.0,
+        original: Length | None = None,
+        low: Positive = 1.0,
+        high: Positive = 4.0,
+        factors: Factors | None = None,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
         if scaling == "none" and factor != 1:
             raise ValueError(
                 f"position.factor={factor:g} has no effect with position.scaling=none; use position.scaling="
-                "linear, ntk or yarn, or position.factor=1"
+                "linear, ntk, yarn, llama3 or longrope, or position.factor=1"
+            )
+        if original is not None and scaling not in ("yarn", "llama3", "longrope"):
+            raise ValueError(f"position.original has no effect with position.scaling={scaling}; leave it out")
+        if scaling == "llama3" and low >= high:
+            raise ValueError(f"position.low={low:g} must be less than position.high={high:g}")
+        if (factors is None) == (scaling == "longrope"):
+            raise ValueError(
+                "position.factors and position.scaling=longrope need each other: one factor for each pair of channels"
             )
         if scaling == "yarn" and self.base <= 1:
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn must be larger than 1")
         self.scaling, self.factor = scaling, factor
-        self.sides = [side / factor for side in ctx.tokens.grid]  # lengths that the unscaled frequencies are for
+        # Lengths that the unscaled frequencies are for.
+        self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
+        self.low, self.high = low, high
+        self.factors = None if factors is None else tuple(factors)
 
     def check_width(self, width: int) -> None:
         """Raises ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
@@ -74,6 +100,9 @@ class Rope(Rotary):
                 "position.scaling=ntk slows all pairs but the first, and a head has one pair for each axis; "
                 "use wider heads or position.scaling=linear"
             )
+        pairs = self.rotated_width(width) // (2 * self.num_axes)
+        if self.factors is not None and len(self.factors) != pairs:
+            raise ValueError(f"position.factors has {len(self.factors)} factors, and {pairs} pairs of channels rotate")
 
     @property
     def scales_length(self) -> bool:
@@ -81,17 +110,22 @@ class Rope(Rotary):
         return self.scaling != "none"
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half); YaRN multiplies both by its attention scale."""
+        """Cosine and sine (B|1, 1, N, A, half); YaRN and LongRoPE multiply both by their attention scale."""
         cos, sin = super().angles(coords, like)
         scale = self.factor * self.length_scale
-        if self.scaling != "yarn" or scale == 1:
+        if self.scaling not in ("yarn", "longrope") or scale == 1:
             return cos, sin
-        gain = 0.1 * math.log(scale) + 1
+        if self.scaling == "yarn":
+            gain = 0.1 * math.log(scale) + 1
+        else:
+            gain = math.sqrt(1 + math.log(scale) / math.log(max(self.sides)))
         return cos * gain, sin * gain
 
     def frequencies(self, step: Tensor) -> Tensor:
         """Radians per position, of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
         scale = self.factor * self.length_scale
+        if self.factors is not None:
+            return self.base**-step / torch.tensor(self.factors, dtype=step.dtype, device=step.device)
         if self.scaling == "none" or scale == 1:
             return self.base**-step
         if self.scaling == "ntk":
@@ -99,7 +133,8 @@ class Rope(Rotary):
         plain = self.base**-step
         if self.scaling == "linear":
             return plain / scale
-        slowed = torch.stack([self._slowed(side, step) for side in self.sides])  # (A, half), 0 to 1
+        ramp = self._slowed if self.scaling == "yarn" else self._slowed_by_rotations
+        slowed = torch.stack([ramp(side, step) for side in self.sides])  # (A, half), 0 to 1
         return plain * (1 - slowed) + plain / scale * slowed
 
     def _slowed(self, side: float, step: Tensor) -> Tensor:
@@ -109,3 +144,8 @@ class Rope(Rotary):
         low = max(math.floor(half * bounds[0]), 0)
         high = max(min(math.ceil(half * bounds[1]), 2 * half - 1), low)
         return ((step * half - low) / (high - low or 0.001)).clamp(0, 1)
+
+    def _slowed_by_rotations(self, side: float, step: Tensor) -> Tensor:
+        """Llama 3's ramp (half,), linear in the number of rotations within `side` positions."""
+        rotations = side * self.base**-step / (2 * math.pi)
+        return ((self.high - rotations) / (self.high - self.low)).clamp(0, 1)

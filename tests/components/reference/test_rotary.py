@@ -26,8 +26,13 @@ def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: 
     """q (B, H, N, K) rotated by the frequencies of transformers, its last channels unchanged."""
     width = q.shape[-1]
     parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share}
-    if kind == "yarn":
+    if kind in ("yarn", "llama3", "longrope"):
         parameters["original_max_position_embeddings"] = TRAINED
+    if kind == "llama3":
+        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    if kind == "longrope":
+        parameters |= {"short_factor": [1.0] * 99, "long_factor": list(searched(int(width * share) // 2))}
+        seq_len = TRAINED + 1  # so that they take the long ones
     config = LlamaConfig(
         hidden_size=4 * width, num_attention_heads=4, max_position_embeddings=TRAINED, rope_parameters=parameters
     )
@@ -39,6 +44,11 @@ def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: 
     return torch.cat([turned, rest], -1)
 
 
+def searched(pairs: int) -> tuple[float, ...]:
+    """Factors of LongRoPE that grow with the pair."""
+    return tuple(1 + 0.37 * pair for pair in range(pairs))
+
+
 def scheme(**options: object) -> Rope:
     """Rope for heads of 32 channels."""
     return Rope(context(dim=128, grid=(TRAINED,)), **options)
@@ -46,16 +56,17 @@ def scheme(**options: object) -> Rope:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.25])
 @pytest.mark.parametrize("factor", [2.0, 4.0, 8.0])
-@pytest.mark.parametrize("kind", ["linear", "yarn", "ntk"])
+@pytest.mark.parametrize("kind", ["linear", "yarn", "ntk", "llama3", "longrope"])
 @pytest.mark.parametrize("how", ["factor", "length_scale"])
 def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
     """The factor is set in the config, or by an evaluation at longer sequences."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
-    ours = scheme(scaling=kind, fraction=share, factor=1.0)
+    own = {"factors": searched(int(32 * share) // 2)} if kind == "longrope" else {}
+    ours = scheme(scaling=kind, fraction=share, factor=1.0, **own)
     ours.length_scale = factor
     if how == "factor":  # the configured length is then longer than the frequencies are for
         long = context(dim=128, grid=(int(TRAINED * factor),))
-        ours = Rope(long, scaling=kind, fraction=share, factor=factor)
+        ours = Rope(long, scaling=kind, fraction=share, factor=factor, **own)
     if kind == "ntk":
         # Their base grows with the length: a sequence longer by our factor, with their own factor 1.
         expected = by_transformers(q, "dynamic", 1.0, share, int(TRAINED * factor))
@@ -64,7 +75,33 @@ def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
     assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["linear", "yarn", "ntk"])
+@pytest.mark.parametrize("kind", ["yarn", "llama3", "longrope"])
+def test_the_original_length_may_be_another_than_that_of_the_data(kind: str) -> None:
+    """As in Llama 3.1, whose factor is 8 and whose longest sequences are 16 times the original ones."""
+    q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
+    own = {"factors": searched(16)} if kind == "longrope" else {}
+    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), scaling=kind, factor=8.0, original=TRAINED, **own)
+    expected = by_transformers(q, kind, 8.0, 1.0)
+    assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), scaling=kind, factor=8.0, **own)  # that of the data over 8
+    with pytest.raises(AssertionError):
+        assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_options_of_llama3_and_longrope_that_cannot_be_are_refused() -> None:
+    for options, message in (
+        ({"original": 64}, "has no effect with position.scaling=none"),
+        ({"scaling": "llama3", "low": 4.0}, "must be less than position.high=4"),
+        ({"scaling": "longrope"}, "need each other"),
+        ({"factors": (1.0,) * 16}, "need each other"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scheme(**options)
+    with pytest.raises(ValueError, match="has 15 factors, and 16 pairs"):
+        scheme(scaling="longrope", factors=(2.0,) * 15).check_width(32)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "ntk", "llama3"])
 def test_no_factor_changes_nothing(kind: str) -> None:
     q = torch.randn(1, 4, 9, 32)
     plain, same = (s.rotate(q, q, line(9), line(9))[0] for s in (scheme(), scheme(scaling=kind)))
