@@ -119,7 +119,15 @@ def test_a_head_for_each_target(options: dict[str, float], facts: str, monkeypat
 def test_a_sequence_too_short_for_a_further_target_adds_nothing() -> None:
     model = tiny(causal=True, head="multi_token").train()
     model(token_ids(2, 2))
-    assert float(auxiliary_loss(model.modules())) == 0
+    loss = auxiliary_loss(model.modules())
+    assert float(loss) == 0
+    loss.backward()
+    assert every(p.grad is not None and not p.grad.any() for p in model.head.further.parameters())
+    model.zero_grad()
+    model = tiny(causal=True, head="multi_token", sizes={"variable": True}).train()
+    model(Batch(token_ids(2, 6), lengths=torch.tensor([1, 2])))
+    auxiliary_loss(model.modules()).backward()
+    assert every(p.grad is not None and not p.grad.any() for p in model.head.further.parameters())
     assert math.isfinite(float(NextToken(ahead=3).loss(torch.zeros(1, 1, 5), torch.tensor([[2]]))))
 
 

@@ -15,9 +15,8 @@ lengths of evaluation and training (trainer.extrapolate):
              by s, those between are blended; scores grow by (0.1 ln s + 1)^2
     llama3   the same with `low` and `high` rotations in place of 1 and 32, blended along rotations in place of pairs,
              and scores stay (Grattafiori et al. 2024, The Llama 3 Herd of Models, arXiv 2407.21783, and its code)
-    longrope pair i is slowed by factors[i], which a search has found; scores grow by 1 + ln s / ln original (Ding et
-             al. 2024, LongRoPE, arXiv 2402.13753). The same factors at every length, so that no score depends on how
-             long a sequence becomes
+    none     with `factors` pair i is slowed by factors[i], which a search has found, at every length; scores grow by
+             1 + ln s / ln original (Ding et al. 2024, LongRoPE, arXiv 2402.13753)
 
 GPT-NeoX rotates a fraction of the channels (Black et al. 2022, arXiv 2204.06745).
 """
@@ -50,11 +49,11 @@ class Rope(Rotary):
         fraction: share of a head's channels that rotate, the first ones
         scaling: how sequences are read as if they were shorter; none does not scale
         factor: scaling factor in training and evaluation alike
-        original: tokens of a side that yarn, llama3 and longrope take the unscaled frequencies to be for; null is the
+        original: tokens of a side that yarn, llama3 and LongRoPE take the unscaled frequencies to be for; null is the
             length of the data over `factor`
         low: rotations within `original` below which llama3 slows a pair fully
         high: rotations within it above which llama3 leaves a pair alone
-        factors: of longrope, one for each pair of channels that rotates, 1 or more
+        factors: of LongRoPE, one for each pair of channels that rotates, 1 or more; with scaling=none
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Rope(Rotary):
         *,
         base: Positive | None = None,
         fraction: Share = 1.0,
-        scaling: Literal["none", "linear", "ntk", "yarn", "llama3", "longrope"] = "none",
+        scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none",
         factor: Annotated[Positive, Ge(1)] = 1.0,
         original: Length | None = None,
         low: Positive = 1.0,
@@ -71,19 +70,17 @@ class Rope(Rotary):
         factors: Factors | None = None,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
-        if scaling == "none" and factor != 1:
+        if scaling == "none" and factors is None and factor != 1:
             raise ValueError(
                 f"position.factor={factor:g} has no effect with position.scaling=none; use position.scaling="
-                "linear, ntk, yarn, llama3 or longrope, or position.factor=1"
+                "linear, ntk, yarn or llama3, position.factors, or position.factor=1"
             )
-        if original is not None and scaling not in ("yarn", "llama3", "longrope"):
+        if original is not None and scaling not in ("yarn", "llama3") and factors is None:
             raise ValueError(f"position.original has no effect with position.scaling={scaling}; leave it out")
         if scaling == "llama3" and low >= high:
             raise ValueError(f"position.low={low:g} must be less than position.high={high:g}")
-        if (factors is None) == (scaling == "longrope"):
-            raise ValueError(
-                "position.factors and position.scaling=longrope need each other: one factor for each pair of channels"
-            )
+        if factors is not None and scaling != "none":
+            raise ValueError(f"position.factors is a scaling of its own; leave out position.scaling={scaling}")
         if scaling == "yarn" and self.base <= 1:
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn must be larger than 1")
         self.scaling, self.factor = scaling, factor
@@ -107,15 +104,15 @@ class Rope(Rotary):
     @property
     def scales_length(self) -> bool:
         """Whether longer sequences are scaled."""
-        return self.scaling != "none"
+        return self.scaling != "none" or self.factors is not None
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine (B|1, 1, N, A, half); YaRN and LongRoPE multiply both by their attention scale."""
         cos, sin = super().angles(coords, like)
         scale = self.factor * self.length_scale
-        if self.scaling not in ("yarn", "longrope") or scale == 1:
+        if scale == 1 or not (self.scaling == "yarn" or self.factors is not None):
             return cos, sin
-        if self.scaling == "yarn":
+        if self.factors is None:
             gain = 0.1 * math.log(scale) + 1
         else:
             gain = math.sqrt(1 + math.log(scale) / math.log(max(self.sides)))

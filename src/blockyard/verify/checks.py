@@ -187,10 +187,17 @@ def permutation(model: nn.Module, length: int) -> None:
 
 
 def gradients(model: nn.Module, length: int) -> None:
-    """Every parameter has a finite gradient that is not zero everywhere."""
+    """Every parameter has a finite gradient that is not zero everywhere, also of losses of modules of their own."""
     model.zero_grad()
-    outputs = model(token_ids(128 if _routes(model) else 4, length))  # enough that every part is sent tokens
-    outputs.square().mean().backward()
+    inputs = token_ids(128 if _routes(model) else 4, length)  # enough that every part is sent tokens
+    model(inputs).square().mean().backward()
+    if any(isinstance(module, HasAuxiliary) for module in model.modules()):
+        model.train()
+        model(inputs)
+        auxiliary = auxiliary_loss(model.modules())
+        model.eval()
+        if auxiliary is not None:
+            auxiliary.backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is None or not parameter.grad.abs().max() > 0:
             raise BrokenError(f"no gradient reaches {name}")

@@ -62,11 +62,12 @@ def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
     """The factor is set in the config, or by an evaluation at longer sequences."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     own = {"factors": searched(int(32 * share) // 2)} if kind == "longrope" else {}
-    ours = scheme(scaling=kind, fraction=share, factor=1.0, **own)
+    named = "none" if kind == "longrope" else kind
+    ours = scheme(scaling=named, fraction=share, factor=1.0, **own)
     ours.length_scale = factor
     if how == "factor":  # the configured length is then longer than the frequencies are for
         long = context(dim=128, grid=(int(TRAINED * factor),))
-        ours = Rope(long, scaling=kind, fraction=share, factor=factor, **own)
+        ours = Rope(long, scaling=named, fraction=share, factor=factor, **own)
     if kind == "ntk":
         # Their base grows with the length: a sequence longer by our factor, with their own factor 1.
         expected = by_transformers(q, "dynamic", 1.0, share, int(TRAINED * factor))
@@ -79,11 +80,11 @@ def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
 def test_the_original_length_may_be_another_than_that_of_the_data(kind: str) -> None:
     """As in Llama 3.1, whose factor is 8 and whose longest sequences are 16 times the original ones."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
-    own = {"factors": searched(16)} if kind == "longrope" else {}
-    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), scaling=kind, factor=8.0, original=TRAINED, **own)
+    own = {"factors": searched(16)} if kind == "longrope" else {"scaling": kind}
+    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), factor=8.0, original=TRAINED, **own)
     expected = by_transformers(q, kind, 8.0, 1.0)
     assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
-    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), scaling=kind, factor=8.0, **own)  # that of the data over 8
+    ours = Rope(context(dim=128, grid=(16 * TRAINED,)), factor=8.0, **own)  # that of the data over 8
     with pytest.raises(AssertionError):
         assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
 
@@ -92,13 +93,12 @@ def test_options_of_llama3_and_longrope_that_cannot_be_are_refused() -> None:
     for options, message in (
         ({"original": 64}, "has no effect with position.scaling=none"),
         ({"scaling": "llama3", "low": 4.0}, "must be less than position.high=4"),
-        ({"scaling": "longrope"}, "need each other"),
-        ({"factors": (1.0,) * 16}, "need each other"),
+        ({"scaling": "yarn", "factors": (1.0,) * 16}, "leave out position.scaling=yarn"),
     ):
         with pytest.raises(ValueError, match=message):
             scheme(**options)
     with pytest.raises(ValueError, match="has 15 factors, and 16 pairs"):
-        scheme(scaling="longrope", factors=(2.0,) * 15).check_width(32)
+        scheme(factors=(2.0,) * 15).check_width(32)
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "ntk", "llama3"])
