@@ -295,6 +295,7 @@ class Head(nn.Module):
     gives: ClassVar[str]
     needs_class_token: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
+    later_ids: ClassVar[bool] = False  # in training it predicts the ids of later tokens of the inputs
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ loss.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -48,6 +48,8 @@ class MultiToken(Token):
         softcap: bound of the outputs, which a tanh keeps them within; null means none
     """
 
+    later_ids: ClassVar[bool] = True
+
     def __init__(
         self,
         ctx: Context,
@@ -60,7 +62,7 @@ class MultiToken(Token):
         softcap: Positive | None = None,
     ) -> None:
         super().__init__(ctx, tied=tied, bias=bias, scale=scale, softcap=softcap)
-        if not ctx.causal or ctx.tokens.vocabulary is None or ctx.outputs > ctx.tokens.vocabulary:
+        if not ctx.causal or ctx.tokens.vocabulary is None:
             raise ValueError(
                 "head=multi_token predicts the ids of later tokens, for which the model must be causal and read token "
                 "ids; use model=decoder, or head=token"

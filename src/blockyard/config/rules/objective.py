@@ -109,6 +109,20 @@ def fixed_length_of_model(f: Facts) -> str | None:
     return f"{f['head']} has weights for each token; the head of {f['model']} reads latents"
 
 
+def causality_of_head(f: Facts) -> str | None:
+    """A head that predicts later tokens reads a causal model's tokens."""
+    if not f["head"].target.later_ids or (f.causal and not f.latents):
+        return None
+    return f"{f['head']} predicts later tokens, for which the model must be causal; {f['model']} is not"
+
+
+def ids_of_head(f: Facts) -> str | None:
+    """A head that predicts later tokens needs their ids."""
+    if not f["head"].target.later_ids or f.tokens.vocabulary is not None:
+        return None
+    return f"{f['head']} predicts token ids; {f['tokenizer']} gives none"
+
+
 def tied_head(f: Facts) -> str | None:
     """A tied head shares the token embedding table."""
     if not f["head"].target.ties(f["head"].options) or f.tokens.vocabulary is not None:
@@ -147,6 +161,8 @@ RULES = (
     of_read(Rule(("data", "head"), fixed_length)),
     Rule(("head", "model"), fixed_length_of_model),
     of_read(Rule(("head", "tokenizer"), tied_head)),
+    of_read(Rule(("head", "tokenizer"), ids_of_head)),
+    Rule(("head", "model"), causality_of_head),
     Rule(("head", "position"), tied_width),
     Rule(("head", "position"), width_of_codes),
 )
