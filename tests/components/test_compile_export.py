@@ -22,6 +22,7 @@ from blockyard.ops import attend
 from blockyard.weights.convert.graphs import by_name
 from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
+from tests.support.helpers import tiny, token_ids
 from tests.support.tolerances import float32
 
 PRESETS = sorted(catalog.choices("preset"))
@@ -137,3 +138,24 @@ def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         export(model, batch)
     with pytest.raises(Exception, match=r"[Dd]ata-dependent"):
         compiled(model, "eager")(batch)
+
+
+STATES = ("delta_rule", "decayed_attention", "mamba2", "selective_ssm", "gated_conv")
+
+
+@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("mixer", [STATES[0], *(pytest.param(name, marks=pytest.mark.full) for name in STATES[1:])])
+@torch.no_grad()
+def test_states_restart_at_documents_in_a_graph(mixer: str, causal: bool) -> None:
+    """Where documents start depends on the data: a graph of one batch serves another with other documents."""
+    model = tiny(causal=causal, token_mixer=mixer).eval()
+    first = {"segment": torch.tensor([[0, 0, 1, 1, 1, 2]] * 2), "lengths": torch.tensor([6, 4])}
+    second = {"segment": torch.tensor([[0, 1, 1, 1, 2, 2]] * 3), "lengths": torch.tensor([6, 3, 5])}
+    exported = export(model, Batch(token_ids(2, 6), **first))
+    torch._dynamo.reset()
+    whole = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for facts in (first, second):
+        batch = Batch(token_ids(len(facts["lengths"]), 6), **facts)
+        expected = model(batch)
+        assert_close(exported(**batch.facts()), expected)
+        assert_close(whole(batch), expected)
