@@ -140,6 +140,36 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
+    "llama_3.1": Case(
+        "LlamaForCausalLM",
+        lambda: hf.LlamaConfig(
+            **LLAMA | {"head_dim": 12},
+            rope_parameters={
+                "rope_type": "llama3",
+                "factor": 4.0,
+                "rope_theta": 5.0,
+                "original_max_position_embeddings": 64,
+                "low_freq_factor": 2.0,
+                "high_freq_factor": 6.0,
+            },
+        ),
+        CODE,
+        text,
+    ),
+    "llama_yarn": Case(
+        "LlamaForCausalLM",
+        lambda: hf.LlamaConfig(
+            **LLAMA | {"head_dim": 12},
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 500.0,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+        CODE,
+        text,
+    ),
     "mistral": Case(
         "MistralForCausalLM",
         lambda: hf.MistralConfig(**LLAMA, sliding_window=3, rope_parameters=rope(500.0)),

@@ -37,6 +37,7 @@ def copied(source: Path, to: Path, **settings: Any) -> Path:
     return to
 
 
+YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 500.0, "original_max_position_embeddings": 4}
 LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
 
 
@@ -55,7 +56,10 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("gpt2", {"model_type": "gpt_neo"}, "model_type='gpt_neo' has no converter"),
         ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel"),
         ("llama", {"sliding_window": 128}, "sliding_window='?128"),
-        ("llama", {"rope_parameters": LINEAR | {"rope_type": "llama3"}}, "rope_type='llama3'"),
+        ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "rope_type='dynamic'"),
+        ("llama", {"rope_parameters": LINEAR | {"rope_type": "llama3"}}, "original_max_position_embeddings"),
+        ("llama", {"rope_parameters": YARN | {"truncate": False}}, "truncate='?False"),
+        ("llama", {"rope_parameters": YARN | {"beta_fast": 16}}, "beta_fast='?16"),
         ("llama", {"rope_parameters": LINEAR | {"beta_fast": 32}}, "beta_fast"),
         ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("llama", {"hidden_act": "relu6"}, "hidden_act"),

@@ -25,10 +25,12 @@ from typing import Any
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
-from blockyard.weights.convert.declared_sizes import mapping, real_number
+from blockyard.weights.convert.declared_sizes import mapping, real_number, whole_number
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import LibrarySettings
 
+SCALINGS = ("linear", "llama3", "yarn")  # of rotary positions, under the same names
+ORIGINAL = "original_max_position_embeddings"
 QK_EPS = 1e-6  # of our norms of queries and keys
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
 ACTIVATIONS = {
@@ -205,17 +207,51 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> 
     base = real_number(where, "rope_theta", theta) if theta else settings.number("rope_theta", 10000.0)
     settings.take("rope_theta", None)
     overrides = [f"position.base={base!r}"]
-    if kind == "linear":
+    if kind in SCALINGS:
         factor = real_number(where, "factor", rope.pop("factor", 1.0))
-        overrides += ["position.scaling=linear", f"position.factor={factor!r}"]
+        overrides += [f"position.scaling={kind}", f"position.factor={factor!r}", *_bounds(settings, where, kind, rope)]
     elif kind != "default":
-        settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected 'default' or 'linear'")
+        expected = " or ".join(map(repr, ("default", *SCALINGS)))
+        settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected {expected}")
         return overrides
     share = rope.pop("partial_rotary_factor", 1.0)
     if share != 1.0 or settings.take("partial_rotary_factor", 1.0) != 1.0:
         settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
     settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
     return overrides
+
+
+def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any]) -> list[str]:
+    """The overrides of a scaling beside its factor; takes their keys out of `rope`."""
+    if kind == "linear":
+        return []
+    length = whole_number(where, ORIGINAL, rope.pop(ORIGINAL, None), is_dimension=False)
+    overrides = [f"position.original={length}"]
+    if kind == "llama3":
+        keys = {"low": ("low_freq_factor", 1.0), "high": ("high_freq_factor", 4.0)}
+        return overrides + [
+            f"position.{ours}={real_number(where, key, rope.pop(key, default))!r}"
+            for ours, (key, default) in keys.items()
+        ]
+    usual = {"beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
+    for key, value in (usual | {"truncate": True}).items():
+        if (given := rope.pop(key, value)) not in (value, None):
+            settings.problems.append(f"rope_parameters.{key}={quoted(given)}: expected {value}")
+    return overrides
+
+
+def written_rotary(run: Trained) -> dict[str, Any]:
+    """The mapping of rotary positions."""
+    base, kind = float(run.option("position.base") or 10000.0), run.option("position.scaling")
+    if kind not in SCALINGS:
+        return {"rope_type": "default", "rope_theta": base}
+    factor = run.option("position.factor")
+    rope = {"rope_type": kind, "factor": factor, "rope_theta": base}
+    if kind != "linear":
+        rope[ORIGINAL] = run.option("position.original") or round(run.ctx.tokens.max_len / factor)
+    if kind == "llama3":
+        rope |= {"low_freq_factor": run.option("position.low"), "high_freq_factor": run.option("position.high")}
+    return rope
 
 
 def rotations(
@@ -323,8 +359,6 @@ def shared(run: Trained) -> dict[str, Any]:
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     mixers = [layer["channel_mixer"] for layer in run.layers]
     activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
-    scaling = {"rope_type": "linear", "factor": run.option("position.factor")}
-    rope = scaling if run.option("position.scaling") == "linear" else {"rope_type": "default"}
     return {
         "vocab_size": run.ctx.outputs,
         "hidden_size": run.ctx.dim,
@@ -336,7 +370,7 @@ def shared(run: Trained) -> dict[str, Any]:
         "hidden_act": names.get(str(next(activations, None)), "silu"),
         "max_position_embeddings": run.ctx.tokens.max_len,
         "rms_norm_eps": run.option("norm.eps") or 1e-6,
-        "rope_parameters": rope | {"rope_theta": float(run.option("position.base") or 10000.0)},
+        "rope_parameters": written_rotary(run),
         "tie_word_embeddings": bool(run.option("head.tied")),
         "pad_token_id": None,
         "bos_token_id": run.ctx.tokens.start,

@@ -167,6 +167,8 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
         filled["qk_norm"] = SAME_NORMS.get(norm, norm)
     if "score_scale" in filled and filled["score_scale"] is None:
         filled["score_scale"] = float(filled.get("key_dim") or dim // heads) ** -0.5
+    if filled.get("scaling") in ("yarn", "llama3") and filled.get("original") is None:
+        filled["original"] = run.ctx.tokens.max_len / float(filled.get("factor") or 1.0)
     return filled
 
 
