@@ -8,7 +8,8 @@ Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, and
 Equation: sum of w_e expert_e(x) over the chosen e, and of the shared experts; w are the scores of the router, divided
     by their sum over the chosen
 Cost: that of `active` + `shared` experts, and 2 D E FLOPs a token for a router of E experts. A compiled block and
-    torch.export need shapes that do not depend on the data, so there every expert computes every token
+    torch.export need shapes that do not depend on the data, so there every expert computes every token. In bf16 on CUDA
+    experts without biases are two grouped products
 
     channel_mixer=experts channel_mixer.expert=glu channel_mixer.members.glu.expansion=2
 
@@ -26,10 +27,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Because, ChannelMixer, Context, NonNegative, Positive, Seq
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.linear import output
+from blockyard.ops.linear import Linear, output
 
 Expert = Callable[[Context], ChannelMixer]
 NumExperts = Annotated[int, Ge(1), Le(1_024), Because("each expert is built of modules of its own")]
@@ -218,12 +220,40 @@ class Experts(ChannelMixer):
         """The weighted sum of the chosen experts: (B, N, D)."""
         if torch.compiler.is_compiling():
             return self.mix_all(x, weights * chosen)
+        kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        if x.is_cuda and kind == torch.bfloat16 and self.groups:
+            return self.mix_grouped(x.to(kind), chosen, weights).to(x.dtype)
         y, flat, weights = torch.zeros_like(x).flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)  # (B N, ...)
         for number, (expert, index) in enumerate(zip(self.expert, self._indices(x, chosen), strict=True)):
             # Called without tokens too, so that in every process all weights have a gradient.
             output = expert(flat[index][None])[0]  # (n, D)
             y.index_add_(0, index, (output * weights[index, number, None]).to(y.dtype))
         return y.view_as(x)
+
+    @property
+    def groups(self) -> bool:
+        """Whether experts are two maps without biases around a function of each token, of widths that kernels take."""
+        maps = [(getattr(e, "proj_in", None), getattr(e, "proj_out", None)) for e in self.expert]
+        plain = all(
+            isinstance(m, Linear) and m.bias is None and m.weight.shape[1] % 8 == 0 for pair in maps for m in pair
+        )
+        return plain and hasattr(self.expert[0], "mix") and hasattr(F, "grouped_mm")
+
+    def mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The same in two products over all experts, which read the tokens in the order of their experts: (B, N, D)."""
+        flat = x.flatten(0, 1)  # (B N, D)
+        expert, token = chosen.flatten(0, 1).T.nonzero().unbind(1)  # 2 x (P,), by expert
+        ends = chosen.sum((0, 1)).cumsum(0, dtype=torch.int32)  # (E,)
+        h = F.grouped_mm(flat[token], self._stacked("proj_in", x), offs=ends)  # (P, ...)
+        first: Any = self.expert[0]  # what is between its maps has no weights
+        output = F.grouped_mm(first.mix(h), self._stacked("proj_out", x), offs=ends)  # (P, D)
+        share = weights.flatten(0, 1)[token, expert, None]  # (P, 1)
+        return torch.zeros_like(flat).index_add_(0, token, (output * share).to(flat.dtype)).view_as(x)
+
+    def _stacked(self, name: str, like: Tensor) -> Tensor:
+        """The weights of a map of all experts (E, inputs, outputs), in the type of `like`."""
+        maps = [getattr(expert, name) for expert in self.expert]
+        return torch.stack([each.weight * each.factor for each in maps]).to(like.dtype).transpose(1, 2)
 
     def mix_all(self, x: Tensor, weights: Tensor) -> Tensor:
         """The same by weights (B, N, E) that are 0 where an expert is not chosen: every expert computes every token."""

@@ -337,3 +337,35 @@ def test_active_parameters_are_those_of_a_token() -> None:
     each = sum(p.numel() for p in own.expert[0].parameters())
     assert own.active_parameters() == 3 * each + own.router.weight.numel()
     assert GLU(replace(context(), dim=16)).active_parameters() == 3 * 16 * 40
+
+
+@pytest.mark.parametrize("expert", ["glu", "mlp"])
+def test_grouped_products_are_those_of_one_expert_after_the_other(expert: str) -> None:
+    """Outputs and gradients in float32, with padding, and with an expert that no token chose."""
+    members = {expert: factory("channel_mixer", expert, {"expansion": 1.5})}
+    mixer = built(expert=expert, members=members).float()
+    assert mixer.groups
+    x, seq = X.float(), padded()
+    results = []
+    for grouped in (False, True):
+        own = x.clone().requires_grad_()
+        _, scores = mixer.scores(own)
+        chosen = mixer.choose(scores.index_fill(-1, torch.tensor([2]), 0.0), seq.valid)
+        assert chosen[..., 2].sum() == 0
+        weights = scores * chosen
+        y = mixer.mix_grouped(own, chosen, weights) if grouped else mixer._mix(own, chosen, weights)
+        mixer.zero_grad()
+        y.square().sum().backward()
+        results.append([y, own.grad, *(p.grad.clone() for e in mixer.expert for p in e.parameters())])
+    for left, right in zip(*results, strict=True):
+        assert_close(left, right, rtol=1e-4, atol=1e-5)
+    assert results[0][0].abs().max() > 0.1
+
+
+def test_what_has_no_grouped_products() -> None:
+    """Biases, and widths that the kernels do not take."""
+    biased = factory("channel_mixer", "glu", {"bias": True})
+    mixer = built()
+    assert mixer.groups
+    mixer.expert[0] = initialise(biased(context(variable=True)), 0)
+    assert not mixer.groups

@@ -1,4 +1,4 @@
-"""Rates that follow from the roles of weights are the same in every way that processes share a model."""
+"""What differs in a model's layers, flows between them and follows from roles is the same over two processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ BASE = (
 )
 
 
+# Kinds of layers, shared depth, streams between blocks, values of the first layer, and experts.
+LAYERS = (
+    *("model.depth=3", "model.order=[0,1,2,1]", "residual=hyper", "token_mixer.value_residual=mixed"),
+    *("layers.pattern=[near,base]", "position=rope", "channel_mixer=experts", "channel_mixer.count=2"),
+    "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=3,token_mixer.value_residual=mixed]",
+)
+ABILITIES = {"roles": MUP, "layers": LAYERS}
+
+
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp"])
-def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str) -> None:
-    one = run(tmp_path / "one", *MUP, base=BASE)
+@pytest.mark.parametrize("ability", ABILITIES)
+def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str, ability: str) -> None:
+    words = ABILITIES[ability]
+    one = run(tmp_path / "one", *words, base=BASE)
     base = tuple(override for override in BASE if not override.startswith("trainer="))
-    work = ranks.two(tmp_path / "two", kind, "trainer.accelerator=cpu", "trainer.devices=2", *MUP, base=base)
+    work = ranks.two(tmp_path / "two", kind, "trainer.accelerator=cpu", "trainer.devices=2", *words, base=base)
     assert forked(work) == 0
     losses = rows(ranks.only_run(tmp_path / "two"))
     assert len(losses) > 3
