@@ -13,10 +13,10 @@ class Battery(NamedTuple):
 
 
 BATTERIES = {
-    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 938),
+    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 1127),
     "kill_file_operations": Battery("SIGKILL before and after every file operation of a run", 100),
     "resume_every_step": Battery("resume at every step of a run of three epochs", 400),
-    "resume_components": Battery("every registered component resumes with the same bits", 265),
+    "resume_components": Battery("every registered component resumes with the same bits", 298),
     "signals": Battery("TERM, INT, HUP, USR1, doubles, STOP and CONT in every phase; the exit code is never 0", 60),
     "damaged_files": Battery("damaged, foreign and special files in place of those of a run", 150),
     "damaged_data": Battery("damaged and hostile tables, arrays, archives, weights and configs of libraries", 400),

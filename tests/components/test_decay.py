@@ -79,7 +79,8 @@ def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.
         channel = "none" if node("block", name)[0].single else "mlp"
         inner = [factory("token_mixer", "attention"), factory("channel_mixer", channel), factory("norm", "layer")]
         return factory("block", name, options)(context(axes=axes), *inner)
-    return factory(family, name, options)(context(axes=axes, prefix=Prefix(family == "head")))
+    later = getattr(node(family, name)[0], "later_ids", False)  # a head of causal models
+    return factory(family, name, options)(context(axes=axes, causal=later, prefix=Prefix(family == "head")))
 
 
 def decayed_non_maps(model: nn.Module) -> set[str]:

@@ -87,7 +87,9 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
     factories |= {"token_mixer": factory("token_mixer", mixer), "position": factory("position", position)}
     mixes = not node("token_mixer", mixer)[0].empty  # else no layer reads the registers, and they are refused
     prefix = Prefix(registers=int(traits(mixer).prefix and mixes))
-    ctx = context(axes=axes, prefix=prefix)
+    # Each of the two maps of differential attention has half of a head's channels, which are rotated in pairs.
+    sizes = {"heads": 2} if mixer == "differential_attention" else {}
+    ctx = context(axes=axes, prefix=prefix, **sizes)
     with torch.device("meta"):
         meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **factories), prefix=prefix, dropout=0.0)
         out = meta_model(torch.zeros(2, 6, dtype=torch.long))
@@ -96,7 +98,7 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
     assert out.device.type == "meta"
     assert out.shape == (2, 6, 11)
     assert every(parameter.is_meta for parameter in meta_model.parameters())
-    real = tiny(axes=axes, prefix=prefix, token_mixer=mixer, position=position, **picks)
+    real = tiny(axes=axes, prefix=prefix, sizes=sizes, token_mixer=mixer, position=position, **picks)
     shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, meta_model)]
     assert shapes[0] == shapes[1]
 

@@ -46,6 +46,7 @@ class DifferentialAttention(TokenMixer):
     )
     roles: ClassVar[dict[str, Role]] = {"lambdas": "vector", "norm": "vector"}
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"lambdas"})
+    key_option: ClassVar[str] = "model.dim or model.heads"
 
     def __init__(
         self, ctx: Context, *, num_kv_heads: Heads | None = None, bias: bool = False, dropout: Rate = 0.0

@@ -13,7 +13,7 @@ from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
 from blockyard.ops import maps
 from blockyard.token_mixer.differential_attention import DifferentialAttention
 from tests.components.reference.inputs import sequence, stirred
-from tests.support.helpers import context
+from tests.support.helpers import context, tiny
 from tests.support.tolerances import FLOAT32_STEPS
 
 N, D, H, K = 6, 16, 4, 4
@@ -90,3 +90,8 @@ def test_a_map_is_the_difference() -> None:
 def test_heads_of_odd_width_are_refused() -> None:
     with pytest.raises(ValueError, match=r"halves the channels of a head, and model\.dim / model\.heads is 3"):
         DifferentialAttention(context(dim=12))
+
+
+def test_heads_too_narrow_for_a_grid_are_told_what_to_change() -> None:
+    with pytest.raises(ValueError, match=r"change model\.dim or model\.heads"):
+        tiny(token_mixer="differential_attention", position="rope", axes=2)
