@@ -56,3 +56,21 @@ def test_refused_before_the_first_step(tmp_path: Path, overrides: tuple[str, ...
 def test_online_and_compile_exclude_each_other() -> None:
     issues = check(compose(["trainer.attention=online", "trainer.compile=true"]))
     assert any("does not work with trainer.compile=true" in str(issue) for issue in issues)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unserved"),
+    [
+        ((), set()),
+        (("token_mixer.softcap=5",), {"sdpa"}),
+        (("token_mixer=forgetting_attention", "position=none"), {"sdpa", "online"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) and value else "",
+)
+def test_check_refuses_a_kernel_that_cannot_shape_the_scores(overrides: tuple[str, ...], unserved: set[str]) -> None:
+    refused = set()
+    for name in ("auto", "eager", "sdpa", "online"):
+        issues = check(compose(["experiment=gpt_code_small", f"trainer.attention={name}", *overrides]))
+        assert len(issues) <= 1
+        refused |= {name for issue in issues if f"trainer.attention={name} cannot serve" in str(issue)}
+    assert refused == unserved

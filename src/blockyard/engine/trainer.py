@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -28,6 +29,7 @@ from blockyard.head.token import Token
 from blockyard.model._block_stack import loops_problem
 from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
+from blockyard.ops.shaping import FORGETS
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
 
@@ -107,6 +109,17 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
             "use fewer devices or longer sequences"
         )
     return problems
+
+
+def _unserved(model: nn.Module, kernel: Kernel) -> Iterator[str]:
+    """Yields why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
+    found = {getattr(module, "shapes_scores", None) for module in model.modules()}
+    for shaped in sorted(filter(None, found)):
+        if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
+            yield (
+                f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
+                "trainer.attention=auto"
+            )
 
 
 def _counts_otherwise(mixer: nn.Module) -> bool:
@@ -327,6 +340,6 @@ class TrainerPlan:
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""
-        issues = model_problems(model, self.world) if self.context else []
+        issues = [*_unserved(model, self.attention), *(model_problems(model, self.world) if self.context else [])]
         problem = loops_problem(model) if self.loops else None
         return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues
