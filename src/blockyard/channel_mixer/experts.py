@@ -220,9 +220,10 @@ class Experts(ChannelMixer):
         """The weighted sum of the chosen experts: (B, N, D)."""
         if torch.compiler.is_compiling():
             return self.mix_all(x, weights * chosen)
-        kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        if x.is_cuda and kind == torch.bfloat16 and self.groups:
-            return self.mix_grouped(x.to(kind), chosen, weights).to(x.dtype)
+        if x.is_cuda and self.groups:
+            kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+            if kind == torch.bfloat16:
+                return self.mix_grouped(x.to(kind), chosen, weights).to(x.dtype)
         y, flat, weights = torch.zeros_like(x).flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)  # (B N, ...)
         for number, (expert, index) in enumerate(zip(self.expert, self._indices(x, chosen), strict=True)):
             # Called without tokens too, so that in every process all weights have a gradient.
