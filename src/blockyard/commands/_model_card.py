@@ -32,7 +32,7 @@ from blockyard.contracts import (
     iter_blocks,
     parameter_roles,
 )
-from blockyard.errors import fold
+from blockyard.errors import first_line, fold
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._carry import carried_text
 from blockyard.model._part_names import is_in
@@ -180,8 +180,10 @@ def _state(model: nn.Module, ctx: Context) -> dict[str, str]:
     """The cache of a decoder after a full sequence; nothing of a model that has none."""
     try:
         count = state_bytes(model, ctx)
-    except Exception:  # no cache, or a user's own mixer that needs real tensors
+    except ValueError:  # no cache
         return {}
+    except Exception as error:  # a mixer of the user's own may need real tensors
+        return {"state": f"unknown: {type(error).__name__}: {first_line(error)}"}
     return {"state": f"{count:,} bytes of cache after {ctx.tokens.max_len:,} tokens, in float32"}
 
 
