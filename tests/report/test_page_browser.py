@@ -272,6 +272,7 @@ def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
     page = opened(result)
     scroll(page)
     page.locator("#curves .more summary").click()
+    page.locator("#curves .more tbody").wait_for()
     cells = page.locator("#curves .more tbody tr").first.locator("td").all_text_contents()
     assert [" ".join(cell.split()) for cell in cells[-4:]] == [
         "0.100 at 15",

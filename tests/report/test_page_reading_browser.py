@@ -103,6 +103,7 @@ def test_a_row_says_that_its_interval_is_not_corrected(opened: Any) -> None:
     assert marks.count() == 1
     assert page.locator("tr[data-arm='1'] .uncorrected").inner_text() == "interval not corrected"
     page.locator("[data-key='open:how']").click()
+    page.locator("#table details > :nth-child(2)").wait_for()
     assert "not corrected for the number of arms" in page.locator("#table details").inner_text()
 
 
