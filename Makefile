@@ -48,7 +48,6 @@ bench: $(VENV)/dev.done  ## training, decoding, large vocabularies, token shards
 	$(BIN)/python benchmarks/data.py tokens --rounds 3
 
 docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
-	$(BIN)/python tools/components.py
 	$(BIN)/python tools/verdicts.py
 	$(BIN)/python tools/walks.py --write
 	$(BIN)/python tools/outputs.py docs/runs.md

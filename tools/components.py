@@ -1,8 +1,8 @@
 """Writes docs/components/: a page for each family, from conf/ and the docstrings.
 
-    python tools/components.py [--check]
+    python tools/components.py
 
---check writes nothing and fails where a page differs from what would be written.
+The pages are not in git; mkdocs calls `on_pre_build` before it reads docs/.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PARTS = {
 }
 
 
-def pages() -> dict[Path, str]:
-    """Every page by its path."""
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
     families = [family for part in PARTS.values() for family in part]
     missing = set(catalog.groups()) ^ set(families)
     if missing:
         raise SystemExit(f"PARTS and conf/ differ: {', '.join(sorted(missing))}")
-    return {FOLDER / "index.md": index()} | {FOLDER / f"{family}.md": page(family) for family in families}
+    return {"index.md": index()} | {f"{family}.md": page(family) for family in families}
 
 
 def index() -> str:
@@ -129,22 +129,30 @@ def _text(text: str) -> str:
     return text.replace("*", r"\*").replace("<", "&lt;")
 
 
-def main() -> int:
-    """Write the pages, or compare them."""
-    if set(sys.argv[1:]) - {"--check"}:
-        sys.exit(__doc__)
+def write(folder: Path = FOLDER) -> None:
+    """Write the pages that differ from those in `folder`, and delete pages of families that are gone."""
+    folder.mkdir(parents=True, exist_ok=True)
     wanted = pages()
-    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    stale += [path for path in FOLDER.glob("*.md") if path not in wanted]
-    if "--check" in sys.argv:
-        sys.stderr.write("".join(f"{path.relative_to(ROOT)}: run python tools/components.py\n" for path in stale))
-        return 1 if stale else 0
-    FOLDER.mkdir(exist_ok=True)
-    for path in stale:
-        if path in wanted:
-            path.write_text(wanted[path], encoding="utf-8")
-        else:
+    for path in folder.glob("*.md"):
+        if path.name not in wanted:
             path.unlink()
+    for name, text in wanted.items():
+        path = folder / name
+        # A page that is as it was keeps its time, or `mkdocs serve` would build for ever.
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def on_pre_build(**_: object) -> None:
+    """Write the pages into docs/; mkdocs calls it, see `hooks` in mkdocs.yml."""
+    write()
+
+
+def main() -> int:
+    """Write the pages into docs/."""
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    write()
     return 0
 
 

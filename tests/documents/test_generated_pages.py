@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from blockyard.config.choices import catalog
+from blockyard.config.schema import options
+from blockyard.config.untrusted.targets import locate
 from tests.support.every import every
 from tests.support.paths import ROOT
 from tools import components, mechanisms, pages, verdicts, walks
@@ -17,11 +20,47 @@ from tools.structure import ROWS, table
 PAGES = pages.by_name()
 
 
-def test_component_pages_are_what_the_script_writes() -> None:
-    wanted = components.pages()
-    assert set(components.FOLDER.glob("*.md")) == set(wanted)
-    stale = [path.name for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
-    assert stale == [], "run python tools/components.py"
+def test_every_family_has_a_page_in_the_navigation(component_pages: dict[str, str]) -> None:
+    assert set(component_pages) == {"index.md"} | {f"{family}.md" for family in catalog.groups()}
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^ +- components/(\S+)$", navigation, re.M)) == sorted(component_pages)
+
+
+def test_a_page_describes_every_choice_and_its_options(component_pages: dict[str, str]) -> None:
+    for family in catalog.groups():
+        sections = re.split(r"^## (\w+)$", component_pages[f"{family}.md"], flags=re.M)
+        assert sections[1::2] == list(catalog.choices(family)), family
+        listed = re.findall(r"^\| \[`(\w+)`\]\(#\1\) \| \S", sections[0], re.M)
+        assert listed == list(catalog.choices(family)), family
+        for name, body in zip(sections[1::2], sections[2::2], strict=True):
+            choice = catalog.choices(family)[name]
+            assert choice.target is None or f"- Class: `{choice.target}`" in body
+            tables = [row for row in body.splitlines() if row.startswith("| `")]
+            assert [row for row in tables if len(re.findall(r"(?<!\\)\|", row)) != 5] == []
+            if choice.target is not None and choice.family == family:
+                named = re.findall(rf"^\| `{family}\.(\w+)` \|", body, re.M)
+                assert named == list(options(locate(choice.target))), f"{family}={name}"
+
+
+def test_a_family_without_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(components, "PARTS", components.PARTS | {"The task": ("data", "objective")})
+    with pytest.raises(SystemExit, match="experiment"):
+        components.pages()
+
+
+def test_written_are_the_pages_that_changed(
+    component_pages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of a family that is gone is deleted; one that is as it was is not written again."""
+    monkeypatch.setattr(components, "pages", lambda: component_pages)
+    (tmp_path / "no_family.md").write_text("a family that is gone")
+    components.write(tmp_path)
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == component_pages
+    (tmp_path / "norm.md").write_text("old")
+    before = (tmp_path / "block.md").stat().st_mtime_ns
+    components.write(tmp_path)
+    assert (tmp_path / "norm.md").read_text("utf-8") == component_pages["norm.md"]
+    assert (tmp_path / "block.md").stat().st_mtime_ns == before
 
 
 def test_verdicts_are_what_the_script_writes() -> None:
