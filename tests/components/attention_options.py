@@ -11,6 +11,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"qk_norm": "full", "num_kv_heads": 2},
     {"qk_norm": "layer"},
     {"qk_norm": "cosine"},
+    {"qk_norm": "sphere", "num_kv_heads": 2},
     {"sink": "zero", "num_kv_heads": 2},
     {"sink": "learned"},
     {"softcap": 2.0, "sink": "learned"},

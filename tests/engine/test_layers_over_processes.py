@@ -24,7 +24,12 @@ LAYERS = (
     *("layers.pattern=[near,base]", "position=rope", "channel_mixer=experts", "channel_mixer.count=2"),
     "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=3,token_mixer.value_residual=mixed]",
 )
-ABILITIES = {"roles": MUP, "layers": LAYERS}
+# Weights that are brought to length one after each step, whole or in shards.
+SPHERE = (
+    *("block=sphere", "norm=none", "model.unit_weights=true", "channel_mixer=glu", "channel_mixer.gains=sqrt_dim"),
+    *("token_mixer.qk_norm=sphere", "head.gain=true"),
+)
+ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp"])

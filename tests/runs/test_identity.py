@@ -72,7 +72,7 @@ def test_what_changes_a_figure_changes_the_identity(whole: dict[str, Any], key: 
     assert identity(_set(whole, key, value)) != identity(whole)
 
 
-NORMS = ("true", "false", "none", "head", "full", "layer", "cosine")
+NORMS = ("true", "false", "none", "head", "full", "layer", "cosine", "sphere")
 
 
 def test_an_absent_option_is_its_default(whole: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def test_two_names_of_a_value_are_one_value() -> None:
     found = {value: identity(config) for value, config in configs.items()}
     assert found["none"] == found["false"] == identity(compose(["experiment=gpt_code"]).config)
     assert found["head"] == found["true"] != found["none"]
-    assert len({*found.values()}) == 5
+    assert len({*found.values()}) == 6
 
 
 def test_equal_numbers_are_equal_however_typed() -> None:

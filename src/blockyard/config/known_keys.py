@@ -66,6 +66,7 @@ CHOICES = {
     "block=pre_norm": "prenorm pre_ln pre preln",
     "block=post_norm": "postnorm post_ln post postln",
     "block=branch_norm": "olmo2 reordered_norm res_post_norm swin_v2",
+    "block=sphere": "ngpt normalized_transformer hypersphere",
     "block=parallel": "parallel_attention gptj gpt_j",
     "block=layer_scale": "layerscale",
     "model=decoder": "gpt decoder_only causal",

@@ -2,10 +2,11 @@
 
 Source: Press and Wolf 2017, Using the Output Embedding to Improve Language Models (arXiv 1608.05859), for tying;
     Devlin et al. 2019, BERT (arXiv 1810.04805), whose code has the hidden layer; Gemma Team 2024, Gemma 2
-    (arXiv 2408.00118), section 2, for the soft cap; Granite and Cohere's models for the factor
+    (arXiv 2408.00118), section 2, for the soft cap; Granite and Cohere's models for the factor; Loshchilov et al. 2024,
+    nGPT (arXiv 2410.01131), eq. 3, for gain
 Reference: transformers GPT2LMHeadModel.lm_head, BertLMPredictionHead, Gemma2ForCausalLM, CohereForCausalLM
 Equation: z = s W x_t, with W the embedder's table where tied; with a hidden layer s W norm(activation(U x_t + b));
-    with a cap c the logits are c tanh(z / c)
+    with a gain g z of each output times its g; with a cap c the logits are c tanh(z / c)
 Cost: O(N D V) time, V D parameters unless tied
 """
 
@@ -22,6 +23,7 @@ from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
 from blockyard.ops.linear import Linear, linear, output
 from blockyard.ops.projection import Projection, defers, soft_cap
+from blockyard.ops.scaled_vector import ScaledVector
 
 BERT_EPS = 1e-12
 
@@ -36,6 +38,8 @@ class Token(Head):
         hidden_bias: biases in the hidden layer and its norm, as BERT has and ModernBERT has not
         hidden_eps: epsilon of that norm; 1e-12 is BERT's
         scale: factor on the outputs
+        gain: a trained factor on each output, one at first, for vectors of length one (block=sphere,
+            model.unit_weights)
         softcap: bound of the outputs, which a tanh keeps them within; 30 in Gemma 2, null means none
     """
 
@@ -51,6 +55,7 @@ class Token(Head):
         hidden_bias: bool = True,
         hidden_eps: Positive = BERT_EPS,
         scale: Positive = 1.0,
+        gain: bool = False,
         softcap: Positive | None = None,
     ) -> None:
         super().__init__()
@@ -69,6 +74,7 @@ class Token(Head):
         self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, place="logits")
         self.rescaled = ctx.tokens.rescaled
         self.scale, self.softcap = scale, softcap
+        self.gain = ScaledVector(ctx, ctx.outputs, role="fixed") if gain else None
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:
@@ -97,8 +103,13 @@ class Token(Head):
         if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
             factor = self.proj.factor
             x = x if factor == 1.0 else x * factor
-            return Projection(x, self.proj.weight, self.proj.bias, self.scale, self.softcap)
-        prediction = soft_cap(self.proj(x), self.scale, self.softcap)  # (B, N, V)
+            weight, bias = self.proj.weight, self.proj.bias
+            if self.gain is not None:
+                gain = self.gain()
+                weight, bias = gain[:, None] * weight, None if bias is None else gain * bias
+            return Projection(x, weight, bias, self.scale, self.softcap)
+        logits = self.proj(x)  # (B, N, V)
+        prediction = soft_cap(logits if self.gain is None else logits * self.gain(), self.scale, self.softcap)
         return rescale_tokens(prediction, seq) if self.rescaled else prediction
 
 

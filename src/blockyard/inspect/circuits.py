@@ -162,6 +162,8 @@ def _heads(
     q = q * (mixer.scale or mixer.head_dim**-0.5)
     if mixer.scores.factor is not None:
         q = q * mixer.scores.factor.detach().to(q)[:, None, None]
+    if mixer.scores.channels is not None:
+        q = q * mixer.scores.channel_factors().detach().to(q).mT
     circuits = []
     for head in select_heads(mixer.heads, heads):
         group = head // (mixer.heads // mixer.kv_heads)

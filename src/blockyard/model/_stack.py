@@ -46,6 +46,8 @@ class Stack(Architecture):
         ngram_rows: rows of the table of each size, which a hash of the ids chooses
         embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
             them, and the prefix
+        unit_weights: keep every matrix at vectors of length one along the width of the stream, as in nGPT, from before
+            the first step on
         dropout: dropout rate on the tokens as they enter the first block
     """
 
@@ -61,12 +63,14 @@ class Stack(Architecture):
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
+        unit_weights: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         self.ngrams = checked_ngrams(ngrams, ngram_rows)
         self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
+        self.unit_weights = unit_weights
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
@@ -89,7 +93,13 @@ class Stack(Architecture):
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Transformer(
-            ctx, parts, prefix=self.prefix, dropout=self.dropout, ngrams=self.ngrams, embed_norm=self.embed_norm
+            ctx,
+            parts,
+            prefix=self.prefix,
+            dropout=self.dropout,
+            ngrams=self.ngrams,
+            embed_norm=self.embed_norm,
+            unit_weights=self.unit_weights,
         )
 
 

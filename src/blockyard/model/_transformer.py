@@ -21,6 +21,7 @@ from blockyard.model._embedding import check_key_widths
 from blockyard.model._ngrams import NO_NGRAMS, NgramEmbedding, Ngrams
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
+from blockyard.model._unit_weights import UnitWeights, check_unit_weights
 from blockyard.ops.ring import shared
 
 
@@ -118,6 +119,7 @@ Sees = Literal["past", "source"]
 class Transformer(Tower):
     """Blocks over tokens: forward(inputs, cache, record) -> (B, V) or (B, N, V).
 
+    unit_weights: keep the matrices at unit length
     sees: "source" lets the tokens in front of the start token see each other, in a sequence with a source
     """
 
@@ -130,6 +132,7 @@ class Transformer(Tower):
         dropout: Rate,
         ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
+        unit_weights: bool = False,
         sees: Sees = "past",
     ) -> None:
         super().__init__(ctx, parts, prefix=prefix, dropout=dropout, ngrams=ngrams, embed_norm=embed_norm)
@@ -137,6 +140,9 @@ class Transformer(Tower):
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
         check_parts(ctx, prefix, self.placed_mixers(), self.head)
+        if unit_weights:
+            check_unit_weights(ctx)
+            self.unit_weights = UnitWeights(self)  # the last part: what it normalises is initialised before it
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for a batch. With a cache, `inputs` are the new tokens only."""

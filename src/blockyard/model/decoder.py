@@ -41,6 +41,7 @@ class Decoder(Stack):
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
+        unit_weights: bool = False,
         dropout: Rate = 0.0,
         sees: Sees = "past",
     ) -> None:
@@ -54,6 +55,7 @@ class Decoder(Stack):
             ngrams=ngrams,
             ngram_rows=ngram_rows,
             embed_norm=embed_norm,
+            unit_weights=unit_weights,
             dropout=dropout,
         )
         self.sees = sees
@@ -77,5 +79,6 @@ class Decoder(Stack):
             dropout=self.dropout,
             ngrams=self.ngrams,
             embed_norm=self.embed_norm,
+            unit_weights=self.unit_weights,
             sees=self.sees,
         )

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.model._unit_weights import without_unit_weights
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 
 
@@ -64,7 +65,7 @@ class ScheduleFree(GroupedOptimizer):
         own = super().model_problems(model)
         if any(getattr(module, "across_tokens", False) for module in model.modules()):
             own.append("it evaluates other weights than those whose statistics norm=batch keeps; use norm=layer or rms")
-        return own
+        return own + without_unit_weights(model)
 
     def build(self, model: nn.Module) -> AveragedAdam:
         """The optimizer over every trainable parameter of `model`."""

@@ -2,12 +2,14 @@
 
 Source: Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2, for `layer`; Gemma Team 2025, Gemma 3
     (arXiv 2503.19786), for `head`; OLMo Team 2024, 2 OLMo 2 Furious (arXiv 2501.00656), section 3.3.2, for `full`;
-    Liu et al. 2021, Swin Transformer V2 (arXiv 2111.09883), eq. 2, for `cosine`
+    Liu et al. 2021, Swin Transformer V2 (arXiv 2111.09883), eq. 2, for `cosine`; Loshchilov et al. 2024, nGPT
+    (arXiv 2410.01131), eq. 15 and 16, for `sphere`
 Reference: transformers Gemma3Attention, Olmo2Attention; timm Attention(qk_norm=True), WindowAttention of swin_v2
 Equation: with a gain g of one number for each channel, and m, s over the K channels of a head or the H K of a token
     head, full    g q / sqrt(mean(q^2) + 1e-6)      over K, over H K
     layer         g (q - m) / sqrt(s^2 + 1e-6)      over K
     cosine        q / |q|, and scores times min(e^t, 100) with a trained t for each head, at first ln 10
+    sphere        q / |q|, and scores times sqrt(K); _scores.py has the gain s of queries and keys after their rotation
 Cost: O(N D) time
 """
 
@@ -23,7 +25,8 @@ from torch.nn import functional as F
 from blockyard.contracts import Role
 from blockyard.weight_init import Init
 
-QueryKeyNorm = bool | Literal["none", "head", "full", "layer", "cosine"]
+NormOfHeads = bool | Literal["none", "head", "full", "layer", "cosine"]
+QueryKeyNorm = bool | Literal["none", "head", "full", "layer", "cosine", "sphere"]
 # What `true` and `false` stand for, which runs have from when there was one norm.
 SAME_NORMS = {"none": False, "head": True}
 EPS = 1e-6
@@ -126,6 +129,18 @@ class Cosine(nn.Module):
         return self.log_scale.clamp(max=math.log(LARGEST)).exp()[:, None, None]  # (H, 1, 1)
 
 
+class UnitNorm(nn.Module):
+    """Vectors of length one in each head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K)."""
+        return F.normalize(x, dim=-1)
+
+    def linear_part(self, weights: Tensor) -> Tensor:
+        """As of `HeadNorm`."""
+        return weights
+
+
 def query_norm(kind: QueryKeyNorm, heads: int, head_dim: int) -> nn.Module:
     """Returns the norm of queries (B, H, N, K)."""
     return Cosine(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
@@ -135,6 +150,8 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
     """Returns the norm of keys (B, H', N, K)."""
     if kind == "cosine":
         return Cosine()
+    if kind == "sphere":
+        return UnitNorm()
     if kind == "full":
         return FullNorm(kv_heads, head_dim)
     if kind == "layer":
@@ -144,4 +161,5 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
 
 def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:
     """Returns weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
-    return norm.linear_part(weights) if isinstance(norm, HeadNorm | FullNorm | HeadLayerNorm | Cosine) else weights
+    norms = HeadNorm | FullNorm | HeadLayerNorm | Cosine | UnitNorm
+    return norm.linear_part(weights) if isinstance(norm, norms) else weights

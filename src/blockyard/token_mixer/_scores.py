@@ -9,6 +9,7 @@ Equation: s = c tanh(g q k^T / c), w_j = e^(s_j) / (e^z + sum_i e^(s_i)), for ea
                    4.0     g = 4                                         zero       z = 0
                    learned g = t / sqrt(K), at first t = 1               learned    z trained, at first 0
                    log_n   g = t ln(n) / sqrt(K) where a query sees n keys, at first t = 1 / ln(N) with N the longest
+    with qk_norm=sphere g = sqrt(K), and q k^T = sum_c s_c^2 q_c k_c with a trained s for each channel, at first 1
 Cost: up to two numbers for each head; a cap rules out scaled_dot_product_attention
 """
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Positive, Role, Seq
 from blockyard.ops import mask
 from blockyard.ops.mask import Visibility
+from blockyard.ops.scaled_vector import ScaledVector
 from blockyard.ops.shaping import Shaping
 from blockyard.weight_init import Init
 
@@ -34,6 +36,7 @@ class Scores(nn.Module):
     """The trained numbers of the scores of one layer, and what `ops.attend` needs to know of them.
 
     heads, width: of queries; cosine: queries and keys have length one and queries a trained factor
+    sphere: they have length one, and the scores a trained factor for each channel
     scale: the constant factor on the scores, None is 1 / sqrt(width)
     """
 
@@ -46,29 +49,34 @@ class Scores(nn.Module):
         width: int,
         *,
         cosine: bool = False,
+        sphere: bool = False,
         score_scale: ScoreScale = None,
         softcap: Positive | None = None,
         sink: Sink = "none",
     ) -> None:
         super().__init__()
-        if cosine and score_scale == "learned":
+        if (cosine or sphere) and score_scale == "learned":
+            kind, part = ("cosine", "head") if cosine else ("sphere", "channel")
             raise ValueError(
-                "token_mixer.score_scale=learned: qk_norm=cosine has a trained factor for each head; leave one out"
+                f"token_mixer.score_scale=learned: qk_norm={kind} has a trained factor for each {part}; leave one out"
             )
-        self.cap, self.by_count = softcap, score_scale == "log_n"
+        self.heads, self.cap, self.by_count = heads, softcap, score_scale == "log_n"
         self.scale = ctx.score_scale(width)
         # Under a parametrization scores of wider heads stay as large: cosines do, products of K channels do not.
         of_one_head = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
         number = None if isinstance(score_scale, str) else score_scale
-        if cosine:
+        grows = width == ctx.dim // ctx.heads
+        if sphere:
+            self.scale = of_one_head * (number or (width / (ctx.head_ratio if grows else 1.0)) ** 0.5)
+        elif cosine:
             self.scale = of_one_head * (number or 1.0)
         elif number is not None:
-            grows = width == ctx.dim // ctx.heads
             self.scale = number * (of_one_head / ctx.head_ratio if grows else of_one_head)
         self.factor = nn.Parameter(torch.empty(heads)) if score_scale in ("learned", "log_n") else None
         self.first_factor = 1 / math.log(max(2, ctx.tokens.max_len + ctx.num_prefix)) if self.by_count else 1.0
         self.sink = nn.Parameter(torch.empty(heads)) if sink == "learned" else None
         self.zero_sink = sink == "zero"
+        self.channels = ScaledVector(ctx, heads * width) if sphere else None  # s, of query heads
 
     def init_weights(self, init: Init) -> None:
         """Factors that change nothing at first, and sinks of zero."""
@@ -80,8 +88,15 @@ class Scores(nn.Module):
         """The cap and the sink."""
         return Shaping(self.cap, 0.0 if self.zero_sink else self.sink)
 
+    def channel_factors(self) -> Tensor:
+        """The square of s (H, 1, K): queries have the factors of the keys too, which may be of fewer heads."""
+        assert self.channels is not None
+        return self.channels().square().unflatten(0, (self.heads, 1, -1))
+
     def scaled(self, q: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
         """Queries (B, H, N, K) with their factors, which may depend on how many keys each sees."""
+        if self.channels is not None:
+            q = q * self.channel_factors().to(q.dtype)
         if self.factor is None:
             return q
         factor = self.factor[:, None, None]  # (H, 1, 1)

@@ -27,7 +27,7 @@ from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import FORGETS, Forget, Shaping
 from blockyard.token_mixer._checks import check_call, check_context, key_heads
-from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
+from blockyard.token_mixer._query_key_norms import SAME_NORMS, NormOfHeads, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores
 from blockyard.weight_init import Init
 
@@ -69,7 +69,7 @@ class ForgettingAttention(TokenMixer):
 
     Options:
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: norm of queries and keys, as in attention
+        qk_norm: norm of queries and keys, as in attention, without sphere
         bias: use biases in the projections
         forget_bias: initial bias of the forget gates; a larger one forgets less at first
         dropout: dropout rate on the attention weights
@@ -91,7 +91,7 @@ class ForgettingAttention(TokenMixer):
         ctx: Context,
         *,
         num_kv_heads: Heads | None = None,
-        qk_norm: QueryKeyNorm = False,
+        qk_norm: NormOfHeads = False,
         bias: bool = False,
         forget_bias: NonNegative = 0.0,
         dropout: Rate = 0.0,

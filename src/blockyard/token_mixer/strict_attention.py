@@ -37,7 +37,8 @@ class StrictAttention(Attention):
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
         qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
             the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
-            and scores a trained factor for each head; false is none
+            and scores a trained factor for each head; sphere the same with one for each channel, after rotation, and
+            scores of sqrt(key_dim); false is none
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each

@@ -17,6 +17,7 @@ from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Count, Issue, Text
 from blockyard.errors import UserError
 from blockyard.model._part_names import is_in, unknown_part
+from blockyard.model._unit_weights import UnitWeights
 from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers, tied_layer
 from blockyard.weights.parts import HEAD, NEVER, Thaw, thaw
@@ -83,6 +84,8 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
     elif not init.lora.rank and not init.trained(model):
         yield Issue("init.freeze", "leaves nothing to train; leave out a part, such as head")
     trainer = components.node("trainer")
+    if init.lora.rank and any(isinstance(module, UnitWeights) for module in model.modules()):
+        yield Issue("init.lora.rank", "model.unit_weights keeps weights at length one, and not their additions")
     if init.lora.rank and trainer.sharded:
         yield Issue("init.lora.rank", "additions are not sharded; use trainer.strategy=ddp or one device")
     if init.unfreeze_at is not None and trainer.world > 1:

@@ -85,9 +85,11 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     *(("token_mixer", "attention", options) for options in OPTIONS),
     ("residual", "hyper", {"mixing": "sinkhorn"}),
     ("channel_mixer", "memory", {"activation": "gelu"}),
+    ("channel_mixer", "glu", {"gains": "one"}),
     ("channel_mixer", "experts", {"shared": 1, "score": "sigmoid"}),
     ("head", "token", {"tied": True}),
     ("head", "token", {"hidden": "gelu"}),
+    ("head", "token", {"gain": True}),
     ("position", "conv", {"groups": 1}),
     ("position", "sinusoidal", {"combine": "concat"}),
 ]

@@ -321,7 +321,7 @@ def test_names_of_norms() -> None:
     assert_close(ours.k_norm(cosines[None, None]), cosines[None, None])
 
 
-@pytest.mark.parametrize("kind", ["head", "full", "layer", "cosine"])
+@pytest.mark.parametrize("kind", ["head", "full", "layer", "cosine", "sphere"])
 def test_the_linear_part_of_a_norm(kind: str) -> None:
     """What a norm gives is its linear part times one positive factor for each token and head."""
     norm = built(qk_norm=kind).q_norm

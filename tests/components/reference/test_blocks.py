@@ -62,6 +62,15 @@ def bare(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tens
     return drop(mixer(norm(x)))
 
 
+def sphere(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    """The rates are |p| 0.05 sqrt(D), and the stream is divided by its length before and after."""
+    x = x / x.norm(dim=-1, keepdim=True)
+    y = mixer(norm(x))
+    rates = finish.rate.weight.abs() * 0.05 * D**0.5
+    x = x + drop(rates * (y / y.norm(dim=-1, keepdim=True) - x))
+    return x / x.norm(dim=-1, keepdim=True)
+
+
 BRANCHES = {
     "pre_norm": pre,
     "post_norm": post,
@@ -71,6 +80,7 @@ BRANCHES = {
     "layer_scale": scaled,
     "rezero": scaled,
     "single": pre,
+    "sphere": sphere,
     "no_residual": bare,
 }
 
