@@ -160,12 +160,16 @@ def _unlike(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def bases(name: str, target: type, configured: dict[str, Any], option: str) -> Iterator[dict[str, Any]]:
-    """What the other options may be set to: nothing first, then one of them to each of its values."""
+    """What the other options may be set to: nothing first, then one of them to each of its values, numbers last."""
     yield {}
-    for key, other in schema.options(target).items():
-        if key != option and (name, key) not in UNTOLD:
-            for value in values(other, configured.get(key, other.default))[0][1:]:
-                yield {key: value}
+    single = [
+        {key: value}
+        for key, other in schema.options(target).items()
+        if key != option and (name, key) not in UNTOLD
+        for value in values(other, configured.get(key, other.default))[0][1:]
+    ]
+    # What switches an option on is a name or a flag more often than a number.
+    yield from sorted(single, key=lambda base: type(*base.values()) in (int, float))
 
 
 def is_read(family: str, name: str, option: str, target: type | None = None) -> bool:
@@ -178,7 +182,9 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
     hides = getattr(target, "gives", None) == "contrast"
     prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
     layouts = [(1, False)] if hides else list(product((1, 2, 0), (False, True)))  # recordings are rows, seen as a whole
-    for base, (axes, causal) in product(bases(name, target, configured, option), layouts):
+    first, *others = bases(name, target, configured, option)
+    settings = [*product([first], layouts), *((base, layout) for layout, base in product(layouts, others))]
+    for base, (axes, causal) in settings:
         outcomes: list[Outcome] = []
         for value in candidates:
             part = partial(target, **{**configured, **base, option: value})
