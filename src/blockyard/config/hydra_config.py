@@ -93,10 +93,10 @@ def compose_choices(overrides: tuple[str, ...]) -> Composition:
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
-    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    content = cast("Node", OmegaConf.to_container(config, resolve=False))
+    content = cast("Node", OmegaConf.to_container(composed, resolve=False))
+    del content["hydra"]
     fill_defaults(content)  # before values are set, which may interpolate any option
-    return Composition(pickle.dumps(OmegaConf.create(content)), choices)
+    return Composition(pickle.dumps(content), choices)
 
 
 def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]]:
@@ -166,7 +166,7 @@ def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
 class Composition:
     """Hydra's composition of choices alone, before any value is set.
 
-    pickled: the config, its interpolations unresolved; choices: the choice of each family
+    pickled: the config as plain data, its interpolations unresolved; choices: the choice of each family
     """
 
     pickled: bytes
@@ -190,6 +190,9 @@ class Composition:
     @cached_property
     def _resolved(self) -> tuple[bytes, list[Issue]]:
         """The config without values, pickled: that of every arm of a sweep in which only values differ."""
+        if self._is_literal:
+            issues = list(interpolations.problems(pickle.loads(self.pickled)))
+            return (pickle.dumps({}) if issues else self.pickled), issues
         config, issues = _resolve(self.pickled, ())
         return pickle.dumps(config), issues
 
@@ -253,12 +256,14 @@ def _composition(groups: Sequence[str], folders: tuple[Path, ...]) -> tuple[Comp
 
 def _resolve(pickled: bytes, values: Sequence[str]) -> tuple[Node, list[Issue]]:
     """Set values with OmegaConf and resolve interpolations."""
+    from omegaconf import OmegaConf
+
     issues: list[Issue] = []
 
     def resolved() -> Node:
-        config: DictConfig = pickle.loads(pickled)
+        config: DictConfig = OmegaConf.create(pickle.loads(pickled))
         issues.extend(issue for value in values for issue in _set(config, value))
-        problems = list(interpolations.problems(config))
+        problems = list(interpolations.problems(OmegaConf.to_container(config, resolve=False)))
         issues.extend(problems)
         return {} if problems else _plain(config, issues)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
+from hydra._internal import defaults_list
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -22,6 +23,9 @@ from blockyard.config.untrusted import user_yaml
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.defaults_list import Overrides
+    from hydra.core.default_element import InputDefault
+    from omegaconf import DictConfig
 
 SCHEME = "userfolder"
 MAX_READS = 1_000  # of files by one composition
@@ -112,9 +116,27 @@ class PackageFiles(ConfigRepository):
         return cast("ConfigResult", pickle.loads(_PARSED[key]))
 
 
+_interpolation_map = defaults_list._create_interpolation_map
+
+
+def _interpolation_map_where_needed(
+    overrides: Overrides, defaults: list[InputDefault], self_added: bool
+) -> DictConfig | None:
+    """Hydra's map from families to choices, by which it resolves `- norm: ${block}` in a defaults list.
+
+    Hydra builds it for each of thirty files and looks into it only where the list has an interpolation, as none of the
+    package's has. That is a third of the time of a composition.
+    """
+    if any(default.is_interpolation() for default in defaults):
+        return _interpolation_map(overrides, defaults, self_added)
+    return None
+
+
 def use_package_files() -> None:
     """Make the Hydra that is initialised in this process read its files through `PackageFiles`."""
     from hydra.core.global_hydra import GlobalHydra
+
+    defaults_list._create_interpolation_map = _interpolation_map_where_needed  # type: ignore[assignment]
 
     loader = cast("ConfigLoaderImpl", GlobalHydra.instance().config_loader())
     loader.repository = PackageFiles(loader.config_search_path)

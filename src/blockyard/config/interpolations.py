@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blockyard.contracts import Issue
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 LARGEST = 1_000_000  # characters and values of a resolved config
 _ONE = re.compile(r"\$\{([^${}]*)\}")
@@ -27,11 +24,11 @@ class _UnboundedError(ValueError):
     pass
 
 
-def problems(config: DictConfig) -> Iterator[Issue]:
-    """The issue of a config whose interpolations have another form, lead in a circle, or expand without end."""
-    from omegaconf import OmegaConf
+def problems(plain: Any) -> Iterator[Issue]:
+    """The issue of a config whose interpolations have another form, lead in a circle, or expand without end.
 
-    plain = OmegaConf.to_container(config, resolve=False)
+    plain: the config as plain data, unresolved
+    """
     try:
         if _size(plain, (), plain, {}) > LARGEST:
             raise _UnboundedError("its interpolations expand to more than a million values")
