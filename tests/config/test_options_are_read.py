@@ -34,7 +34,9 @@ UNTOLD = {
     ("cycle", "members"): "filled in from the choices that the pattern names; test_cycle.py gives its own",
     ("beside", "members"): "filled in from the choices that mixers names; test_beside.py gives its own",
     ("rope", "factors"): "a list as long as there are pairs; test_rotary.py holds them against transformers",
-    **{("rope", name): "beside two others; test_rotary.py has them" for name in ("original", "low", "high")},
+    **{
+        ("rope", name): "beside two others; test_rotary.py has them" for name in ("original", "low", "high", "truncate")
+    },
     ("experts", "expert"): "the name of a choice; test_experts.py gives mlp and glu",
     ("experts", "members"): "filled in from the choice that expert names; test_experts.py gives its own",
 }

@@ -14,10 +14,14 @@ from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
 from blockyard.config.schema import options
 from blockyard.config.untrusted.targets import locate
+from blockyard.ops.cache import WindowCache
+from blockyard.token_mixer.windowed_attention import WindowedAttention
+from blockyard.verify.checks import BrokenError, cached_decoding
 from tests.config import products
 from tests.config.preset_data import data_of
 from tests.config.product_batches import batch_for
 from tests.support.every import every
+from tests.support.helpers import stir
 from tests.support.tolerances import float32
 
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
@@ -65,6 +69,13 @@ def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
     assert [path for path, weight in model.named_parameters() if weight.grad is None] == []
 
 
+def holds(actual: object, value: object) -> bool:
+    """Whether a value arrived; of a mapping, such as the members of a mixer, whether each entry did."""
+    if isinstance(value, dict) and isinstance(actual, dict):
+        return every(key in actual and holds(actual[key], item) for key, item in value.items())
+    return value == actual
+
+
 @pytest.mark.parametrize("name", catalog.choices("preset"))
 def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
     """Its options are those of the choices, and what it says arrives."""
@@ -84,8 +95,32 @@ def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
             if (family, key) == ("layers", "kinds"):  # overrides, which are composed to nodes
                 assert value.keys() == actual.keys()
                 continue
-            assert value.items() <= actual.items() if isinstance(value, dict) else value == actual
+            assert holds(actual, value)
     assert catalog.choices("preset")[name].source
+
+
+DECODERS = [name for name in catalog.choices("preset") if data_of(presets.choices("preset", name)) == "code"]
+DECODERS = [name for name in DECODERS if presets.choices("preset", name)["objective"] == "next_token"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_continues_from_its_cache_as_from_the_whole_text(name: str) -> None:
+    """All kinds of its layers together, in chunks of one or more tokens."""
+    model = Components(composed(name, "data.context=12", *small(name)).config).model(0)
+    cached_decoding(stir(model).double().eval(), 12)
+
+
+def test_planted_windows_without_their_cache_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a window's cache forgets a token too many."""
+    monkeypatch.setattr(WindowedAttention, "_key_cache", short_cache)
+    model = Components(composed("mistral", "data.context=12", *small("mistral")).config).model(0)
+    with pytest.raises(BrokenError):
+        cached_decoding(stir(model).double().eval(), 12)
+
+
+def short_cache(mixer: WindowedAttention, batch_size: int) -> WindowCache:
+    assert mixer.window is not None
+    return WindowCache(batch_size, mixer.kv_heads, mixer.head_dim, mixer.value_dim, window=mixer.window - 1)
 
 
 def test_the_command_line_wins_and_takes_its_options_with_it() -> None:

@@ -222,6 +222,25 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
+    "gpt_oss": Case(  # limits that gates and values reach
+        "GptOssForCausalLM",
+        lambda: hf.GptOssConfig(
+            **LLAMA | {"num_hidden_layers": 3, "head_dim": 12, "intermediate_size": 24},
+            num_local_experts=5,
+            num_experts_per_tok=3,
+            sliding_window=3,
+            swiglu_limit=0.5,
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 500.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+        ),
+        CODE,
+        text,
+    ),
     "olmo2": Case(
         "Olmo2ForCausalLM",
         lambda: hf.Olmo2Config(**{k: v for k, v in LLAMA.items() if k != "head_dim"}, rms_norm_eps=1e-6),

@@ -22,7 +22,7 @@ from tests.support.library_models import CASES, CODE
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of a few models as transformers writes them."""
     folders = {}
-    for name in ("gpt2", "llama", "mixtral", "qwen3", "qwen3_moe", "smollm3", "t5", "patchtst"):
+    for name in ("gpt2", "gpt_oss", "llama", "mixtral", "qwen3", "qwen3_moe", "smollm3", "t5", "patchtst"):
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
     return folders
@@ -58,7 +58,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("llama", {"sliding_window": 128}, "sliding_window='?128"),
         ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "rope_type='dynamic'"),
         ("llama", {"rope_parameters": LINEAR | {"rope_type": "llama3"}}, "original_max_position_embeddings"),
-        ("llama", {"rope_parameters": YARN | {"truncate": False}}, "truncate='?False"),
+        ("llama", {"rope_parameters": YARN | {"truncate": 1}}, "truncate=1 is not true or false"),
         ("llama", {"rope_parameters": YARN | {"beta_fast": 16}}, "beta_fast='?16"),
         ("llama", {"rope_parameters": LINEAR | {"beta_fast": 32}}, "beta_fast"),
         ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
@@ -69,6 +69,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("smollm3", {"no_rope_layers": [1, 2, 1, 0, 1]}, "no_rope_layers=.*expected 0 or 1"),
         ("mixtral", {"sliding_window": 128}, "sliding_window=128"),
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
+        ("gpt_oss", {"swiglu_alpha": 1.0}, "swiglu_alpha=1.0: expected 1.702"),
+        ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "weights of four bits are not read"),
         ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),
         ("qwen3_moe", {"moe_intermediate_size": 12}, "moe_intermediate_size=12: expected a multiple of 8"),
         ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj"),

@@ -3,8 +3,9 @@
 Source: Shazeer et al. 2017 (arXiv 1701.06538); Fedus et al. 2021, Switch Transformers (arXiv 2101.03961), eq. 4, the
     balance loss; Zoph et al. 2022, ST-MoE (arXiv 2202.08906), eq. 5, the z-loss; Wang et al. 2024, Auxiliary-Loss-Free
     Load Balancing (arXiv 2408.15664), algorithm 1; DeepSeek-AI 2024, DeepSeek-V3 (arXiv 2412.19437), section 2.1.2;
-    Zhou et al. 2022, Expert Choice Routing (arXiv 2202.09368), section 3
-Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, and DeepseekV3MoE
+    Zhou et al. 2022, Expert Choice Routing (arXiv 2202.09368), section 3; OpenAI 2025, gpt-oss-120b & gpt-oss-20b Model
+    Card (arXiv 2508.10925), section 2.2, for router_bias
+Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, DeepseekV3MoE, and GptOssMLP
 Equation: sum of w_e expert_e(x) over the chosen e, and of the shared experts; w are the scores of the router, divided
     by their sum over the chosen
 Cost: that of `active` + `shared` experts, and 2 D E FLOPs a token for a router of E experts. A compiled block and
@@ -62,6 +63,7 @@ class Experts(ChannelMixer):
         z_loss: weight of the mean squared logsumexp of the router's logits
         capacity: tokens of a sequence that an expert takes in training, as a multiple of an equal share; later ones
             are dropped. null and evaluation drop none
+        router_bias: a trained number for each expert is added to its logit
     """
 
     nested_choices: ClassVar[dict[str, Any]] = {"members": ("channel_mixer", "expert", {"expansion": 1.333})}
@@ -85,6 +87,7 @@ class Experts(ChannelMixer):
         bias_rate: Positive = 0.001,
         z_loss: NonNegative = 0.0,
         capacity: Positive | None = None,
+        router_bias: bool = False,
     ) -> None:
         super().__init__()
         _check_members(expert, members)
@@ -96,7 +99,7 @@ class Experts(ChannelMixer):
             raise ValueError(
                 f"channel_mixer.expert={expert} cannot be an expert; use mlp, glu or another mixer with weights"
             )
-        self.router = output(ctx, ctx.dim, count)
+        self.router = output(ctx, ctx.dim, count, bias=router_bias)
         self.count, self.active, self.route, self.score = count, active, route, score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
         self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss

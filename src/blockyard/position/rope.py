@@ -54,6 +54,7 @@ class Rope(Rotary):
         low: rotations within `original` below which llama3 slows a pair fully
         high: rotations within it above which llama3 leaves a pair alone
         factors: of LongRoPE, one for each pair of channels that rotates, 1 or more; with scaling=none
+        truncate: yarn blends from a whole pair to a whole pair; false does so from and to fractions, as in gpt-oss
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Rope(Rotary):
         low: Positive = 1.0,
         high: Positive = 4.0,
         factors: Factors | None = None,
+        truncate: bool = True,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
         if scaling == "none" and factors is None and factor != 1:
@@ -83,7 +85,9 @@ class Rope(Rotary):
             raise ValueError(f"position.factors is a scaling of its own; leave out position.scaling={scaling}")
         if scaling == "yarn" and self.base <= 1:
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn must be larger than 1")
-        self.scaling, self.factor = scaling, factor
+        if not truncate and scaling != "yarn":
+            raise ValueError(f"position.truncate=false has no effect with position.scaling={scaling}; leave it out")
+        self.scaling, self.factor, self.truncate = scaling, factor, truncate
         # Lengths that the unscaled frequencies are for.
         self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
         self.low, self.high = low, high
@@ -138,8 +142,11 @@ class Rope(Rotary):
         """YaRN's ramp (half,): 0 for pairs that rotate often within `side` positions, 1 for slow ones."""
         bounds = [math.log(side / (rotations * 2 * math.pi)) / math.log(self.base) for rotations in (FAST, SLOW)]
         half = len(step)
-        low = max(math.floor(half * bounds[0]), 0)
-        high = max(min(math.ceil(half * bounds[1]), 2 * half - 1), low)
+        low, high = (half * bound for bound in bounds)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low = max(low, 0)
+        high = max(min(high, 2 * half - 1), low)
         return ((step * half - low) / (high - low or 0.001)).clamp(0, 1)
 
     def _slowed_by_rotations(self, side: float, step: Tensor) -> Tensor:

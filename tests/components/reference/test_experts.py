@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import DeepseekV3Config, MixtralConfig
+from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
 
 from blockyard.channel_mixer.experts import Experts
@@ -21,7 +22,7 @@ from blockyard.contracts import ChannelMixer, Seq
 from blockyard.weight_init import initialise
 from tests.support.every import every
 from tests.support.helpers import context, factory, stir
-from tests.support.tolerances import FLOAT32_STEPS
+from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
 D, HIDDEN, COUNT = 16, 24, 8
 X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -90,6 +91,24 @@ def deepseek(own: Experts) -> nn.Module:
     return block
 
 
+def gpt_oss(own: Experts) -> Callable[[Tensor], Tensor]:
+    """gpt-oss' block with the weights of ours; theirs are (inputs, outputs), and gates and values lie in turns."""
+    config = GptOssConfig(**SIZES, intermediate_size=HIDDEN, num_local_experts=COUNT, num_experts_per_tok=own.active)
+    config._experts_implementation = "eager"
+    config.swiglu_limit = CLAMPED["limit"]
+    block = GptOssMLP(config).double()
+    with torch.no_grad():
+        block.router.weight.copy_(own.router.weight)
+        block.router.bias.copy_(own.router.bias)
+        for number, expert in enumerate(own.expert):
+            for part, order in ((slice(0, None, 2), 0), (slice(1, None, 2), 1)):
+                block.experts.gate_up_proj[number, :, part] = expert.proj_in.weight.chunk(2)[order].T
+                block.experts.gate_up_proj_bias[number, part] = expert.proj_in.bias.chunk(2)[order]
+            block.experts.down_proj[number] = expert.proj_out.weight.T
+            block.experts.down_proj_bias[number] = expert.proj_out.bias
+    return lambda x: block(x)[0]
+
+
 def gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """The output at X, and the gradient of a weighted sum of it."""
     x = X.clone().requires_grad_()
@@ -115,6 +134,44 @@ def test_deepseek() -> None:
         assert_close(value, expected, **FLOAT32_STEPS)
 
 
+CLAMPED = {"expansion": 1.333, "bias": True, "activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
+
+
+def of_gpt_oss(kind: type[Experts] = Experts) -> Experts:
+    """The router has a bias, and experts are clamped."""
+    return built(kind, members={"glu": factory("channel_mixer", "glu", CLAMPED)}, active=3, router_bias=True)
+
+
+def test_gpt_oss() -> None:
+    """Their softmax is over the logits of the chosen experts; ours over all, divided by the sum of the chosen."""
+    own = of_gpt_oss()
+    assert own.router.bias.abs().min() > 0
+    for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(gpt_oss(own)), strict=True):
+        assert_close(value, expected, **FLOAT64)
+
+
+class KeepsScores(Experts):
+    """Planted: the scores of the chosen experts are not divided by their sum."""
+
+    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
+        self.normalise = False
+        return super().forward(x, seq)
+
+
+class ChoosesWithoutBias(Experts):
+    """Planted: the bias of the router changes the scores, and not the choice."""
+
+    def choose(self, scores: Tensor, real: Tensor | None) -> Tensor:
+        return super().choose((scores.log() - self.router.bias).softmax(-1), real)
+
+
+@pytest.mark.parametrize("kind", [ChoosesWithoutBias, KeepsScores])
+def test_planted_routers_of_gpt_oss_are_caught(kind: type[Experts]) -> None:
+    own = of_gpt_oss(kind)
+    with pytest.raises(AssertionError):
+        assert_close(own(X, WHOLE), gpt_oss(own)(X), **FLOAT64)
+
+
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 def test_the_balance_loss_is_mixtrals(lengths: Tensor | None) -> None:
     own, seq = built(weight=0.3), padded(lengths)
@@ -137,14 +194,6 @@ class RoutesPadding(Experts):
 
     def choose(self, scores: Tensor, real: Tensor | None) -> Tensor:
         return super().choose(scores, None)
-
-
-class KeepsScores(Experts):
-    """Planted: the scores of the chosen experts are not divided by their sum."""
-
-    def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
-        self.normalise = False
-        return super().forward(x, seq)
 
 
 def padding_is_left_alone(kind: type[Experts] = Experts, **options: Any) -> None:

@@ -22,10 +22,12 @@ from tests.support.tolerances import FLOAT64
 TRAINED = 64  # tokens of a training sequence
 
 
-def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: int | None = None) -> Tensor:
+def by_transformers(
+    q: Tensor, kind: str, factor: float, share: float, seq_len: int | None = None, **further: object
+) -> Tensor:
     """q (B, H, N, K) rotated by the frequencies of transformers, its last channels unchanged."""
     width = q.shape[-1]
-    parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share}
+    parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share, **further}
     if kind in ("yarn", "llama3", "longrope"):
         parameters["original_max_position_embeddings"] = TRAINED
     if kind == "llama3":
@@ -89,9 +91,22 @@ def test_the_original_length_may_be_another_than_that_of_the_data(kind: str) -> 
         assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("factor", [4.0, 32.0])
+def test_yarn_between_fractions_of_pairs(factor: float) -> None:
+    """As in gpt-oss."""
+    q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
+    ours = scheme(scaling="yarn", factor=factor, original=TRAINED, truncate=False)
+    expected = by_transformers(q, "yarn", factor, 1.0, truncate=False)
+    assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+    rounded = scheme(scaling="yarn", factor=factor, original=TRAINED)
+    with pytest.raises(AssertionError):
+        assert_close(rounded.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_options_of_llama3_and_longrope_that_cannot_be_are_refused() -> None:
     for options, message in (
         ({"original": 64}, "has no effect with position.scaling=none"),
+        ({"scaling": "linear", "truncate": False}, "has no effect with position.scaling=linear"),
         ({"scaling": "llama3", "low": 4.0}, "must be less than position.high=4"),
         ({"scaling": "yarn", "factors": (1.0,) * 16}, "leave out position.scaling=yarn"),
     ):

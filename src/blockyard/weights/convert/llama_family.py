@@ -5,6 +5,7 @@
       Qwen3          norms of queries and keys, windows in some layers
       SmolLM3        layers without positions, windows in some layers
       Mixtral        experts in every layer
+      gpt-oss        experts in every layer, sinks, windows in every second layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
       OLMo 2         norms after the branches, of queries and keys over all heads
       ModernBERT     an encoder with norms of the embeddings, windows and another base of rotation in most layers
@@ -25,7 +26,7 @@ from typing import Any
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
-from blockyard.weights.convert.declared_sizes import mapping, real_number, whole_number
+from blockyard.weights.convert.declared_sizes import flag, mapping, real_number, whole_number
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -234,10 +235,10 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
             for ours, (key, default) in keys.items()
         ]
     usual = {"beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
-    for key, value in (usual | {"truncate": True}).items():
+    for key, value in usual.items():
         if (given := rope.pop(key, value)) not in (value, None):
             settings.problems.append(f"rope_parameters.{key}={quoted(given)}: expected {value}")
-    return overrides
+    return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
 
 
 def written_rotary(run: Trained) -> dict[str, Any]:
@@ -251,6 +252,8 @@ def written_rotary(run: Trained) -> dict[str, Any]:
         rope[ORIGINAL] = run.option("position.original") or round(run.ctx.tokens.max_len / factor)
     if kind == "llama3":
         rope |= {"low_freq_factor": run.option("position.low"), "high_freq_factor": run.option("position.high")}
+    if kind == "yarn":
+        rope["truncate"] = run.option("position.truncate") is not False
     return rope
 
 
