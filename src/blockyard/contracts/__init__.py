@@ -55,6 +55,7 @@ from blockyard.contracts.modules import (
     Traits,
     active_parameters,
     auxiliary_loss,
+    blocks_of_heads,
     iter_blocks,
 )
 from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, TorchMetric, Transcriber, any_split
@@ -206,6 +207,7 @@ __all__ = [
     "active_parameters",
     "any_split",
     "auxiliary_loss",
+    "blocks_of_heads",
     "iter_blocks",
     "parameter_roles",
     "plural",

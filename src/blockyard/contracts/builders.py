@@ -148,6 +148,7 @@ class Architecture(ABC):
     joins: ClassVar[bool] = False  # it stands the tokens of the source in front of the sequence
     crosses: ClassVar[bool] = False  # its blocks need a branch that reads the other sequence
     latents: ClassVar[bool] = False  # its blocks run over learned vectors without coordinates
+    extends: ClassVar[bool] = False  # its head may have blocks of its own, behind those of the model
     stacks: ClassVar[bool] = True  # it has blocks; without them, every part of a block is `none`
 
     @classmethod

@@ -296,6 +296,7 @@ class Head(nn.Module):
     needs_class_token: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
     later_ids: ClassVar[bool] = False  # in training it predicts the ids of later tokens of the inputs
+    has_blocks: ClassVar[bool] = False  # it has blocks of its own for training, which `add_blocks` builds
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:
@@ -304,6 +305,18 @@ class Head(nn.Module):
 
     def tie(self, embedder: Embedder) -> None:
         """Share weights with `embedder`, if the options say so. Called once, when the model is built."""
+
+    def add_blocks(
+        self,
+        ctx: Context,
+        block: Callable[[Context], Block],
+        norm: Callable[[Context], nn.Module],
+        position: Position,
+    ) -> None:
+        """Build blocks of its own. Called once, after `tie`, where it `has_blocks`.
+
+        block, norm: factories, of the kind of the last layer; position: the scheme that acts there, and in them too
+        """
 
 
 class Model(nn.Module):
@@ -334,6 +347,11 @@ class EncodesSource(Protocol):
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
     """Returns every block of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Block))
+
+
+def blocks_of_heads(model: nn.Module) -> list[Block]:
+    """Returns the blocks that are inside a head, for training alone."""
+    return [block for head in model.modules() if isinstance(head, Head) for block in iter_blocks(head)]
 
 
 def active_parameters(model: nn.Module) -> int:

@@ -93,9 +93,17 @@ class MultiToken(Token):
             if segment is not None:
                 target = target.masked_fill(segment[:, number:] != segment[:, :-number], Batch.ignore)
             some = x[:, : target.shape[1]]
-            h = (some + F.silu(layer(some))) * self.proj.factor
-            projection = Projection(h, self.proj.weight, self.proj.bias, self.scale, self.softcap)
-            chunked = defers(h, len(self.proj.weight))  # where the loss of the next token is computed by chunks too
-            loss = chunked_cross_entropy(projection, target) if chunked else cross_entropy(projection.logits(), target)
-            total = total + torch.where((target != Batch.ignore).any(), loss, torch.zeros_like(loss))
+            total = total + loss_of_ids(self, some + F.silu(layer(some)), target)
         return total * (self.weight / len(self.further))
+
+
+def loss_of_ids(head: Token, h: Tensor, target: Tensor) -> Tensor:
+    """Returns the loss of the outputs of a token head, without its hidden layer, of h (B, N, D).
+
+    target: (B, N) ids, or `Batch.ignore`; the loss is zero where none counts
+    """
+    h = h * head.proj.factor
+    projection = Projection(h, head.proj.weight, head.proj.bias, head.scale, head.softcap)
+    chunked = defers(h, len(head.proj.weight))  # where the loss of the next token is computed by chunks too
+    loss = chunked_cross_entropy(projection, target) if chunked else cross_entropy(projection.logits(), target)
+    return torch.where((target != Batch.ignore).any(), loss, torch.zeros_like(loss))

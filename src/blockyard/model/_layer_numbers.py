@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from blockyard.contracts import Block, Embedder, Position
+from blockyard.contracts import Block, Embedder, Position, blocks_of_heads
 from blockyard.model._embedding import MaskToken
 from blockyard.model._prefix import PrefixTokens
 from blockyard.model.perceiver import Latents
@@ -26,7 +26,8 @@ def layer_numbers(model: nn.Module) -> dict[str, int]:
     parameter with several owners, such as a tied head, has the number of the first.
     """
     modules = dict(model.named_modules())
-    blocks = [path for path, module in modules.items() if isinstance(module, Block)]
+    of_heads = set(blocks_of_heads(model))  # which are in no way of a prediction
+    blocks = [path for path, module in modules.items() if isinstance(module, Block) and module not in of_heads]
     blocks.sort(key=lambda path: not path.startswith("encoder."))  # which a decoder holds beside its own blocks
     last = len(blocks) + 1
     numbers = {}

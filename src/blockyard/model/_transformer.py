@@ -9,11 +9,12 @@ inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_no_source, check_parts
@@ -113,6 +114,11 @@ class Tower(BlockStack):
         return x, seq
 
 
+def _block(parts: Parts, ctx: Context) -> Block:
+    """Return a block of these parts."""
+    return parts.block(ctx, parts.token_mixer, parts.channel_mixer, parts.norm)
+
+
 Sees = Literal["past", "source"]
 
 
@@ -139,6 +145,10 @@ class Transformer(Tower):
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
+        if self.head.has_blocks:
+            last = parts.of_kind(self.kinds[-1])
+            block = partial(_block, last)
+            self.head.add_blocks(ctx, block, last.norm, self.position_of(ctx.depth - 1))
         check_parts(ctx, prefix, self.placed_mixers(), self.head)
         if unit_weights:
             check_unit_weights(ctx)

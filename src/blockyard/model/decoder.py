@@ -28,6 +28,7 @@ class Decoder(Stack):
     """
 
     causal: ClassVar[bool] = True
+    extends: ClassVar[bool] = True
 
     def __init__(
         self,

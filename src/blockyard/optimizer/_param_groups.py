@@ -24,6 +24,7 @@ from blockyard.contracts import (
     Position,
     RateFactors,
     UpdateRule,
+    blocks_of_heads,
     iter_blocks,
     parameter_roles,
 )
@@ -161,7 +162,7 @@ def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """
     if layer_decay == 1:
         return {}
-    last = sum(1 for _ in iter_blocks(model)) + 1
+    last = sum(1 for _ in iter_blocks(model)) - len(blocks_of_heads(model)) + 1
     return {name: layer_decay ** (last - number) for name, number in layer_numbers(model).items()}
 
 

@@ -116,6 +116,13 @@ def causality_of_head(f: Facts) -> str | None:
     return f"{f['head']} predicts later tokens, for which the model must be causal; {f['model']} is not"
 
 
+def blocks_of_head(f: Facts) -> str | None:
+    """A head with blocks of its own stands behind those of a decoder."""
+    if not f["head"].target.has_blocks or f["model"].target.extends:
+        return None
+    return f"{f['head']} has blocks of its own; {f['model']} does not build them"
+
+
 def ids_of_head(f: Facts) -> str | None:
     """A head that predicts later tokens needs their ids."""
     if not f["head"].target.later_ids or f.tokens.vocabulary is not None:
@@ -163,6 +170,7 @@ RULES = (
     of_read(Rule(("head", "tokenizer"), tied_head)),
     of_read(Rule(("head", "tokenizer"), ids_of_head)),
     Rule(("head", "model"), causality_of_head),
+    Rule(("head", "model"), blocks_of_head),
     Rule(("head", "position"), tied_width),
     Rule(("head", "position"), width_of_codes),
 )

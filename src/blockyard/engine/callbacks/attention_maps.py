@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.contracts import CountOrZero, Side, iter_blocks
+from blockyard.contracts import CountOrZero, Side, blocks_of_heads, iter_blocks
 from blockyard.data.splits.order import take
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
@@ -78,7 +78,7 @@ class AttentionMaps(RunCallback):
 
     def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
         """The layers must exist."""
-        depth = sum(1 for _ in iter_blocks(model))
+        depth = sum(1 for _ in iter_blocks(model)) - len(blocks_of_heads(model))
         wrong = [layer for layer in self.layers or () if layer >= depth]
         return [f"layers={wrong}: the model has {depth} blocks, 0 to {depth - 1}"] if wrong else []
 
