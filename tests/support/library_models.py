@@ -27,6 +27,20 @@ LLAMA: dict[str, Any] = {
     **NO_END,
 }
 EXPERTS: dict[str, Any] = {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+LATENT: dict[str, Any] = {
+    **{key: value for key, value in LLAMA.items() if key not in ("head_dim", "num_key_value_heads")},
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "kv_lora_rank": 6,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 5,
+    "qk_nope_head_dim": 6,
+}
 MAMBA: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 16,
@@ -236,6 +250,30 @@ CASES: dict[str, Case] = {
                 "rope_theta": 500.0,
                 "original_max_position_embeddings": 64,
                 "truncate": False,
+            },
+        ),
+        CODE,
+        text,
+    ),
+    "deepseek_v3": Case(
+        "DeepseekV3ForCausalLM",
+        lambda: hf.DeepseekV3Config(**LATENT, q_lora_rank=10, first_k_dense_replace=1),
+        CODE,
+        text,
+    ),
+    "deepseek_v3_yarn": Case(
+        "DeepseekV3ForCausalLM",
+        lambda: hf.DeepseekV3Config(
+            **LATENT | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False},
+            q_lora_rank=None,
+            first_k_dense_replace=0,
+            rope_parameters={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 500.0,
+                "original_max_position_embeddings": 64,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.7,
             },
         ),
         CODE,

@@ -22,7 +22,18 @@ from tests.support.library_models import CASES, CODE
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of a few models as transformers writes them."""
     folders = {}
-    for name in ("gpt2", "gpt_oss", "llama", "mixtral", "qwen3", "qwen3_moe", "smollm3", "t5", "patchtst"):
+    for name in (
+        "deepseek_v3",
+        "gpt2",
+        "gpt_oss",
+        "llama",
+        "mixtral",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "t5",
+        "patchtst",
+    ):
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
     return folders
@@ -69,6 +80,10 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("smollm3", {"no_rope_layers": [1, 2, 1, 0, 1]}, "no_rope_layers=.*expected 0 or 1"),
         ("mixtral", {"sliding_window": 128}, "sliding_window=128"),
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
+        ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "weights of fewer bits are not read"),
+        ("deepseek_v3", {"first_k_dense_replace": 2}, "no layer of 2 has experts"),
+        ("deepseek_v3", {"topk_method": "greedy"}, "topk_method='greedy'"),
+        ("deepseek_v3", {"attention_bias": True}, "attention_bias='?True"),
         ("gpt_oss", {"swiglu_alpha": 1.0}, "swiglu_alpha=1.0: expected 1.702"),
         ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "weights of four bits are not read"),
         ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),

@@ -64,6 +64,9 @@ class Experts(ChannelMixer):
         capacity: tokens of a sequence that an expert takes in training, as a multiple of an equal share; later ones
             are dropped. null and evaluation drop none
         router_bias: a trained number for each expert is added to its logit
+        num_groups: groups that the experts are in, as many in each
+        active_groups: groups that a token's experts are in: those whose two best scores have the largest sum
+        scale: factor on the weights of the chosen experts, not on the shared ones
     """
 
     nested_choices: ClassVar[dict[str, Any]] = {"members": ("channel_mixer", "expert", {"expansion": 1.333})}
@@ -88,10 +91,14 @@ class Experts(ChannelMixer):
         z_loss: NonNegative = 0.0,
         capacity: Positive | None = None,
         router_bias: bool = False,
+        num_groups: NumExperts = 1,
+        active_groups: NumExperts = 1,
+        scale: Positive = 1.0,
     ) -> None:
         super().__init__()
         _check_members(expert, members)
         _check_route(ctx, count, active, route, balance, capacity)
+        _check_groups(count, active, route, num_groups, active_groups)
         member = members[expert]
         self.expert = nn.ModuleList(member(ctx) for _ in range(count))
         self.shared = nn.ModuleList(member(ctx) for _ in range(shared))
@@ -103,7 +110,7 @@ class Experts(ChannelMixer):
         self.count, self.active, self.route, self.score = count, active, route, score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
         self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss
-        self.capacity = capacity
+        self.capacity, self.num_groups, self.active_groups, self.scale = capacity, num_groups, active_groups, scale
         self.reads_sequence = route == "expert" or capacity is not None
         self.padded = ctx.tokens.variable or ctx.data.variable
         self.auxiliary: Tensor | None = None
@@ -132,6 +139,8 @@ class Experts(ChannelMixer):
         weights = scores * chosen  # (B, N, E)
         if self.normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        if self.scale != 1.0:
+            weights = weights * self.scale
         if self.training and self.capacity is not None:
             chosen = chosen & (chosen.cumsum(1) <= self._limit(real, x.shape[1]))
         y = self._mix(x, chosen, weights)  # (B, N, D)
@@ -152,9 +161,18 @@ class Experts(ChannelMixer):
         if self.route == "expert":
             return self._choose_tokens(scores, real)
         ranked = scores + self.offset if self.balance == "bias" else scores
+        if self.num_groups > 1:
+            ranked = self._within_groups(ranked)
         index = ranked.topk(self.active, dim=-1).indices  # (B, N, active)
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, index, True)  # (B, N, E)
         return chosen if real is None else chosen & real[..., None]
+
+    def _within_groups(self, ranked: Tensor) -> Tensor:
+        """Scores (B, N, E) that are -inf outside the best groups of each token."""
+        best = ranked.unflatten(-1, (self.num_groups, -1)).topk(2, dim=-1).values.sum(-1)  # (B, N, groups)
+        index = best.topk(self.active_groups, dim=-1).indices
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, index, True)  # (B, N, groups)
+        return ranked.masked_fill(~kept.repeat_interleave(self.count // self.num_groups, dim=-1), -math.inf)
 
     def after_step(self) -> None:
         """Shift the choice towards experts with fewer tokens than the mean, and start to count anew.
@@ -307,5 +325,22 @@ def _check_route(ctx: Context, count: int, active: int, route: str, balance: str
             issues.append("route=expert has a fixed number of tokens for each expert: use capacity=null")
     if ctx.data.packed and (route == "expert" or capacity is not None):
         issues.append("packed documents would compete for experts: use route=token and capacity=null")
+    if issues:
+        raise ValueError("; ".join(f"channel_mixer Experts: {issue}" for issue in issues))
+
+
+def _check_groups(count: int, active: int, route: str, groups: int, chosen: int) -> None:
+    """Raises ValueError for groups that the experts cannot be in."""
+    issues = []
+    if chosen > groups:
+        issues.append(f"active_groups={chosen} is more than num_groups={groups}; use active_groups={groups} or less")
+    elif groups > 1:
+        size = count // groups
+        if count % groups or size < 2:
+            issues.append(f"num_groups={groups} of {count} experts: a group has as many as others, and two or more")
+        elif active > chosen * size:
+            issues.append(f"active={active} is more than the {chosen * size} experts of active_groups={chosen}")
+        if route == "expert":
+            issues.append("route=expert has no groups: use num_groups=1")
     if issues:
         raise ValueError("; ".join(f"channel_mixer Experts: {issue}" for issue in issues))

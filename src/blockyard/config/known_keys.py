@@ -55,6 +55,7 @@ CHOICES = {
     "norm=batch": "batchnorm batch_norm bn",
     "norm=dyt": "dynamic_tanh",
     "layers=local_global": "layer_types sliding_window_pattern interleaved_attention",
+    "layers=dense_first": "first_k_dense_replace mlp_only_layers",
     "layers=no_positions": "no_rope_layers nope_layers rnope irope",
     "layers=single_mixers": "nemotron_h block_pattern",
     "parametrization=mup": "mu_p mutransfer mu_transfer completep maximal_update",

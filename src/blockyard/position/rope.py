@@ -54,6 +54,7 @@ class Rope(Rotary):
         low: rotations within `original` below which llama3 slows a pair fully
         high: rotations within it above which llama3 leaves a pair alone
         factors: of LongRoPE, one for each pair of channels that rotates, 1 or more; with scaling=none
+        gain: factor by which yarn and LongRoPE multiply rotated queries and keys; null is that of their papers
         truncate: yarn blends from a whole pair to a whole pair; false does so from and to fractions, as in gpt-oss
     """
 
@@ -70,6 +71,7 @@ class Rope(Rotary):
         high: Positive = 4.0,
         factors: Factors | None = None,
         truncate: bool = True,
+        gain: Positive | None = None,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
         if scaling == "none" and factors is None and factor != 1:
@@ -87,7 +89,9 @@ class Rope(Rotary):
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn must be larger than 1")
         if not truncate and scaling != "yarn":
             raise ValueError(f"position.truncate=false has no effect with position.scaling={scaling}; leave it out")
-        self.scaling, self.factor, self.truncate = scaling, factor, truncate
+        if gain is not None and scaling != "yarn" and factors is None:
+            raise ValueError(f"position.gain={gain:g} has no effect with position.scaling={scaling}; leave it out")
+        self.scaling, self.factor, self.truncate, self.gain = scaling, factor, truncate, gain
         # Lengths that the unscaled frequencies are for.
         self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
         self.low, self.high = low, high
@@ -114,6 +118,8 @@ class Rope(Rotary):
         """Cosine and sine (B|1, 1, N, A, half); YaRN and LongRoPE multiply both by their attention scale."""
         cos, sin = super().angles(coords, like)
         scale = self.factor * self.length_scale
+        if self.gain is not None:
+            return cos * self.gain, sin * self.gain
         if scale == 1 or not (self.scaling == "yarn" or self.factors is not None):
             return cos, sin
         if self.factors is None:

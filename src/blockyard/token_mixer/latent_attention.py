@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Rate, Role, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, Memory, Positive, Rate, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import Linear, linear, residual
@@ -75,6 +75,7 @@ class LatentAttention(TokenMixer):
         value_dim: channels of values in each head; null means model.dim / model.heads
         dropout: dropout rate on the attention weights
         absorbed: decoding steps read the latent vectors themselves; otherwise each makes all keys and values of them
+        score_scale: factor on the scores; null is 1 / sqrt(key_dim + rotated_dim)
     """
 
     traits = Traits(
@@ -94,6 +95,7 @@ class LatentAttention(TokenMixer):
         value_dim: Width | None = None,
         dropout: Rate = 0.0,
         absorbed: bool = True,
+        score_scale: Positive | None = None,
     ) -> None:
         super().__init__()
         check_context(self, ctx)
@@ -104,7 +106,9 @@ class LatentAttention(TokenMixer):
         self.rank = rank or max(1, ctx.dim // 4)
         self.head_dim = self.key_dim + self.rotated_dim
         grows = key_dim is None
-        self.scale = ctx.parametrization.factor("scores", ctx) * self.head_dim**-0.5
+        self.scale = ctx.parametrization.factor("scores", ctx) * (score_scale or self.head_dim**-0.5)
+        if score_scale is not None and grows:  # a number is of heads that have not grown
+            self.scale *= ctx.head_ratio**-0.5
         self.scale *= 1.0 if grows else ctx.head_ratio**0.5
         queries = ctx.heads * self.head_dim
         self.widths = [queries if query_rank is None else query_rank, self.rank, self.rotated_dim]

@@ -73,9 +73,9 @@ def deepseek(own: Experts) -> nn.Module:
         n_routed_experts=COUNT,
         num_experts_per_tok=own.active,
         n_shared_experts=len(own.shared),
-        n_group=1,
-        topk_group=1,
-        routed_scaling_factor=1.0,
+        n_group=own.num_groups,
+        topk_group=own.active_groups,
+        routed_scaling_factor=own.scale,
     )
     config._experts_implementation = "eager"
     block = DeepseekV3MoE(config).double()
@@ -126,12 +126,47 @@ def test_mixtral(active: int) -> None:
         assert_close(value, expected, **FLOAT32_STEPS)
 
 
-def test_deepseek() -> None:
-    own = built(score="sigmoid", balance="bias", shared=2, active=3)
+def of_deepseek(kind: type[Experts] = Experts, **options: Any) -> Experts:
+    """A sigmoid for each expert, whose choice is shifted."""
+    own = built(kind, score="sigmoid", balance="bias", shared=2, active=3, **options)
     with torch.no_grad():
         own.offset.copy_(torch.linspace(-0.4, 0.4, COUNT))
+    return own
+
+
+GROUPS = {"num_groups": 4, "active_groups": 2, "scale": 2.5}
+
+
+@pytest.mark.parametrize("options", [{}, GROUPS, {"num_groups": 2, "scale": 0.5}], ids=str)
+def test_deepseek(options: dict[str, Any]) -> None:
+    own = of_deepseek(**options)
     for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(deepseek(own)), strict=True):
         assert_close(value, expected, **FLOAT32_STEPS)
+
+
+class GroupsOfOneBest(Experts):
+    """Planted: a group is as good as its best expert, in place of its two best."""
+
+    def _within_groups(self, ranked: Tensor) -> Tensor:
+        best = ranked.unflatten(-1, (self.num_groups, -1)).amax(-1)
+        index = best.topk(self.active_groups, dim=-1).indices
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, index, True)
+        return ranked.masked_fill(~kept.repeat_interleave(self.count // self.num_groups, dim=-1), -math.inf)
+
+
+class NoGroups(Experts):
+    """Planted: experts of all groups."""
+
+    def _within_groups(self, ranked: Tensor) -> Tensor:
+        return ranked
+
+
+@pytest.mark.parametrize("kind", [GroupsOfOneBest, NoGroups])
+def test_planted_groups_are_caught(kind: type[Experts]) -> None:
+    own = of_deepseek(kind, num_groups=2)
+    own.offset.zero_()  # as large as it is above, one group would be the best by any rule
+    with pytest.raises(AssertionError):
+        assert_close(own(X, WHOLE), deepseek(own)(X), **FLOAT32_STEPS)
 
 
 CLAMPED = {"expansion": 1.333, "bias": True, "activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
@@ -219,6 +254,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"balance": "bias", "score": "sigmoid"},
     {"capacity": 0.5},
     {"route": "expert", "balance": "none"},
+    {"score": "sigmoid", "num_groups": 4, "active_groups": 2, "scale": 1.5},
 ]
 
 
@@ -357,6 +393,11 @@ def test_a_shifted_choice_leaves_the_weights_alone() -> None:
         ({"packed": True}, {"capacity": 1.0}),
         ({}, {"route": "expert"}),
         ({}, {"route": "expert", "balance": "none", "capacity": 1.0}),
+        ({}, {"active_groups": 2}),
+        ({}, {"num_groups": 3}),
+        ({}, {"num_groups": 8}),
+        ({}, {"num_groups": 4, "active": 3}),
+        ({}, {"num_groups": 4, "route": "expert", "balance": "none"}),
         ({}, {"expert": "mlp"}),
         ({}, {"members": {"glu": factory("channel_mixer", "glu"), "mlp": factory("channel_mixer", "mlp")}}),
         ({}, {"expert": "none", "members": {"none": factory("channel_mixer", "none")}}),

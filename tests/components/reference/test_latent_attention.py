@@ -89,6 +89,20 @@ def test_absorbed_is_the_same(position: str, query_rank: int | None) -> None:
     assert_close(*outputs)
 
 
+@pytest.mark.parametrize("absorbed", [True, False])
+def test_a_factor_on_the_scores(absorbed: bool) -> None:
+    """As DeepSeek's beside YaRN; also in decoding steps."""
+    options = {"absorbed": absorbed, "score_scale": 0.9}
+    model = tiny(causal=True, token_mixer="latent_attention", position="rope", options={"token_mixer": options})
+    ids, usual = token_ids(2, LENGTH), tiny(causal=True, token_mixer="latent_attention", position="rope")
+    cache = model.init_cache(2)
+    assert_close(torch.cat([model(i, cache=cache) for i in ids.split(1, 1)], 1), model(ids))
+    for mixer in (each for each in usual.modules() if isinstance(each, LatentAttention)):
+        assert mixer.scale != 0.9
+        mixer.scale = 0.9
+    assert_close(usual(ids), model(ids))
+
+
 def test_a_width_that_does_not_rotate_names_its_option() -> None:
     options = {"token_mixer": {"rotated_dim": 3}}
     with pytest.raises(ValueError, match=r"token_mixer\.rotated_dim"):

@@ -103,9 +103,24 @@ def test_yarn_between_fractions_of_pairs(factor: float) -> None:
         assert_close(rounded.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "gain"), [({"attention_factor": 1.7}, 1.7), ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0)]
+)
+def test_the_gain_of_yarn(theirs: dict[str, float], gain: float) -> None:
+    """As in DeepSeek V3, which has one of 1."""
+    q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
+    ours = scheme(scaling="yarn", factor=4.0, original=TRAINED, gain=gain)
+    expected = by_transformers(q, "yarn", 4.0, 1.0, **theirs)
+    assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+    usual = scheme(scaling="yarn", factor=4.0, original=TRAINED)
+    with pytest.raises(AssertionError):
+        assert_close(usual.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_options_of_llama3_and_longrope_that_cannot_be_are_refused() -> None:
     for options, message in (
         ({"original": 64}, "has no effect with position.scaling=none"),
+        ({"scaling": "linear", "gain": 2.0}, "has no effect with position.scaling=linear"),
         ({"scaling": "linear", "truncate": False}, "has no effect with position.scaling=linear"),
         ({"scaling": "llama3", "low": 4.0}, "must be less than position.high=4"),
         ({"scaling": "yarn", "factors": (1.0,) * 16}, "leave out position.scaling=yarn"),

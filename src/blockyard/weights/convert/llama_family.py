@@ -7,6 +7,7 @@
       Mixtral        experts in every layer
       gpt-oss        experts in every layer, sinks, windows in every second layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
+      DeepSeek V3    latent attention, experts in groups in all but the first layers
       OLMo 2         norms after the branches, of queries and keys over all heads
       ModernBERT     an encoder with norms of the embeddings, windows and another base of rotation in most layers
       Gemma 2        norms before and after the branches, soft caps, windows in every second layer
@@ -19,6 +20,7 @@ experts, `raw` no norm in front of attention.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -210,7 +212,11 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> 
     overrides = [f"position.base={base!r}"]
     if kind in SCALINGS:
         factor = real_number(where, "factor", rope.pop("factor", 1.0))
-        overrides += [f"position.scaling={kind}", f"position.factor={factor!r}", *_bounds(settings, where, kind, rope)]
+        overrides += [
+            f"position.scaling={kind}",
+            f"position.factor={factor!r}",
+            *_bounds(settings, where, kind, rope, factor),
+        ]
     elif kind != "default":
         expected = " or ".join(map(repr, ("default", *SCALINGS)))
         settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected {expected}")
@@ -222,7 +228,12 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> 
     return overrides
 
 
-def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any]) -> list[str]:
+def yarn_gain(factor: float, slope: float = 1.0) -> float:
+    """The factor of YaRN on queries and keys. slope: `mscale`, by which DeepSeek multiplies the logarithm."""
+    return 0.1 * slope * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any], factor: float) -> list[str]:
     """The overrides of a scaling beside its factor; takes their keys out of `rope`."""
     if kind == "linear":
         return []
@@ -234,10 +245,15 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
             f"position.{ours}={real_number(where, key, rope.pop(key, default))!r}"
             for ours, (key, default) in keys.items()
         ]
-    usual = {"beta_fast": 32, "beta_slow": 1, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
-    for key, value in usual.items():
+    for key, value in {"beta_fast": 32, "beta_slow": 1}.items():
         if (given := rope.pop(key, value)) not in (value, None):
             settings.problems.append(f"rope_parameters.{key}={quoted(given)}: expected {value}")
+    gain, *scales = (rope.pop(key, None) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if gain is not None:
+        overrides.append(f"position.gain={real_number(where, 'attention_factor', gain)!r}")
+    elif all(scales):
+        numbers = [real_number(where, "mscale", each) for each in scales]
+        overrides.append(f"position.gain={yarn_gain(factor, numbers[0]) / yarn_gain(factor, numbers[1])!r}")
     return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
 
 
@@ -254,6 +270,8 @@ def written_rotary(run: Trained) -> dict[str, Any]:
         rope |= {"low_freq_factor": run.option("position.low"), "high_freq_factor": run.option("position.high")}
     if kind == "yarn":
         rope["truncate"] = run.option("position.truncate") is not False
+        if (gain := run.option("position.gain")) is not None:
+            rope["attention_factor"] = gain
     return rope
 
 
