@@ -196,6 +196,8 @@ def tiny(
     replace: dict[str, Any] | None = None,
     embed_norm: bool = False,
     ngrams: Ngrams = NO_NGRAMS,
+    smear: bool = False,
+    backout: int | None = None,
     **picks: str,
 ) -> nn.Module:
     """A model in float64 with weights large enough to matter; families that are not passed have a default."""
@@ -210,7 +212,8 @@ def tiny(
     factories.update(replace or {})
     ctx = context(causal=causal, axes=axes, prefix=prefix, **(sizes or {}))
     parts = Parts(embedder=TinyEmbedder, **factories)
-    model = Transformer(ctx, parts, prefix=prefix, dropout=0.0, ngrams=ngrams, embed_norm=embed_norm)
+    more = {"ngrams": ngrams, "embed_norm": embed_norm, "smear": smear, "backout": backout}
+    model = Transformer(ctx, parts, prefix=prefix, dropout=0.0, **more)
     return stir(initialise(model, 0)).double().eval()
 
 

@@ -150,6 +150,8 @@ OPTIONS = {
     "token_mixer.tied_kv": "attention_k_eq_v k_eq_v shared_kv",
     "token_mixer.chunked": "chunked_attention attention_chunk_size block_local",
     "token_mixer.gate": "attn_output_gate gate_values gated_attention",
+    "model.smear": "smear_gate smear_lambda",
+    "model.backout": "backout_lambda backout_layer",
     "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }
 

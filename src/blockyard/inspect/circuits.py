@@ -270,6 +270,8 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     left_out += outside
     if tower.ngrams is not None:
         left_out.append("the vectors of n-grams")
+    if tower.smear is not None:
+        left_out.append("the smear of the token before")
     if "embed" in tower.position.acts_on:
         left_out.append("the position code added to embeddings")
     if not block.needs_final_norm:
@@ -280,6 +282,10 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
         return tables
     tables.unembedding = _unembedding(model, tower, cache)
     left_out += fold_weights(tower.final_norm)[1]
+    if tower.backout is not None:
+        left_out.append("what backout takes out of the stream")
+    if getattr(model.head, "gain", None) is not None:
+        left_out.append("the gain of the head")
     if getattr(model.head, "softcap", None) is not None:
         left_out.append("the soft cap of the head")
     return tables

@@ -39,6 +39,15 @@ class BlockStack(Embeds):
     order: tuple[int, ...]
     kinds: tuple[str, ...]
 
+    def backed_out(self, x: Tensor, middle: Tensor | None) -> Tensor:
+        """Return the stream after the blocks (B, N, D) without what a model takes out of it: nothing, by default."""
+        return x
+
+    @property
+    def kept_visit(self) -> int | None:
+        """The visit whose output `backed_out` gets as `middle`; None where it gets none."""
+        return None
+
     def add_blocks(self, ctx: Context, parts: Parts) -> list[Block]:
         """Build the blocks of `ctx`, each of its kind, and return them. They run in the order of `ctx`."""
         self.kinds = parts.kinds(ctx.depth)
@@ -103,6 +112,7 @@ class BlockStack(Embeds):
                 for mixer in first_mixers([block]):
                     mixer.prepare(x, seqs.get(kind, seq))
         state, carried = self.residual.open(x), self.carry.start()
+        middle: Tensor | None = None
         for visit, index in enumerate(self.order):
             x, state = self.residual.read(state, visit)
             own = self.carry.to(index, seqs.get(self.kinds[index], seq), carried)
@@ -110,7 +120,9 @@ class BlockStack(Embeds):
             self.carry.after(own, carried)
             note(record, f"block.{visit}", output)
             state = self.residual.write(state, visit, x, output)
-        return self.residual.close(state)
+            if visit == self.kept_visit:
+                middle = output
+        return self.backed_out(self.residual.close(state), middle)
 
 
 def _within_layers(kind: str, scheme: Position) -> Position:
@@ -181,6 +193,8 @@ def loops_problem(model: nn.Module) -> str | None:
         return "the model has no blocks"
     if loop_of(model.order) is None:
         return f"model.order={list(model.order)} is not a loop; [0,1,2,1,2,3] is one, which repeats [1,2]"
+    if model.kept_visit is not None:
+        return "model.backout keeps the stream of one visit of training; use model.backout=null"
     if model.residual.per_visit:
         return f"residual {type(model.residual).__name__} has weights for each visit of training; use residual=add"
     return None

@@ -46,6 +46,9 @@ class Stack(Architecture):
         ngram_rows: rows of the table of each size, which a hash of the ids chooses
         embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
             them, and the prefix
+        smear: add to each token a gated share of the vector of the token before it
+        backout: visits of blocks after which the stream is kept, of which a trained multiple, at first 0.2, is taken
+            out in front of the final norm; null takes nothing out
         unit_weights: keep every matrix at vectors of length one along the width of the stream, as in nGPT, from before
             the first step on
         dropout: dropout rate on the tokens as they enter the first block
@@ -63,6 +66,8 @@ class Stack(Architecture):
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
+        smear: bool = False,
+        backout: Depth | None = None,
         unit_weights: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
@@ -70,7 +75,7 @@ class Stack(Architecture):
         self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
-        self.unit_weights = unit_weights
+        self.smear, self.backout, self.unit_weights = smear, backout, unit_weights
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
@@ -99,6 +104,8 @@ class Stack(Architecture):
             dropout=self.dropout,
             ngrams=self.ngrams,
             embed_norm=self.embed_norm,
+            smear=self.smear,
+            backout=self.backout,
             unit_weights=self.unit_weights,
         )
 

@@ -15,6 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.model._backout import Backout
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_no_source, check_parts
@@ -22,6 +23,7 @@ from blockyard.model._embedding import check_key_widths
 from blockyard.model._ngrams import NO_NGRAMS, NgramEmbedding, Ngrams
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
+from blockyard.model._smear import Smear
 from blockyard.model._unit_weights import UnitWeights, check_unit_weights
 from blockyard.ops.ring import shared
 
@@ -30,6 +32,8 @@ class Tower(BlockStack):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
     ngrams: vectors of several token ids that are added to each token
+    smear: add a gated share of the token before to each token
+    backout: visits of blocks after which the stream is kept, to be taken out of the last one in part
     embed_norm: a norm in front of the blocks, over tokens and prefix, with the positions that are added to them
     embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
     cross: the factory of a cross-attention mixer, which gives every block a further branch that reads a memory.
@@ -46,14 +50,18 @@ class Tower(BlockStack):
         cross: Callable[[Context], TokenMixer] | None = None,
         ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
+        smear: bool = False,
+        backout: int | None = None,
     ) -> None:
         super().__init__(ctx, parts, embedder=embedder)
         self.ngrams = NgramEmbedding(ctx, ngrams) if ngrams else None
+        self.smear = Smear(ctx) if smear else None
         self.prefix_options = prefix
         self.embed_norm = parts.norm(ctx) if embed_norm else None
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         blocks = self.add_blocks(ctx, parts)
+        self.backout = None if backout is None else Backout(ctx, backout)
         for position, mixers in self.placed_mixers():
             check_key_widths(ctx, position, mixers)
         if cross is not None:
@@ -76,7 +84,9 @@ class Tower(BlockStack):
         x, seq = self.embed_tokens(inputs, record, start=past, embedder=embedder)  # (B, N, D)
         new = len(seq)
         if self.ngrams is not None:
-            x = self.ngrams(x, seq, None if cache is None else cache.layers[-1])
+            x = self.ngrams(x, seq, None if cache is None else cache.layers[len(self.order)])
+        if self.smear is not None:
+            x = self.smear(x, seq, None if cache is None else cache.layers[-1])
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
             x, seq = shared(x, seq)  # this process's tokens
@@ -98,11 +108,25 @@ class Tower(BlockStack):
         return x
 
     def init_cache(self, batch_size: int) -> Cache:
-        """As `BlockStack.init_cache`, and behind the caches of the layers that of the n-grams."""
+        """As `BlockStack.init_cache`, and behind the caches of the layers those of the n-grams and of the smear."""
         cache = super().init_cache(batch_size)
         if self.ngrams is not None:
             cache.layers.append(self.ngrams.init_cache(batch_size))
+        if self.smear is not None:
+            cache.layers.append(self.smear.init_cache(batch_size))
         return cache
+
+    @property
+    def kept_visit(self) -> int | None:
+        """As of `BlockStack`: that of `backout`."""
+        return None if self.backout is None else self.backout.after - 1
+
+    def backed_out(self, x: Tensor, middle: Tensor | None) -> Tensor:
+        """As of `BlockStack`, with `backout`."""
+        if self.backout is None:
+            return x
+        assert middle is not None
+        return self.backout(x, middle)
 
     def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
         """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
@@ -138,10 +162,21 @@ class Transformer(Tower):
         dropout: Rate,
         ngrams: Ngrams = NO_NGRAMS,
         embed_norm: bool = False,
+        smear: bool = False,
+        backout: int | None = None,
         unit_weights: bool = False,
         sees: Sees = "past",
     ) -> None:
-        super().__init__(ctx, parts, prefix=prefix, dropout=dropout, ngrams=ngrams, embed_norm=embed_norm)
+        super().__init__(
+            ctx,
+            parts,
+            prefix=prefix,
+            dropout=dropout,
+            ngrams=ngrams,
+            embed_norm=embed_norm,
+            smear=smear,
+            backout=backout,
+        )
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)

@@ -42,6 +42,8 @@ class Decoder(Stack):
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
+        smear: bool = False,
+        backout: Depth | None = None,
         unit_weights: bool = False,
         dropout: Rate = 0.0,
         sees: Sees = "past",
@@ -56,6 +58,8 @@ class Decoder(Stack):
             ngrams=ngrams,
             ngram_rows=ngram_rows,
             embed_norm=embed_norm,
+            smear=smear,
+            backout=backout,
             unit_weights=unit_weights,
             dropout=dropout,
         )
@@ -80,6 +84,8 @@ class Decoder(Stack):
             dropout=self.dropout,
             ngrams=self.ngrams,
             embed_norm=self.embed_norm,
+            smear=self.smear,
+            backout=self.backout,
             unit_weights=self.unit_weights,
             sees=self.sees,
         )

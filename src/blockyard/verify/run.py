@@ -94,7 +94,8 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
     mixer, position = components.node("token_mixer"), components.node("position")
     if wanted.name == "permutation" and position.func.acts_on:
         return Finding(wanted.name, "not declared", "the position scheme tells tokens apart")
-    if wanted.name == "permutation" and getattr(components.architecture, "ngrams", None):
+    ordered = (getattr(components.architecture, name, None) for name in ("ngrams", "smear"))
+    if wanted.name == "permutation" and any(ordered):
         return Finding(wanted.name, "not declared", "vectors of n-grams tell tokens apart")
     if wanted.name == "cached decoding" and not mixer.func.has("init_cache", dict(mixer.keywords)):
         return Finding(wanted.name, "not declared", "it has no init_cache; decoding computes the sequence anew")
