@@ -107,6 +107,40 @@ def disagreeing() -> dict[str, Any]:
     return result
 
 
+def decided() -> dict[str, Any]:
+    """A comparison that stopped when it was decided: two clauses, one of them open."""
+    result = comparison(arms=3, seeds=5)
+    names = [arm["name"] for arm in result["arms"]]
+    reason = "+0.03 (95 % confidence sequence 0.01 to 0.05), e = 60, 5 seeds"
+    clauses = [
+        {"text": f"{names[1]} > {names[0]}", "verdict": "supported", "reason": reason},
+        {"text": f"{names[2]} > {names[0]}", "verdict": "undecided", "reason": "+0.001, e = 1.2, 5 seeds"},
+    ]
+    text = " and ".join(clause["text"] for clause in clauses)
+    result["expect"] = {"text": text, "verdict": "undecided", "reason": "", "clauses": clauses}
+    looks = [
+        {
+            "name": clause["text"],
+            "arms": [arm, names[0]],
+            "seeds": list(range(5)),
+            "log10_e": [0.0, 0.4 * step, 0.9 * step, 1.5 * step, 1.8 * step],
+            "mean": [0.04 * step, 0.02, 0.03 * step, 0.03 * step, 0.03 * step],
+            "low": [None, None, -0.01, 0.005 * step, 0.01 * step],
+            "high": [None, None, 0.08, 0.06, 0.05],
+            "threshold": 1.3,
+            "outcome": "supported" if step == 1 else None,
+            "at": 4 if step == 1 else None,
+        }
+        for clause, arm, step in zip(clauses, names[1:], (1, 0.1), strict=True)
+    ]
+    words = "Stopped after 5 seeds and 15 cells, the most that the question allows."
+    result["evidence"] = {"alpha": 0.05, "reason": "most seeds", "words": words, "looks": looks}
+    for arm in result["arms"][1:]:
+        arm["difference"] |= {"t_p": None, "permutation_p": None, "smallest_p": None, "e": 60.0}
+    result["arms"][2]["verdict"] = "undecided"
+    return result
+
+
 def _arm(labels: list[str], i: int, values: list[list[float]], tuned: bool) -> dict[str, Any]:
     mean, spread = _mean(values[i])
     n = len(values[i])

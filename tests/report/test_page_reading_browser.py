@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockyard.report.page import write
-from tests.report.page_data import comparison, disagreeing
+from tests.report.page_data import comparison, decided, disagreeing
 from tests.support.every import every
 from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 
@@ -105,6 +105,26 @@ def test_a_row_says_that_its_interval_is_not_corrected(opened: Any) -> None:
     page.locator("[data-key='open:how']").click()
     page.locator("#table details > :nth-child(2)").wait_for()
     assert "not corrected for the number of arms" in page.locator("#table details").inner_text()
+
+
+def test_the_evidence_over_seeds_is_drawn(opened: Any) -> None:
+    page = opened(decided())
+    assert page.locator("#evidence .lead").inner_text().startswith("Stopped after 5 seeds")
+    assert page.locator("#evidence svg.chart").count() == 2
+    assert page.locator("#evidence .ring").count() == 2  # of the decided one, in both charts
+    keys = page.locator("#evidence .keys").inner_text()
+    assert "supported at 4 seeds" in keys
+    assert ": undecided" in keys
+    page.locator("[data-key='open:data:evidence']").click()
+    page.locator("#evidence tbody").wait_for()
+    assert page.locator("#evidence tbody tr").count() == 10
+    clauses = page.locator("#answer .clauses li")
+    assert [clause.get_attribute("class") for clause in clauses.all()] == ["supported", "undecided"]
+    heads = page.locator("#arms-table thead").inner_text()
+    assert "p (perm.)" not in heads
+    page.locator("[data-key='open:how']").click()
+    page.locator("#table details > :nth-child(2)").wait_for()
+    assert "hold whenever it stopped" in page.locator("#table details").inner_text()
 
 
 def test_differences_have_an_axis_and_calibration_lines_have_names(opened: Any) -> None:

@@ -28,6 +28,7 @@ expect: pre > post
 """
 
 
+FORMS = "a list, such as [0, 1, 2], or {first: 3, most: 20, until: decided}"
 ARMS = "arms: {a: [block=pre_norm], b: [block=post_norm]}"
 
 
@@ -93,14 +94,26 @@ def test_what_a_file_may_leave_out():
         (f"claim: x\n{ARMS}\nbaseline: c", "baseline: unknown arm 'c' (arms: a, b)"),
         (
             f"claim: x\n{ARMS}\nseeds: 0",
-            "seeds: expected a number of seeds, such as 5, or a list, such as [0, 1, 2], not 0",
+            f"seeds: expected a number of seeds, such as 5, {FORMS}, not 0",
         ),
-        (f"claim: x\n{ARMS}\nseeds: true", "or a list, such as [0, 1, 2], not true"),
-        (f"claim: x\n{ARMS}\nseeds: 1.5", "or a list, such as [0, 1, 2], not 1.5"),
-        (f"claim: x\n{ARMS}\nseeds: []", "or a list, such as [0, 1, 2], not []"),
+        (
+            f"claim: x\n{ARMS}\nseeds: true",
+            f"{FORMS}, not true",
+        ),
+        (
+            f"claim: x\n{ARMS}\nseeds: 1.5",
+            f"{FORMS}, not 1.5",
+        ),
+        (f"claim: x\n{ARMS}\nseeds: []", f"{FORMS}, not []"),
         (f"claim: x\n{ARMS}\nseeds: [0, 1, 1]", "seeds: 1 listed twice"),
-        (f"claim: x\n{ARMS}\nseeds: [-1]", "or a list, such as [0, 1, 2], not [-1]"),
-        (f"claim: x\n{ARMS}\nseeds: 1000000000", "or a list, such as [0, 1, 2], not 1000000000"),
+        (
+            f"claim: x\n{ARMS}\nseeds: [-1]",
+            f"{FORMS}, not [-1]",
+        ),
+        (
+            f"claim: x\n{ARMS}\nseeds: 1000000000",
+            f"{FORMS}, not 1000000000",
+        ),
         (
             f"claim: x\n{ARMS}\ntune: [1e-3]",
             "tune: expected {key: [values]}, such as {optimizer.lr: [1e-3, 3e-3]}, not [0.001]",

@@ -29,6 +29,7 @@ class SweepArgs(Args):
     workers: int | None = None
     seeds: int | None = None
     arms: str | None = None
+    until_decided: bool = False
     dry_run: bool = False
     retry: bool = False
     no_compare: bool = False
@@ -49,6 +50,8 @@ class SweepArgs(Args):
             return plan
         if plan.question.get("search"):
             raise UserError("--arms: a search gives every arm the same number of trials; leave it out")
+        if plan.question.get("until"):
+            raise UserError("--arms: a sweep that runs until it is decided chooses the arms itself; leave it out")
         chosen = [name.strip() for name in self.arms.split(",") if name.strip()]
         names = [arm.name for arm in plan.arms]
         for name in chosen:
@@ -66,7 +69,7 @@ class SweepArgs(Args):
 def parser() -> Parser:
     """The flags of `blockyard sweep`."""
     parser = Parser("sweep")
-    for flag in ("--dry-run", "--retry", "--one", "--to-wandb", "--no-compare"):
+    for flag in ("--dry-run", "--retry", "--one", "--to-wandb", "--no-compare", "--until-decided"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--executor")
     parser.add_argument("--workers", type=flag_type(integer(1)))

@@ -9,6 +9,7 @@ or after adding a seed or an arm: only missing cells are run.
   --executor NAME   local (default), ray or slurm; options as executor.KEY=VALUE
   --workers N       cells that run in parallel
   --seeds N         seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
+  --until-decided   one seed after another, until every comparison is decided; --seeds is then the most (20)
   --arms A,B        run the cells of these arms only; those of the others stay as they are
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
@@ -57,10 +58,14 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
+    known: dict[str, MeasuredRun | None] = {}
+
     def measure_variant(variant: Variant) -> MeasuredRun | None:
         from blockyard.sweep.execution.measured_run import measure
 
-        return measure(variant.config, variant.choices, executor.threads)
+        if variant.key not in known:
+            known[variant.key] = measure(variant.config, variant.choices, executor.threads)
+        return known[variant.key]
 
     measured = measure_variant if args.dry_run and not args.elsewhere else None
     now = args.only(plan)
@@ -72,6 +77,10 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
         which = "" if now is plan else f"--arms {args.arms}: "
         cost = estimate(now, due, parallel=executor.parallel, data=data, measured=measured)
         sys.stdout.write(f"{which}{cost}\n")
+        if stand.reason == "open" and plan.question.get("until"):
+            most = _at_most(plan, stand.remaining(retry=args.retry))
+            cost = estimate(plan, most, parallel=executor.parallel, data=data, measured=measured)
+            sys.stdout.write(f"if nothing is decided before the last seed, at most {cost}\n")
         return cost
     slots = parallel_trials(executor, search)
     parallel = slots if executor.parallel or slots < executor.capacity else None
@@ -80,12 +89,25 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     return cost
 
 
+def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
+    """The cells that are due, and those of later seeds: of each arm, those of one setting."""
+    from blockyard.sweep.search.tune import tuning_seeds
+
+    first = {variant.arm: variant.key for variant in reversed(plan.variants.values())}
+    tried = set(tuning_seeds(plan)) if plan.question.get("tune") else set()
+    last = max((cell.seed for cell in due), default=-1)
+    later = (cell for cell in plan.cells if cell.seed > last and cell.seed not in tried)
+    return [*due, *(cell for cell in later if first[plan.variants[cell.variant].arm] == cell.variant)]
+
+
 def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
     """Record and print the time that was announced and the seconds that the sweep took."""
     from blockyard.sweep.execution.estimate import record_time
 
     try:
-        line = record_time(plan.folder, announced, seconds, at_most=bool(plan.question.get("search")))
+        line = record_time(
+            plan.folder, announced, seconds, at_most=bool(plan.question.get("search") or plan.question.get("until"))
+        )
     except OSError as error:  # the answer is written; this record alone is missing
         line = f"the time that the sweep took cannot be recorded in {plan.folder}: {error.strerror or error}"
     if line:
@@ -124,10 +146,13 @@ def run(arguments: Sequence[str]) -> int:
             command=command,
             elsewhere=args.elsewhere,
             seeds=args.seeds,
+            until_decided=args.until_decided,
             data=data,
         )
     except BadQuestionError as bad:
         return refuse(bad.problems)
+    if args.to_wandb and plan.question.get("until"):
+        raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
     if args.to_wandb:
         from blockyard.sweep.plan.wandb_file import write
 

@@ -26,9 +26,11 @@ from blockyard.report.load.document import (
     ArmRow,
     BaselineRow,
     CellRow,
+    ClauseRow,
     ComparisonDocument,
     CurveRow,
     EffectsRow,
+    EvidenceRow,
     ExpectRow,
     MapRow,
     PictureRow,
@@ -41,11 +43,12 @@ from blockyard.report.load.metrics import choose_metric, direction_of, direction
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
-from blockyard.report.stats import effects
+from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
+from blockyard.sweep.stopping.decisions import comparisons
 
 # The result of a comparison as an object, and as plain data.
 
@@ -68,6 +71,7 @@ class Comparison:
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
     margin: float | None = None  # the smallest difference that matters, where one was set
     expect: ExpectRow | None = None
+    evidence: EvidenceRow | None = None  # of a sweep that stops when it is decided
     warnings: list[str] = field(default_factory=list)
     baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
     seeds: list[int] = field(default_factory=list)
@@ -197,11 +201,16 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     limits = metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
-    results = compare_arms(values, baseline, direction, margin=margin, limits=limits)
+    by_looks = sequential.Terms(direction, margin, question.get("seeds") or (), limits) if data.standing else None
+    if by_looks:
+        results = sequential.compare_arms(values, baseline, by_looks)
+    else:
+        results = compare_arms(values, baseline, direction, margin=margin, limits=limits)
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
-    expect = _expect(terms.expected, values, direction, margin, phrases) if terms.expected else None
+    expect = _expect(terms.expected, values, terms, phrases, by_looks) if terms.expected else None
+    evidence = _evidence(data, terms, values, by_looks) if by_looks else None
     rows = arm_rows(
         data,
         results,
@@ -226,10 +235,11 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         metrics=names,
         directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
-        answer=" ".join(filter(None, [answer(rows, baseline, metric, expect, factors), below])),
+        answer=" ".join(filter(None, [answer(rows, baseline, metric, expect, factors), _stopped(evidence), below])),
         tasks=data.tasks,
         margin=margin,
         expect=expect,
+        evidence=evidence,
         warnings=terms.warnings,
         baselines=simple,
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
@@ -272,11 +282,32 @@ def _baseline(requested: str | None, data: ComparisonInput) -> str | None:
     return name
 
 
-def _expect(text: str, values: Values, direction: str, margin: float | None, missing: dict[str, str]) -> ExpectRow:
+def _expect(
+    text: str, values: Values, terms: _Terms, missing: dict[str, str], by_looks: sequential.Terms | None
+) -> ExpectRow:
     try:
-        return evaluate(text, values, direction, margin=margin, missing=missing).as_dict()
+        if by_looks:
+            return sequential.evaluate(text, values, by_looks, missing).as_dict()
+        return evaluate(text, values, terms.direction, margin=terms.margin, missing=missing).as_dict()
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
-        return ExpectedOutcome(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
+        reason = str(error).removeprefix("expect: ")
+        return ExpectedOutcome(text, "undecided", [ClauseRow(text=text, verdict="undecided", reason=reason)]).as_dict()
+
+
+def _evidence(data: ComparisonInput, terms: _Terms, values: Values, by_looks: sequential.Terms) -> EvidenceRow | None:
+    """Return the evidence on what the sweep decides, and add to the warnings where it is to be read with care."""
+    assert data.standing is not None
+    try:
+        asked = comparisons(terms.expected, list(values), terms.baseline)
+    except UserError:  # see `_expect`
+        return None
+    judged = sequential.judged(asked, values, by_looks)
+    terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
+    return sequential.evidence_row(data.standing, judged, data.question or {})
+
+
+def _stopped(evidence: EvidenceRow | None) -> str | None:
+    return evidence["words"] if evidence else None
 
 
 def _effects(

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from blockyard.report.arms.fairness import NOT_DONE, REASONS
 from blockyard.report.load.document import ArmRow, EffectsRow, ExpectRow
-from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
+from blockyard.report.stats.verdict import (
+    ALPHA,
+    BETTER,
+    EQUIVALENT,
+    MIN_SEEDS,
+    NO_DIFFERENCE,
+    TOO_FEW,
+    UNDECIDED,
+    WORSE,
+    p_equals,
+)
 
 _MAX_NAMED = 4
 _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}
@@ -73,6 +83,10 @@ def _results(by_verdict: dict[str, list[ArmRow]]) -> list[str]:
             parts.append(f"{_names(of_kind, differences=True)} {'is' if len(of_kind) == 1 else 'are'} {kind}")
     if of_kind := by_verdict.get(NO_DIFFERENCE):
         parts.append(f"no difference is shown for {_names(of_kind)}")
+    if of_kind := by_verdict.get(EQUIVALENT):
+        parts.append(f"no difference that matters for {_names(of_kind)}")
+    if of_kind := by_verdict.get(UNDECIDED):
+        parts.append(f"undecided for {_names(of_kind)}")
     return parts
 
 

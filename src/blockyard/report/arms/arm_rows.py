@@ -102,6 +102,7 @@ def _difference(gap: Difference | None) -> GapRow | None:
         holm_p=gap.holm_p,
         effect=gap.effect,
         effect_kind=EFFECT,
+        **({} if gap.e is None else {"e": gap.e}),
     )
 
 

@@ -12,6 +12,7 @@ from blockyard.config.tree import Node
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
+from blockyard.sweep.stopping.due import Standing
 
 
 @dataclass
@@ -56,6 +57,7 @@ class ComparisonInput:
     records: every cell, of all settings; arms: in order
     folder: the sweep's own; kind: how the arms were made: arms, grid, zip, one_at_a_time, leave_one_out, inferred
     tasks: names of the tasks that the selected runs are of, where no sweep put them together
+    standing: of a sweep that stops when it is decided
     metric, direction: the sweep's own; notes: decisions of the planner that the user should know
     """
 
@@ -73,6 +75,7 @@ class ComparisonInput:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
+    standing: Standing | None = None
 
     def arm(self, name: str) -> ArmRuns | None:
         """Return the arm of that name, if there is one."""

@@ -14,7 +14,10 @@ Numbers = list[list[float | None]]  # a table of numbers, row by row
 
 
 class GapRow(TypedDict, total=False):
-    """The difference of an arm to the baseline, see `stats.paired.Difference`; empty for an arm without one."""
+    """The difference of an arm to the baseline, see `stats.paired.Difference`; empty for an arm without one.
+
+    e: the largest e-value so far, in a sweep that stops when it is decided
+    """
 
     n: int
     mean: float | None
@@ -26,6 +29,7 @@ class GapRow(TypedDict, total=False):
     holm_p: float | None
     effect: float | None
     effect_kind: str
+    e: float | None
 
 
 class ChangesRow(TypedDict):
@@ -185,12 +189,49 @@ class EffectsRow(TypedDict):
     formula: str
 
 
-class ExpectRow(TypedDict):
-    """The expectation of a sweep, its verdict and the reason."""
+class ClauseRow(TypedDict):
+    """One clause of an expectation, its verdict and the reason."""
 
     text: str
     verdict: str
     reason: str
+
+
+class ExpectRow(TypedDict):
+    """The expectation of a sweep, its verdict and the reason, as a whole and clause by clause."""
+
+    text: str
+    verdict: str
+    reason: str
+    clauses: list[ClauseRow]
+
+
+class LookRow(TypedDict):
+    """One comparison after each of its seeds.
+
+    low, high: the confidence sequence, None where it has no ends yet; threshold: log10 e that a difference takes
+    outcome: the verdict on a clause, or of an arm against the baseline; at: from how many seeds on
+    """
+
+    name: str
+    arms: list[str]
+    seeds: list[int]
+    log10_e: list[float]
+    mean: list[float]
+    low: list[float | None]
+    high: list[float | None]
+    threshold: float
+    outcome: str | None
+    at: int | None
+
+
+class EvidenceRow(TypedDict):
+    """The evidence of a sweep that stops when it is decided. reason, words: why it stopped."""
+
+    alpha: float
+    reason: str
+    words: str
+    looks: list[LookRow]
 
 
 class WrittenRow(TypedDict):
@@ -315,6 +356,7 @@ class ComparisonDocument(TypedDict, total=False):
     stale: str | None
     margin: float | None
     expect: ExpectRow | None
+    evidence: EvidenceRow | None
     warnings: list[str]
     baselines: list[BaselineRow]
     seeds: list[int]

@@ -14,6 +14,7 @@ from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec.question import read
+from blockyard.sweep.stopping.due import Standing, standing
 
 
 def from_plan(plan: SweepPlan) -> ComparisonInput:
@@ -35,7 +36,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     metrics = {run.run: run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
     chosen = tune.chosen_variants(plan, metrics, failed)
-    due = {(cell.variant, cell.seed) for cell in tune.due_cells(plan, metrics, failed)}
+    now = standing(plan, metrics, failed)
+    due = {(cell.variant, cell.seed) for cell in now.due}
     records = [run for run in cells if run.state != "missing" or (run.variant, run.seed) in due]
     question = plan.question
     metric = plan.facts.get("metric") or MetricFacts()
@@ -44,7 +46,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     ]
     return ComparisonInput(
         title=plan.name,
-        arms=[_arm(plan, index, records, chosen) for index in range(len(plan.arms))],
+        arms=[_arm(plan, index, records, chosen, now) for index in range(len(plan.arms))],
         records=[*records, *refused],
         kind=str(question.get("kind") or "arms"),
         question=without_secrets(dict(question)),  # the plan in memory still has those of the sweep file
@@ -55,6 +57,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         facts=dict(plan.facts),
         tuning=_trials(plan) if question.get("search") else _settings(plan, metrics, failed),
         notes=[str(note) for note in plan.facts.get("notes") or ()],
+        standing=now if question.get("until") else None,
     )
 
 
@@ -105,11 +108,14 @@ def _trials(plan: SweepPlan) -> list[SettingRow]:
     ]
 
 
-def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str, str]) -> ArmRuns:
+def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str, str], standing: Standing) -> ArmRuns:
     arm = plan.arms[index]
     variants = [variant for variant in plan.variants.values() if variant.arm == arm.name]
     selected = plan.variants.get(chosen.get(arm.name, ""))
     shown = selected or (variants[0] if variants else None)
+    planned = plan.cells
+    if plan.question.get("until") and selected is not None:
+        planned = tuple(cell for cell in standing.due if cell.variant == selected.key)
     runs = [run for run in records if selected is not None and run.variant == selected.key]
     return ArmRuns(
         name=arm.name,
@@ -118,7 +124,7 @@ def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str
         overrides=tuple(without_secrets(list(arm.overrides))),
         levels=without_secrets(dict(arm.levels)),
         runs=runs,
-        planned=len({cell.seed for cell in plan.cells}) or len(plan.question.get("seeds") or ()),
+        planned=len({cell.seed for cell in planned}) or len(plan.question.get("seeds") or ()),
         chosen=dict(selected.setting) if selected and selected.setting else None,
         tried=_tried(plan, arm.name, records),
         refused=tuple(reason for r in plan.refused if r.arm == arm.name for reason in r.reasons),

@@ -29,7 +29,7 @@ _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
-    "table", "detail", "series", "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention",
+    "table", "detail", "series", "curves", "scatter", "pairs", "evidence", "effects", "tuning", "cells", "attention",
     "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
 )  # fmt: skip
 

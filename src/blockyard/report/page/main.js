@@ -3,6 +3,7 @@
 const SECTIONS = [
   { id: "answer", name: "Answer", draw: drawAnswer, bare: true },
   { id: "table", name: "Arms", heading: "Arms", draw: drawTable, here: () => data.arms.length },
+  { id: "evidence", name: "Evidence", heading: "Evidence over seeds", draw: drawEvidence, chart: true, here: () => data.evidence },
   { id: "curves", name: "Curves", heading: "Learning curves", draw: drawCurves, chart: true, here: () => data.curves.length && state.metric },
   { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
   { id: "pairs", name: "Seeds", heading: "Results by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
@@ -17,7 +18,7 @@ const SECTIONS = [
 ];
 
 // On a phone these sections show their heading only, until it is pressed: a page of all of them is twenty screens long.
-const FOLDED = new Set(["pairs", "effects", "tuning", "cells", "attention", "predictions", "samples", "written", "provenance"]);
+const FOLDED = new Set(["evidence", "pairs", "effects", "tuning", "cells", "attention", "predictions", "samples", "written", "provenance"]);
 const PHONE = matchMedia("(max-width: 640px)");
 
 /** Whether a section shows its heading only. */

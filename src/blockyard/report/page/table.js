@@ -3,7 +3,7 @@
 const PRINTED = 24; // arms; with more, only the rows are printed
 const NARROW = 560; // pixels of the section, below which the columns are in the order for a phone
 const WHISKER = [4, 92]; // the ends of the scale of differences, in pixels
-const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…",
+const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "no difference that matters": "=", undecided: "?", "too few seeds": "…",
   "not done yet": "…", "no value": "∅", failed: "✗", refused: "⊘" };
 
 /** A verdict as a badge; the sign carries the meaning without colour. */
@@ -30,7 +30,9 @@ function columns() {
       cell: (arm) => (arm.difference ? h("div", { class: "difference" }, whisker(arm, domain),
         h("div", {}, estimate(change(arm.difference.mean, digits), arm.difference.interval, digits),
           uncorrected(arm) ? h("small", { class: "uncorrected" }, "interval not corrected") : null)) : "") },
-    p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs"),
+    ...(data.evidence ? [{ key: "e", name: "e", help: "the largest e-value so far", group: "Against the baseline", value: (arm) => (arm.difference || {}).e,
+      cell: (arm) => (arm.difference ? short(arm.difference.e) : "") }]
+      : [p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs")]),
     p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
     { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
       value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }];
@@ -181,7 +183,7 @@ const breakable = (name) => name.split(/(?<=,)/).flatMap((part, k) => (k ? [h("w
 /** A sentence on the smallest possible permutation p. */
 function smallest() {
   const gaps = data.arms.map((arm) => arm.difference).filter((gap) => gap && known(gap.smallest_p));
-  if (!gaps.length) return null;
+  if (!gaps.length || data.evidence) return null;
   const limits = [...new Map(gaps.map((gap) => [gap.n, gap.smallest_p]))].sort((a, b) => b[0] - a[0]);
   const parts = limits.map(([n, p], k) => `${short(p)} with ${k ? n : plural(n, "pair of seeds", "pairs of seeds")}`);
   const never = limits.filter(([, p]) => p > 0.05).length;
@@ -189,11 +191,23 @@ function smallest() {
   return `The exact permutation test cannot give a p below ${parts.join(", or ")}${note}.`;
 }
 
-/** The explanation of the table. */
+/** How to read the table of a sweep that stops when it is decided. */
+function readingByLooks() {
+  return h("ul", { class: "note" },
+    h("li", {}, "The sweep looked at its results after every seed and stopped when it was decided, so a t test of a fixed number of seeds would be wrong too often. e-values and confidence sequences hold whenever it stopped."),
+    h("li", {}, "e is the largest so far of the t statistic of the paired differences: above 1 speaks for a difference. p is 1 / e, corrected over the arms (Holm); at 0.05 or less the verdict is better or worse."),
+    h("li", {}, "No difference that matters: the confidence sequence, corrected for the number of comparisons, lies within the margin. Undecided: none of these."),
+    h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged. The interval of a difference is its 95 % confidence sequence; that of a mean is Student's t."),
+    h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
+    h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
+}
+
+/** How to read the table of a fixed number of seeds. */
 function reading() {
   const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
   const ranged = (data.ranges || {})[data.metric];
   const named = { t: "Student's t", bca: "the BCa bootstrap" };
+  if (data.evidence) return readingByLooks();
   return h("ul", { class: "note" },
     h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),
     ranged ? h("li", {}, `Intervals of ${data.metric} end at ${ranged[0]} and ${ranged[1]}, beyond which it has no values.`) : null,

@@ -24,12 +24,20 @@ function rest() {
   return start < 0 ? data.answer : data.answer.slice(start + repeated.length);
 }
 
-/** The expectation and its verdict. */
-function expectation({ text, verdict, reason }) {
+/** The expectation and its verdict, clause by clause where it has several. */
+function expectation({ text, verdict, reason, clauses }) {
   const [sign, name] = VERDICTS[verdict] || ["?", verdict];
   return h("div", { class: `expect ${VERDICTS[verdict] ? verdict : "undecided"}` },
     h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name),
-    h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), reason ? h("p", { class: "note" }, reason) : null));
+    h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), several(clauses) ? h("ul", { class: "clauses" }, clauses.map(clause)) : reason ? h("p", { class: "note" }, reason) : null));
+}
+
+const several = (clauses) => clauses && clauses.length > 1;
+
+/** One clause with its own verdict. */
+function clause({ text, verdict, reason }) {
+  const [sign, name] = VERDICTS[verdict] || ["?", verdict];
+  return h("li", { class: verdict }, h("span", { "aria-hidden": "true" }, `${sign} `), h("code", {}, text), ` ${name.toLowerCase()}. `, h("span", { class: "note" }, reason));
 }
 
 /** The badge of a claim without an expectation, and the line that would give it a verdict. */

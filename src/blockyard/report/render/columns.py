@@ -29,11 +29,12 @@ def quality(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: metric, difference to the baseline, p values, effect, verdict."""
     arms = data["arms"]
     digits = decimals(arms)
-    header = ["arm", "n", data["metric"], "difference", "p", "exact p", "effect", "verdict"]
-    return header, [[arm["name"], *_quality(arm, digits)] for arm in arms]
+    tests = ["p", "e"] if data.get("evidence") else ["p", "exact p"]
+    header = ["arm", "n", data["metric"], "difference", *tests, "effect", "verdict"]
+    return header, [[arm["name"], *_quality(arm, digits, by_looks=bool(data.get("evidence")))] for arm in arms]
 
 
-def _quality(arm: ArmRow, digits: int) -> list[str]:
+def _quality(arm: ArmRow, digits: int, *, by_looks: bool) -> list[str]:
     n = str(arm["n"]) if arm["n"] == arm["planned"] else f"{arm['n']}/{arm['planned']}"
     gap: GapRow = arm["difference"] or {}
     mark = UNCORRECTED if uncorrected(arm) else ""
@@ -41,10 +42,17 @@ def _quality(arm: ArmRow, digits: int) -> list[str]:
         n,
         mean_with_interval(arm["mean"], arm["interval"], digits),
         mean_with_interval(gap.get("mean"), gap.get("interval"), digits, sign=True) + mark,
-        *(format_p(p) if p is not None else "" for p in (gap.get("holm_p"), gap.get("permutation_p"))),
+        format_p(p) if (p := gap.get("holm_p")) is not None else "",
+        _second_test(gap, by_looks),
         f"{effect:+.2f}" if (effect := gap.get("effect")) is not None else "",
         SHORT.get(arm["verdict"], arm["verdict"]),
     ]
+
+
+def _second_test(gap: GapRow, by_looks: bool) -> str:
+    """The e-value of a sweep that stops when it is decided, else the exact p."""
+    value = gap.get("e") if by_looks else gap.get("permutation_p")
+    return "" if value is None else f"{value:.3g}" if by_looks else format_p(value)
 
 
 def uncorrected(arm: ArmRow) -> bool:
@@ -144,6 +152,14 @@ def notes(data: ComparisonDocument) -> list[str]:
     if limits and any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
         lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
     compared = [arm for arm in data["arms"] if arm["difference"]]
+    if compared and data.get("evidence"):
+        lines[0] += "; of differences, a confidence sequence"
+        over = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
+        lines.append(
+            f"difference: to {data['baseline']}, paired by seed; e: the largest e-value of the t statistic; p: 1 / e"
+            f"{over}. They hold whenever the sweep stopped; effect: d_z with Hedges' correction"
+        )
+        return lines
     gaps = [gap for arm in compared if (gap := arm["difference"])]
     if compared:
         tested = sum(gap["holm_p"] is not None for gap in gaps)
@@ -212,6 +228,12 @@ def effect_lines(data: ComparisonDocument) -> list[str]:
     if "(" in effects["formula"]:  # terms that were left out, and why
         lines.append(effects["formula"])
     return lines
+
+
+def clause_lines(data: ComparisonDocument) -> list[str]:
+    """Return a line for each clause of an expectation that has more than one."""
+    clauses = data["expect"]["clauses"] if data["expect"] else []
+    return [f"{each['text']}: {each['verdict']}: {each['reason']}" for each in clauses] if len(clauses) > 1 else []
 
 
 def head_lines(data: ComparisonDocument) -> list[str]:

@@ -9,14 +9,22 @@ from blockyard.report.arms.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
-from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE
+from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE
 from blockyard.terminal import console as make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_STYLES = {BETTER: "green", WORSE: "red", "no difference": "yellow", TOO_FEW: "dim", BASELINE: "bold"}
+_STYLES = {
+    EQUIVALENT: "yellow",
+    UNDECIDED: "dim",
+    BETTER: "green",
+    WORSE: "red",
+    "no difference": "yellow",
+    TOO_FEW: "dim",
+    BASELINE: "bold",
+}
 _STYLES |= {FAILED: "red", REFUSED: "magenta", NO_VALUE: "magenta", NOT_DONE: "dim"}
 _MAX_EXPLAINED = 12  # arms; of more, only those that differ or have no result are explained
 _NAME_WIDTH = 28  # columns of a terminal for an arm's name
@@ -51,6 +59,7 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     _list(screen, "tuned on validation", columns.tuning_lines(data))
     _list(screen, "effects", columns.effect_lines(data))
     _list(screen, "verdicts", _explanations(data))
+    _list(screen, "clauses", columns.clause_lines(data))
     _list(screen, "notes", data["provenance"].get("notes") or [])
     _list(screen, "warnings", data["warnings"])
     screen.print()

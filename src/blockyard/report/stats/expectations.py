@@ -11,11 +11,11 @@ Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.report.load.document import ExpectRow
+from blockyard.report.load.document import ClauseRow, ExpectRow
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
@@ -27,15 +27,29 @@ Verdict = Literal["supported", "contradicted", "undecided"]
 
 @dataclass(frozen=True)
 class ExpectedOutcome:
-    """The verdict on an expectation, and the reason."""
+    """The verdict on an expectation, and on each of its clauses."""
 
     text: str
     verdict: Verdict
-    reason: str
+    clauses: list[ClauseRow]
+
+    @property
+    def reason(self) -> str:
+        """The reasons of all clauses in one sentence."""
+        if len(self.clauses) == 1:
+            return self.clauses[0]["reason"]
+        return "; ".join(f"{clause['verdict']}: {clause['reason']}" for clause in self.clauses)
 
     def as_dict(self) -> ExpectRow:
         """Return it as plain data."""
-        return {"text": self.text, "verdict": self.verdict, "reason": self.reason}
+        return {"text": self.text, "verdict": self.verdict, "reason": self.reason, "clauses": self.clauses}
+
+
+def whole_verdict(verdicts: Sequence[str]) -> Verdict:
+    """Return the verdict on an expectation by those on its clauses: one that is contradicted contradicts it."""
+    if "contradicted" in verdicts:
+        return "contradicted"
+    return "supported" if all(verdict == "supported" for verdict in verdicts) else "undecided"
 
 
 def evaluate(
@@ -56,24 +70,15 @@ def evaluate(
     claims = parse(text, values)
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     gaps = corrected({str(claim): paired_difference(*_paired(claim, clean)) for claim in claims})
-    parts: list[tuple[Verdict, str]] = []
+    clauses: list[ClauseRow] = []
     for claim in claims:
         reasons = [f"{arm} {missing[arm]}" for arm in claim.arms if missing and arm in missing]
-        if reasons:
-            parts.append(("undecided", f"{' against '.join(claim.sides)}: {' and '.join(reasons)}"))
-        else:
-            parts.append(_evaluate(claim, gaps[str(claim)], clean, direction, margin))
-    verdicts = [verdict for verdict, _ in parts]
-    whole: Verdict = (
-        "contradicted"
-        if "contradicted" in verdicts
-        else "supported"
-        if all(verdict == "supported" for verdict in verdicts)
-        else "undecided"
-    )
-    several = len(parts) > 1
-    reason = "; ".join(f"{verdict}: {reason}" if several else reason for verdict, reason in parts)
-    return ExpectedOutcome(text, whole, reason)
+        verdict: Verdict = "undecided"
+        reason = f"{' against '.join(claim.sides)}: {' and '.join(reasons)}"
+        if not reasons:
+            verdict, reason = _evaluate(claim, gaps[str(claim)], clean, direction, margin)
+        clauses.append(ClauseRow(text=str(claim), verdict=verdict, reason=reason))
+    return ExpectedOutcome(text, whole_verdict([clause["verdict"] for clause in clauses]), clauses)
 
 
 def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from blockyard.sweep.stopping.evidence import ROUNDING
+
 if TYPE_CHECKING:
     import numpy as np
 
 LEVEL = 0.95
 BOOTSTRAP_FROM = 20  # values; a bootstrap of fewer covers too little
 RESAMPLES = 9_999
-ROUNDING = 1e-6  # metrics are computed in single precision: values closer than this count as equal
 
 Interval = tuple[float, float]
 

@@ -33,6 +33,8 @@ class Difference:
     interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
     permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
     smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
+    e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
+        `interval` is a confidence sequence
     effect: see EFFECT; deviation: standard deviation of the differences
     """
 
@@ -46,6 +48,7 @@ class Difference:
     holm_p: float | None = None
     effect: float | None = None
     deviation: float | None = None
+    e: float | None = None
 
     @property
     def p(self) -> float | None:

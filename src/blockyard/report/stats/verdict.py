@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from blockyard.report.stats.intervals import Mean, mean_of
 from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
+from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 # How many seeds a comparison needs, and how large an effect a number of seeds can detect.
 #
 # Source: power of the paired t test from the noncentral t distribution (Cohen 1988, Statistical Power Analysis
 # for the Behavioral Sciences, chap. 2); the smallest two-sided p of the exact sign-flip test of n pairs is 2^(1 - n).
 
-ALPHA = 0.05
 POWER = 0.80
 MIN_SEEDS = 3  # common seeds; fewer give no verdict
 MAX_SEEDS = 1_000  # more are reported as "more than 1,000"
@@ -68,6 +68,8 @@ BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (
     "no difference shown",
     "too few seeds",
 )
+# Of a sweep that stops when it is decided.
+EQUIVALENT, UNDECIDED = "no difference that matters", "undecided"
 _LONG = 24  # characters; a longer name of the baseline is not repeated in every sentence
 
 
@@ -118,18 +120,6 @@ def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
     ps = {name: gap.p for name, gap in differences.items() if gap.n >= MIN_SEEDS and gap.p is not None}
     holm_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
     return {name: replace(gap, holm_p=holm_ps.get(name)) for name, gap in differences.items()}
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Return Holm's corrected p values: the k-th smallest of m times m - k + 1, never falling, at most 1.
-
-    Equal to statsmodels' multipletests(method="holm"), which runs the garbage collector at each call.
-    """
-    result, largest = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        largest = max(largest, (len(ps) - rank) * ps[index])
-        result[index] = min(1.0, largest)
-    return result
 
 
 def verdict(gap: Difference, direction: str) -> str:

@@ -11,6 +11,7 @@ from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
+from blockyard.sweep.stopping.due import Reason, standing
 from blockyard.terminal import console, table
 
 SEEDS = 10  # columns; with more seeds each arm shows counts
@@ -24,12 +25,14 @@ class PlanStatus:
 
     states: by run; due: the cells that have run, run now or may run next; the rest may become due later
     chosen: the setting of each arm that has one
+    reason: why no further cells become due, "open" where they may
     """
 
     plan: SweepPlan
     states: dict[str, CellState]
     due: list[Cell]
     chosen: dict[str, str]
+    reason: Reason = "open"
 
     @classmethod
     def read(cls, plan: SweepPlan) -> PlanStatus:
@@ -37,8 +40,8 @@ class PlanStatus:
         states = {run: read_state(plan.path(cell)) for run, cell in {cell.run: cell for cell in plan.cells}.items()}
         values = {run: now.metrics for run, now in states.items() if now.state == "done"}
         failed = [run for run, now in states.items() if now.state == "failed"]
-        due, chosen = tune.due_cells(plan, values, failed), tune.chosen_variants(plan, values, failed)
-        return cls(plan, states, due, chosen)
+        now, chosen = standing(plan, values, failed), tune.chosen_variants(plan, values, failed)
+        return cls(plan, states, now.due, chosen, now.reason)
 
     def remaining(self, *, retry: bool = False) -> list[Cell]:
         """The cells that the sweep would run now, one for each run folder."""
@@ -75,6 +78,9 @@ def _question(plan: SweepPlan) -> Iterator[str]:
             yield f"  {key:<9} {question[key]}"
     metric = plan.facts["metric"]
     yield f"  {'metric':<9} {metric['name']} ({metric['direction']})"
+    if until := question.get("until"):
+        budget = "".join(f"; budget {limit:g} {unit}" for unit, limit in (question.get("budget") or {}).items())
+        yield f"  {'seeds':<9} {until['first']} at first, until all is decided, {until['most']} at most{budget}"
     yield f"  {'base':<9} {' '.join(question['base']) or '(defaults)'}"
     if question.get("tune"):
         values = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())
@@ -91,7 +97,12 @@ def _question(plan: SweepPlan) -> Iterator[str]:
 def _grid(status: PlanStatus, retry: bool) -> object:
     plan = status.plan
     seeds = list(plan.question["seeds"])
-    by_seed = len(seeds) <= SEEDS and not plan.question.get("tune") and not plan.question.get("search")
+    by_seed = (
+        len(seeds) <= SEEDS
+        and not plan.question.get("until")
+        and not plan.question.get("tune")
+        and not plan.question.get("search")
+    )
     columns = [f"s{seed}" for seed in seeds] if by_seed else ["cells"]
     matched = (plan.facts.get("match") or {}).get("arms") or {}
     grid = table(None, "arm", "changes", *(["model.dim", "mismatch"] if matched else []), *columns)
@@ -114,9 +125,16 @@ def _grid(status: PlanStatus, retry: bool) -> object:
 
 
 def _tuned_label(status: PlanStatus, cell: Cell, due: set[Cell], retry: bool) -> str:
+    if cell not in due and status.plan.question.get("until") and not _other_setting(status, cell):
+        return "if undecided" if status.reason == "open" else "not needed"
     if cell not in due:
         return "not chosen" if status.plan.variants[cell.variant].arm in status.chosen else "if chosen"
     return status.label(cell, retry)
+
+
+def _other_setting(status: PlanStatus, cell: Cell) -> bool:
+    """Whether another setting of the cell's arm is chosen, or none yet."""
+    return status.chosen.get(status.plan.variants[cell.variant].arm) != cell.variant
 
 
 def _counts(plan: SweepPlan, arm: str, counts: Counter[str]) -> str:

@@ -25,7 +25,7 @@ from blockyard.sweep.cells import BUSY, Cell, Outcome, Task
 from blockyard.sweep.execution.live_table import SweepScreen
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search import tune
+from blockyard.sweep.stopping import due
 
 # Ctrl-C and SIGTERM while a sweep runs.
 
@@ -61,13 +61,15 @@ class StopSignals:
 
 
 def due_cells(plan: SweepPlan, runs: Mapping[str, PlannedRun]) -> Sequence[Cell]:
-    """The cells that may run: all of them, or for a tuned sweep those that the runs so far select."""
-    if not plan.question.get("tune"):
+    """The cells that may run: all of them, or those that the runs so far select in a sweep that tunes, or that stops
+    when it is decided.
+    """
+    if not plan.question.get("tune") and not plan.question.get("until"):
         return plan.cells
     values = {key: run.now.metrics for key, run in runs.items() if run.now.state == "done"}
     # A killed run may still get its value, and a choice without that value could differ later.
     failed = [key for key, run in runs.items() if run.ended and run.now.state == "failed"]
-    return tune.due_cells(plan, values, failed)
+    return due.due_cells(plan, values, failed)
 
 
 def in_run_order(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
@@ -152,7 +154,7 @@ class _Loop:
             for outcome in outcomes:
                 self._finish(outcome)
             self._look_elsewhere()
-            if not self._all_refused() and (not self.unfinished or (outcomes and self.plan.question.get("tune_seeds"))):
+            if not self._all_refused() and (not self.unfinished or (outcomes and self._chooses())):
                 self.add_due()
         self.screen.show(self.runs, self.executor.parallel, last=True)
 
@@ -204,6 +206,10 @@ class _Loop:
                 "were not started"
             )
             self.ready.clear()
+
+    def _chooses(self) -> bool:
+        """Whether a cell that ends may make others due while some still run."""
+        return bool(self.plan.question.get("tune_seeds")) and not self.plan.question.get("until")
 
     def _all_refused(self) -> bool:
         """Whether all runs of this loop that have ended were refused before their first step, for one reason."""

@@ -164,11 +164,13 @@ def make_plan(
     command: Sequence[str] | None = None,
     elsewhere: bool = False,
     seeds: int | None = None,
+    until_decided: bool = False,
     data: DataReader | None = None,
 ) -> SweepPlan:
     """Make the plan of a sweep file; writes nothing.
 
     outputs: the folder of all runs; overrides: added to the file's base; seeds: in place of the file's
+    until_decided: whether seeds are given out until every comparison is decided, whatever the file says
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
     data: reads the data of the cells, so that what their runs would refuse is refused here; None reads none
     Raises BadQuestionError with every problem of the file, its base or its baseline, or where two arms are the same
@@ -177,7 +179,7 @@ def make_plan(
     folder = str(local_path(outputs, "outputs").absolute())
     composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
-        question = read(Path(path), seeds)
+        question = read(Path(path), seeds, until_decided)
     except BadQuestionError as bad:
         raise BadQuestionError([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
     try:

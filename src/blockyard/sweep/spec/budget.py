@@ -1,4 +1,4 @@
-"""Readers of the keys that say how much is tried: seeds, tune, tune_seeds, search."""
+"""Readers of the keys that say how much is tried: seeds, budget, tune, tune_seeds, search."""
 
 from __future__ import annotations
 
@@ -19,6 +19,58 @@ _WHOLE = 2**53  # up to which Optuna, which computes with floats, has every inte
 _STEPS = 10**9  # values of a range with a step
 
 
+class Until(TypedDict):
+    """Where seeds are given out one after another until every comparison is decided: how many at first, at most."""
+
+    first: int
+    most: int
+
+
+FIRST, MOST, MOST_UNTIL = 3, 20, 200
+UNTIL_FORM = "{first: 3, most: 20, until: decided}"
+
+
+def parse_until(value: Any, problems: list[str]) -> Until | None:
+    """The mapping of `seeds: {first: 3, most: 20, until: decided}`; None for seeds of another form."""
+    if not isinstance(value, dict):
+        return None
+    for key in value:
+        if key not in ("first", "most", "until"):
+            problems.append(
+                f"seeds.{key}: unknown key{did_you_mean(key, ('first', 'most', 'until'))} (keys: first, most, until)"
+            )
+    if value.get("until") != "decided":
+        problems.append(f"seeds.until: {quote(value.get('until'))} is not `decided`; write seeds: {UNTIL_FORM}")
+    first, most = value.get("first", FIRST), value.get("most", MOST)
+    for key, count, low in (("first", first, 2), ("most", most, 3)):
+        if not _is_int(count) or not low <= count <= MOST_UNTIL:
+            problems.append(f"seeds.{key}: expected a number of seeds, {low} to {MOST_UNTIL:,}, not {quote(count)}")
+            return None
+    if first > most:
+        problems.append(f"seeds.first: {first} is more than seeds.most, which is {most}")
+        return None
+    return Until(first=first, most=most)
+
+
+BUDGETS = ("cells", "flops", "hours")
+
+
+def parse_budget(value: Any, until: bool, problems: list[str]) -> dict[str, float] | None:
+    """The most that a sweep may spend before it stops undecided, in one unit: `budget: {cells: 60}`."""
+    if value is None:
+        return None
+    form = "write budget: {cells: 60}, {flops: 1e15} or {hours: 2}"
+    if not until:
+        problems.append(f"budget: has no effect with a fixed number of seeds; remove it, or write seeds: {UNTIL_FORM}")
+    elif not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in BUDGETS:
+        problems.append(f"budget: {quote(value)} is not one limit; {form}")
+    elif not _is_number(limit := next(iter(value.values()))) or limit <= 0:
+        problems.append(f"budget.{next(iter(value))}: expected a number above 0, not {quote(limit)}; {form}")
+    else:
+        return {next(iter(value)): float(limit)}
+    return None
+
+
 def parse_seeds(value: Any, problems: list[str]) -> tuple[int, ...]:
     """The seeds of `seeds: 5` or `seeds: [0, 7]`."""
     if _is_int(value) and 1 <= value <= MAX_SEEDS:
@@ -30,7 +82,9 @@ def parse_seeds(value: Any, problems: list[str]) -> tuple[int, ...]:
         if twice := sorted({item for item in value if value.count(item) > 1}):
             problems.append(f"seeds: {', '.join(map(str, twice))} listed twice; each seed is one replicate")
         return tuple(value)
-    problems.append(f"seeds: expected a number of seeds, such as 5, or a list, such as [0, 1, 2], not {quote(value)}")
+    problems.append(
+        f"seeds: expected a number of seeds, such as 5, a list, such as [0, 1, 2], or {UNTIL_FORM}, not {quote(value)}"
+    )
     return ()
 
 

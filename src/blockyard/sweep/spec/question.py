@@ -25,7 +25,8 @@ from typing import Any, TypedDict
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
-from blockyard.sweep.spec import budget, fields, file_paths, sweep_yaml
+from blockyard.sweep.spec import budget as spending
+from blockyard.sweep.spec import fields, file_paths, sweep_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of
 
@@ -79,6 +80,7 @@ KEYS = (
     "baseline",
     *KINDS,
     "seeds",
+    "budget",
     "tune",
     "tune_seeds",
     "search",
@@ -112,9 +114,11 @@ class QuestionRecord(TypedDict, total=False):
     one_at_a_time: dict[str, Any]
     leave_one_out: dict[str, Any]
     seeds: list[int]
+    until: spending.Until | None
+    budget: dict[str, float] | None
     tune: dict[str, list[Any]]
     tune_seeds: int | None
-    search: budget.Search | None
+    search: spending.Search | None
     match: str | None
     metric: str | None
     expect: str | None
@@ -127,6 +131,8 @@ class Question:
 
     kind: which of `arms.KINDS` defines the arms; body: its value; header: the comments at the top of the file
     baseline: None only where there is nothing to compare; metric: None is the objective's own
+    seeds: with `until` the most that there may be
+    until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
     margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
     """
 
@@ -141,9 +147,11 @@ class Question:
     arms: tuple[Arm, ...]
     baseline: str | None
     seeds: tuple[int, ...]
+    until: spending.Until | None
+    budget: dict[str, float] | None
     tune: dict[str, list[Any]]
     tune_seeds: int | None
-    search: budget.Search | None
+    search: spending.Search | None
     match: str | None
     metric: str | None
     expect: str | None
@@ -156,22 +164,37 @@ class Question:
 
     def as_dict(self) -> QuestionRecord:
         """The content as plain data under the file's own keys, defaults included."""
-        plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
+        plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
+        for key in ("until", "budget"):  # absent from the plans of a fixed number of seeds, as they always were
+            if plain[key] is None:
+                del plain[key]
         record: QuestionRecord = plain
         return record
 
 
-def read(path: Path, seeds: int | None = None) -> Question:
-    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestionError with every problem."""
+def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Question:
+    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestionError with every problem.
+
+    until_decided: whether seeds are given out until every comparison is decided, at most `seeds` if given
+    """
     try:
         content, header = sweep_yaml.read(path), sweep_yaml.header(path)
     except StrictYamlError as error:
         raise BadQuestionError([f"{path}: {error}"]) from error
-    content |= {} if seeds is None else {"seeds": seeds}
+    content |= _seeds(content.get("seeds"), seeds, until_decided)
     question = parse(content, name=path.stem, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=file_paths.beside(arm.overrides, path)) for arm in question.arms)
     return replace(question, base=file_paths.beside(question.base, path), arms=arms)
+
+
+def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
+    """What the command line puts in place of a file's seeds."""
+    if until_decided or (isinstance(own, dict) and seeds is not None):
+        given = dict(own) if isinstance(own, dict) else {"first": spending.FIRST}
+        most = {} if seeds is None else {"most": seeds, "first": min(given.get("first", spending.FIRST), seeds)}
+        return {"seeds": {**given, **most, "until": "decided"}}
+    return {} if seeds is None else {"seeds": seeds}
 
 
 def command_keys(path: Path) -> tuple[list[str], list[str]]:
@@ -207,18 +230,27 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         problems.append("claim: missing; write one sentence that the sweep could prove wrong")
     kind, arms = read_arms(content, problems)
     names = [arm.name for arm in arms]
-    seeds = budget.parse_seeds(content.get("seeds", SEEDS), problems)
-    tuned = budget.parse_tune(content.get("tune"), problems)
-    search = budget.parse_search(content.get("search"), problems)
+    until = spending.parse_until(content.get("seeds"), problems)
+    bounded = isinstance(content.get("seeds"), dict)
+    if bounded:
+        seeds = tuple(range(until["most"])) if until else ()
+    else:
+        seeds = spending.parse_seeds(content.get("seeds", SEEDS), problems)
+    tuned = spending.parse_tune(content.get("tune"), problems)
+    search = spending.parse_search(content.get("search"), problems)
     check_owners(arms, [*tuned, *(search["space"] if search else ())], content, problems)
     if content.get("tune") is not None and content.get("search") is not None:
         problems.append("search: tune and search both choose settings; remove one of them")
-    cells = len(arms) * len(seeds) * len(budget.settings(tuned))
+    cells = len(arms) * len(seeds) * len(spending.settings(tuned))
     if cells > MAX_CELLS:
         problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
-    tune_seeds = budget.parse_tune_seeds(
+    tune_seeds = spending.parse_tune_seeds(
         content.get("tune_seeds"), bool(content.get("tune") or content.get("search")), len(seeds), problems
     )
+    if until and tuned and tune_seeds is None:  # a setting is chosen before testing begins
+        tune_seeds = until["first"]
+    if until and content.get("expect") and not content.get("margin") and re.search(r"~|>=|<=", str(content["expect"])):
+        problems.append("margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it")
     question = Question(
         name=name,
         path=path,
@@ -231,6 +263,8 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         arms=tuple(arms),
         baseline=fields.baseline(content, names, problems) or default_baseline(arms),
         seeds=seeds,
+        until=until,
+        budget=spending.parse_budget(content.get("budget"), bounded, problems),
         tune=tuned,
         tune_seeds=tune_seeds,
         search=search,

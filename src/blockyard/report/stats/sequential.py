@@ -1,0 +1,281 @@
+"""The statistics of a sweep that stops when it is decided: verdicts and intervals that hold whenever it stopped.
+
+A t test of a fixed number of seeds would be wrong too often there, because the number follows from the results. So the
+figures of `sweep.stopping` stand in its place: e-values, and confidence sequences for intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from blockyard.report.load.document import ClauseRow, EvidenceRow, LookRow
+from blockyard.report.stats.expectations import ExpectedOutcome, whole_verdict
+from blockyard.report.stats.intervals import Interval, mean_of
+from blockyard.report.stats.metric_range import Range, clipped
+from blockyard.report.stats.paired import Difference, Values, effect, finite
+from blockyard.report.stats.verdict import (
+    BASELINE,
+    BETTER,
+    EQUIVALENT,
+    TOO_FEW,
+    UNDECIDED,
+    WORSE,
+    ArmResult,
+)
+from blockyard.sweep.stopping.decisions import Comparison, Judgement, comparisons, judge
+from blockyard.sweep.stopping.due import Standing
+from blockyard.sweep.stopping.evidence import ALPHA, betting_interval, log_sign_e, seeds_to_decide
+
+
+@dataclass(frozen=True)
+class Terms:
+    """By what a comparison is judged. seeds: in the order in which they were given out; limits: of the metric."""
+
+    direction: str
+    margin: float | None
+    seeds: Sequence[int]
+    limits: Range | None = None
+
+
+def judged(asked: Sequence[Comparison], values: Values, terms: Terms) -> list[Judgement]:
+    """Return the judgement of each comparison over all the values there are."""
+    clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
+    return judge(asked, clean, terms.seeds, terms.direction, terms.margin)
+
+
+def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
+    """Compare every arm with the baseline, as `verdict.compare_arms` does for a fixed number of seeds."""
+    against = {one.comparison.name: one for one in judged(comparisons(None, list(values), baseline), values, terms)}
+    results = {}
+    for arm, by_seed in values.items():
+        mean = mean_of(list(finite(by_seed).values()))
+        mean = replace(mean, interval=clipped(mean.interval, terms.limits))
+        one = against.get(arm)
+        if one is None:
+            text = "The baseline." if arm == baseline else "The comparison has no baseline."
+            results[arm] = ArmResult(mean, None, BASELINE, text)
+        else:
+            gap = _difference(one, terms.limits)
+            results[arm] = ArmResult(mean, gap, _verdict(one), f"{explain(one, terms, len(against))}")
+    return results
+
+
+def _difference(one: Judgement, limits: Range | None) -> Difference:
+    n = len(one.gaps)
+    if not n:
+        return Difference(0)
+    mean = math.fsum(one.gaps) / n
+    deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1)) if n > 1 else None
+    width = None if limits is None else limits[1] - limits[0]
+    interval = _finite(one.interval)
+    return Difference(
+        n,
+        mean,
+        interval=interval if width is None else clipped(interval, (-width, width)),
+        holm_p=one.holm_p,
+        effect=effect(mean, deviation, n) if deviation else None,
+        deviation=deviation,
+        e=math.exp(min(700.0, max(one.log_e))),
+    )
+
+
+def _finite(interval: Interval) -> Interval | None:
+    return interval if all(map(math.isfinite, interval)) else None
+
+
+def _verdict(one: Judgement) -> str:
+    if len(one.gaps) < 2:
+        return TOO_FEW
+    known = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "not worse": UNDECIDED, None: UNDECIDED}
+    return known[one.outcome]
+
+
+def explain(one: Judgement, terms: Terms, compared: int) -> str:
+    """Return the verdict on a comparison as one or two sentences with its numbers."""
+    n = len(one.gaps)
+    other = " and ".join(one.comparison.sides[1])
+    if n < 2:
+        return f"Too few seeds: {n} in common with {other}; at least 2 are needed."
+    numbers = figures(one)
+    if one.outcome in ("better", "worse"):
+        return f"{one.outcome.capitalize()} than {other} from {one.at} seeds on: {numbers}."
+    if one.outcome == "equivalent":
+        return f"No difference to {other} of {terms.margin:.3g} or more, from {one.at} seeds on: {numbers}."
+    goal = f"where a verdict takes {math.exp(one.threshold):.3g}"
+    return f"Undecided after {n} seeds: {numbers}, {goal}. {_more(one, compared)}"
+
+
+def figures(one: Judgement) -> str:
+    """Return the difference, its confidence sequence and the largest e-value: "+0.012 (95 % ... to ...), e = 31"."""
+    mean = math.fsum(one.gaps) / len(one.gaps)
+    low, high = one.interval
+    interval = f" (95 % confidence sequence {low:.3g} to {high:.3g})" if _finite(one.interval) else ""
+    return f"{mean:+.3g}{interval}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
+
+
+def _more(one: Judgement, compared: int) -> str:
+    """Return how many seeds would decide a difference as large as the observed one."""
+    n = len(one.gaps)
+    mean = math.fsum(one.gaps) / n
+    squares = math.fsum((gap - mean) ** 2 for gap in one.gaps)
+    if n < 2 or not squares or not mean:
+        return "What more it would take is unknown: the differences do not vary, or their mean is zero."
+    needed = seeds_to_decide(mean / math.sqrt(squares / (n - 1)), compared)
+    if needed is None:
+        return "A difference as large as the observed one would take more than 1,000 seeds."
+    if needed <= n:
+        return "A difference as large as the observed one takes about one or two seeds more."
+    return f"A difference as large as the observed one would take about {needed} seeds."
+
+
+def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectedOutcome:
+    """Return whether the results support an expectation, clause by clause.
+
+    missing: arm without a result -> the reason, as it reads after the arm's name
+    Raises UserError as `sweep.spec.expectation.parse` does.
+    """
+    clauses = []
+    asked = comparisons(text, list(values), None)
+    for one in judged(asked, values, terms):
+        lost = [f"{arm} {missing[arm]}" for arm in one.comparison.arms if arm in missing]
+        reason = " and ".join(lost) or _clause(one, terms, len(asked))
+        clauses.append(ClauseRow(text=one.comparison.name, verdict=one.verdict or "undecided", reason=reason))
+    return ExpectedOutcome(text, whole_verdict([each["verdict"] for each in clauses]), clauses)
+
+
+def _clause(one: Judgement, terms: Terms, compared: int) -> str:
+    n = len(one.gaps)
+    if n < 2:
+        return f"{n} common seeds, at least 2 are needed"
+    numbers = f"{figures(one)}, {n} seeds"
+    if one.outcome == "equivalent":
+        return f"{numbers}: no difference of {terms.margin:.3g} or more"
+    if one.outcome == "not worse":
+        return f"{numbers}: not worse by {terms.margin:.3g} or more"
+    if one.outcome is not None:
+        return numbers
+    more = _more(one, compared).rstrip(".")
+    return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}; {more[:1].lower()}{more[1:]}"
+
+
+# What the page shows of the evidence, and why the sweep stopped.
+
+
+def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> EvidenceRow:
+    """Return the evidence after each seed of every comparison that the sweep decides, and why it stopped."""
+    looks = []
+    for one in judgements:
+        low, high = zip(*(_finite(pair) or (None, None) for pair in one.intervals), strict=True) or ((), ())
+        looks.append(
+            LookRow(
+                name=one.comparison.name,
+                arms=list(one.comparison.arms),
+                seeds=list(one.seeds),
+                log10_e=[log_e / math.log(10) for log_e in one.log_e],
+                low=list(low),
+                high=list(high),
+                mean=[math.fsum(one.gaps[: n + 1]) / (n + 1) for n in range(len(one.gaps))],
+                threshold=one.threshold / math.log(10),
+                outcome=one.verdict or one.outcome,
+                at=one.at,
+            )
+        )
+    return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=stopped(standing, judgements, question), looks=looks)
+
+
+def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> str:
+    """Return why the sweep stopped, or that it has not, in a sentence."""
+    open_ones = [one.comparison.name for one in judgements if one.outcome is None]
+    named = f"{', '.join(open_ones[:3])}{' and others' if len(open_ones) > 3 else ''}"
+    cells = f"after {standing.seeds} seeds and {len(standing.due)} cells"
+    if standing.reason == "decided":
+        return f"Stopped {cells}: every comparison is decided."
+    if standing.reason == "budget":
+        budget: Mapping[str, float] = question.get("budget") or {}  # type: ignore[assignment]
+        limit = ", ".join(f"{most:g} {unit}" for unit, most in budget.items())
+        return f"Stopped {cells}: one more seed would exceed the budget of {limit}. Undecided: {named}."
+    if standing.reason == "most seeds":
+        return f"Stopped {cells}, the most that the question allows. Undecided: {named}."
+    if standing.reason == "failed":
+        return f"Stopped {cells}: what is open needs an arm without any value. Undecided: {named}."
+    return f"Not finished: {standing.seeds} seeds are complete."
+
+
+# Where a test of a mean may err: differences that are skewed, and runs that fall into two groups.
+
+_SKEW_FROM, _GROUPS_FROM = 5, 6  # seeds
+_SKEWED = 1.96  # standard errors of the skewness of normal values
+# The share of the variance that the best cut in two explains, which 1 % of samples of n normal values exceed; from
+# 100,000 samples each: `python benchmarks/sequential.py groups`.
+_SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
+
+
+def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
+    """Return where the evidence about means is to be read with care, and what other questions say."""
+    lines = []
+    for one in judgements:
+        if skewed(one.gaps):
+            lines.append(
+                f"{one.comparison.name}: the differences are skewed, and no test of a mean holds for all skewed "
+                f"ones at so few seeds; {_other_questions(one, limits)}"
+            )
+    for arm, by_seed in values.items():
+        if groups := two_groups(list(finite(by_seed).values())):
+            low, high = groups
+            lines.append(
+                f"{arm}: its runs fall into two groups, {len(low)} around {_middle(low):.3g} and {len(high)} around "
+                f"{_middle(high):.3g}; the rate of either may say more than the mean"
+            )
+    return lines
+
+
+def _other_questions(one: Judgement, limits: Range | None) -> str:
+    scale = max(map(abs, one.gaps))
+    parts = [f"symmetry about zero, by the signs: e = {math.exp(log_sign_e(one.gaps, scale)):.3g}"]
+    if limits is not None and len(one.comparison.sides[0]) == 1:
+        width = limits[1] - limits[0]
+        pair = betting_interval(one.gaps, (-width, width))
+        parts += [] if pair is None else [f"the mean, for any distribution, by betting: {pair[0]:.3g} to {pair[1]:.3g}"]
+    return "; ".join(parts)
+
+
+def skewed(gaps: Sequence[float]) -> bool:
+    """Return whether the adjusted Fisher-Pearson skewness is beyond 1.96 of its standard errors for normal values."""
+    n = len(gaps)
+    if n < _SKEW_FROM:
+        return False
+    mean = math.fsum(gaps) / n
+    second = math.fsum((gap - mean) ** 2 for gap in gaps) / n
+    if second <= 0:
+        return False
+    third = math.fsum((gap - mean) ** 3 for gap in gaps) / n
+    skewness = third / second**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
+    return abs(skewness) > _SKEWED * math.sqrt(6 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))
+
+
+def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | None:
+    """Return the values of an arm in two groups where a cut explains more of their variance than of normal values.
+
+    Each group has two values or more.
+    """
+    ordered, n = sorted(values), len(values)
+    if n < _GROUPS_FROM:
+        return None
+    share, cut = max((split_share(ordered, cut), cut) for cut in range(2, n - 1))
+    limit = _SPLIT[max(size for size in _SPLIT if size <= n)]
+    return (ordered[:cut], ordered[cut:]) if share > limit else None
+
+
+def split_share(ordered: Sequence[float], cut: int) -> float:
+    """Return the share of the variance that lies between the values before and after a cut."""
+    whole = math.fsum((value - _middle(ordered)) ** 2 for value in ordered)
+    if whole <= 0:
+        return 0.0
+    parts = (ordered[:cut], ordered[cut:])
+    return 1 - math.fsum((value - _middle(part)) ** 2 for part in parts for value in part) / whole
+
+
+def _middle(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,175 @@
+"""Judges the comparisons of a sweep after any number of seeds: decided, and how, or open.
+
+A comparison is a clause of `expect:`, or where the file expects nothing an arm against the baseline. It is decided as
+
+    better, worse   the e-value of the mean of its paired differences has reached what Holm's procedure asks for
+    equivalent      the confidence sequence lies within plus and minus the margin; only where the file states one
+    not worse       of a clause with `>=`: the confidence sequence of the gain lies above minus the margin
+
+Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops, so that Holm keeps the
+probability of a false "better" or "worse" of any comparison at 5 % at most; intervals for "equivalent" have 1 - 5 % / m
+for m comparisons, with half of that at each end.
+
+Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and applications (arXiv 1912.06116).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from blockyard.sweep.spec.expectation import Claim, parse
+from blockyard.sweep.stopping.evidence import (
+    ALPHA,
+    UNKNOWN,
+    Interval,
+    anytime_p,
+    confidence_sequence,
+    holm,
+    log_e_values,
+    log_equal_e,
+)
+
+Outcome = Literal["better", "worse", "equivalent", "not worse"]
+Verdict = Literal["supported", "contradicted"]
+# What an outcome means for a clause. A difference that matters was claimed by `>`, so equivalence contradicts it.
+VERDICTS: dict[str, dict[Outcome, Verdict]] = {
+    ">": {"better": "supported", "worse": "contradicted", "equivalent": "contradicted"},
+    ">=": {"better": "supported", "worse": "contradicted", "equivalent": "supported", "not worse": "supported"},
+    "~": {"better": "contradicted", "worse": "contradicted", "equivalent": "supported"},
+}
+BySeed = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared with what. sides: sums of arms, of one arm each except in a contrast; name: as it is written.
+
+    sign: of the claim; None for an arm against the baseline
+    """
+
+    name: str
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    sign: str | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Every arm that it needs, once."""
+        return tuple(dict.fromkeys((*self.sides[0], *self.sides[1])))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What so many seeds say about a comparison. The gain is the difference, positive where the first side is better.
+
+    seeds: those that all its arms have, in order; gaps: differences as the metric has them, not gains
+    log_e: after each seed; intervals: of the difference, 95 % for this comparison alone, after each seed
+    p: 1 / max e; holm_p: corrected over all comparisons
+    threshold: log e that a difference takes, or took; at: the number of seeds at which it was decided
+    """
+
+    comparison: Comparison
+    seeds: tuple[int, ...]
+    gaps: tuple[float, ...]
+    log_e: tuple[float, ...]
+    intervals: tuple[Interval, ...]
+    p: float
+    holm_p: float
+    threshold: float
+    outcome: Outcome | None
+    at: int | None
+
+    @property
+    def interval(self) -> Interval:
+        """The confidence sequence so far."""
+        return self.intervals[-1] if self.intervals else UNKNOWN
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of a clause; None while it is open, and for an arm against the baseline."""
+        return VERDICTS[self.comparison.sign][self.outcome] if self.comparison.sign and self.outcome else None
+
+
+def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[Comparison]:
+    """Return what a sweep has to decide. Raises UserError as `expectation.parse` does."""
+    if expect:
+        return [_of_claim(claim) for claim in parse(expect, arms)]
+    return [Comparison(arm, ((arm,), (str(baseline),))) for arm in arms if baseline is not None and arm != baseline]
+
+
+def _of_claim(claim: Claim) -> Comparison:
+    if claim.minus is None:
+        return Comparison(str(claim), ((claim.arm,), (claim.other,)), claim.sign)
+    b, d = claim.minus  # (a - b) - (c - d) = (a + d) - (b + c), whose terms are as large as the metric
+    return Comparison(str(claim), ((claim.arm, d), (b, claim.other)), claim.sign)
+
+
+def judge(
+    asked: Sequence[Comparison],
+    values: Mapping[str, BySeed],
+    seeds: Sequence[int],
+    direction: str,
+    margin: float | None,
+    alpha: float = ALPHA,
+) -> list[Judgement]:
+    """Return the judgement of each comparison.
+
+    values: arm -> seed -> finite value; seeds: in the order in which they are given out
+    margin: the smallest difference that matters, in the metric's unit; None: no comparison ends as equivalent
+    """
+    paired = [_pair(one, values, seeds) for one in asked]
+    es = [log_e_values(gaps, scale) for _, gaps, scale in paired]
+    ps = [anytime_p(log_es) for log_es in es]
+    holm_ps = holm(ps)
+    open_ones = sum(p > alpha for p in holm_ps)
+    judged = []
+    for one, (common, gaps, scale), log_es, p, holm_p in zip(asked, paired, es, ps, holm_ps, strict=True):
+        # Holm rejects the k-th smallest of m at alpha / (m - k + 1); of those that stay open, all share alpha.
+        share = sum(other >= p for other in ps) if holm_p <= alpha else max(1, open_ones)
+        goal = math.log(share / alpha)
+        gains = [gap if direction == "max" else -gap for gap in gaps]
+        outcome, at = _equivalent(gains, scale, margin, alpha / len(asked), one.sign)
+        if outcome is None and holm_p <= alpha:
+            at = next(n for n, log_e in enumerate(log_es, start=1) if log_e >= goal)
+            outcome = "better" if math.fsum(gains[:at]) > 0 else "worse"
+        judged.append(
+            Judgement(
+                comparison=one,
+                seeds=common,
+                gaps=tuple(gaps),
+                log_e=tuple(log_es),
+                intervals=tuple(confidence_sequence(gaps, scale, alpha)),
+                p=p,
+                holm_p=holm_p,
+                threshold=goal,
+                outcome=outcome,
+                at=at,
+            )
+        )
+    return judged
+
+
+def _pair(
+    one: Comparison, values: Mapping[str, BySeed], seeds: Sequence[int]
+) -> tuple[tuple[int, ...], list[float], float]:
+    """The seeds that all arms have a value for, the differences, and the size of the metric's values."""
+    common = tuple(seed for seed in seeds if all(seed in values.get(arm, {}) for arm in one.arms))
+    first, second = ([math.fsum(values[arm][seed] for arm in side) for seed in common] for side in one.sides)
+    scale = max((abs(value) for value in (*first, *second)), default=0.0)
+    return common, [a - b for a, b in zip(first, second, strict=True)], scale
+
+
+def _equivalent(
+    gains: Sequence[float], scale: float, margin: float | None, alpha: float, sign: str | None
+) -> tuple[Outcome | None, int | None]:
+    """Return whether no difference larger than the margin is left at this error rate, and from how many seeds on."""
+    if margin is None:
+        return None, None
+    for n, (low, high) in enumerate(confidence_sequence(gains, scale, alpha), start=1):
+        if (-margin < low and high < margin) or log_equal_e(gains[:n], scale) >= math.log(1 / alpha):
+            return "equivalent", n
+        if sign == ">=" and -margin < low <= 0:
+            return "not worse", n
+    return None, None

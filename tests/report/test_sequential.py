@@ -1,0 +1,184 @@
+"""Comparisons of sweeps that stop when they are decided: verdicts, clauses, evidence, error rates, warnings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import sequential as simulated
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.page.document import render
+from blockyard.report.render import columns
+from blockyard.report.stats.sequential import skewed, split_share, two_groups
+from blockyard.sweep.stopping.evidence import ALPHA
+from tests.report.report_runs import norms_sweep, warned
+
+BASE = [0.900, 0.910, 0.905, 0.900, 0.902, 0.908]
+FIGURES: dict[str, dict[int, float | str]] = {
+    "post": dict(enumerate(BASE)),
+    "pre": {seed: BASE[seed] + gap for seed, gap in enumerate([0.03, 0.033, 0.028, 0.031])},
+    "alibi": {seed: BASE[seed] + gap for seed, gap in enumerate([0.002, -0.001, 0.001, -0.002, 0.001, 0.0])},
+}
+
+
+def compared(folder: Path, **question: Any) -> Comparison:
+    """The comparison of three arms, of which `pre` was decided after four of six seeds."""
+    figures = {arm: {**dict.fromkeys(range(6), "missing"), **own} for arm, own in FIGURES.items()}
+    asked = {"until": {"first": 3, "most": 6}, **question}
+    return compare(norms_sweep(folder, values=figures, question=asked), changes=False)
+
+
+def test_the_verdicts_are_those_of_the_evidence(tmp_path: Path) -> None:
+    result = compared(tmp_path, margin=0.01)
+    pre, alibi = result.arm("pre"), result.arm("alibi")
+    assert (pre["verdict"], alibi["verdict"]) == ("better", "no difference that matters")
+    assert (pre["n"], pre["planned"]) == (4, 4)
+    gap = pre["difference"]
+    assert gap is not None
+    assert gap["t_p"] is None
+    assert gap["permutation_p"] is None
+    assert gap["e"] is not None
+    assert gap["holm_p"] == pytest.approx(2 / gap["e"])
+    low, high = gap["interval"] or (0, 0)
+    assert 0 < low < 0.0305 < high
+    assert "from 4 seeds on" in pre["words"]
+    assert not warned(result, "missing")
+
+
+def test_what_is_open_says_what_it_would_take(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    alibi = result.arm("alibi")
+    assert alibi["verdict"] == "undecided"
+    assert "where a verdict takes 20" in alibi["words"]
+    assert "would take about" in alibi["words"] or "more than 1,000 seeds" in alibi["words"]
+    assert result.evidence is not None
+    assert result.evidence["reason"] == "most seeds"
+    assert "Undecided: alibi." in result.answer
+
+
+def test_each_clause_has_a_verdict_of_its_own(tmp_path: Path) -> None:
+    result = compared(tmp_path, expect="pre > post and alibi > pre and alibi > post")
+    assert result.expect is not None
+    assert [(each["text"], each["verdict"]) for each in result.expect["clauses"]] == [
+        ("pre > post", "supported"),
+        ("alibi > pre", "contradicted"),
+        ("alibi > post", "undecided"),
+    ]
+    assert result.expect["verdict"] == "contradicted"
+    lines = columns.clause_lines(result.as_dict())
+    assert [line.partition(": ")[0] for line in lines] == ["pre > post", "alibi > pre", "alibi > post"]
+
+
+def test_clauses_of_a_fixed_number_of_seeds_have_verdicts_too(tmp_path: Path) -> None:
+    result = compare(norms_sweep(tmp_path, question={"expect": "pre > post and alibi > post"}), changes=False)
+    assert result.expect is not None
+    assert [each["verdict"] for each in result.expect["clauses"]] == ["supported", "undecided"]
+
+
+def test_the_evidence_has_a_value_for_every_seed(tmp_path: Path) -> None:
+    result = compared(tmp_path, margin=0.01)
+    assert result.evidence is not None
+    pre, alibi = result.evidence["looks"]
+    assert (pre["at"], pre["outcome"], pre["seeds"]) == (4, "better", [0, 1, 2, 3])
+    assert pre["log10_e"][3] >= pre["threshold"] > pre["log10_e"][2]
+    assert len(alibi["low"]) == len(alibi["mean"]) == 6
+    assert result.evidence["reason"] == "decided"
+    assert "every comparison is decided" in result.evidence["words"]
+    page = render(result.as_dict())
+    assert "Evidence over seeds" in page
+
+
+def test_a_fixed_number_of_seeds_has_no_evidence(tmp_path: Path) -> None:
+    result = compare(norms_sweep(tmp_path), changes=False)
+    assert result.evidence is None
+    gap = result.arm("pre")["difference"]
+    assert gap is not None
+    assert gap["t_p"] is not None
+
+
+# Error rates.
+
+
+@pytest.mark.parametrize("kind", [kind for kind in simulated.NOISES if not kind.startswith("skewed")])
+@pytest.mark.parametrize("arms", [1, 4])
+def test_without_an_effect_few_sweeps_claim_one(kind: str, arms: int) -> None:
+    """Though they look after every seed from 2 to 20."""
+    gaps = simulated.drawn(kind, 1_500, arms)
+    outcome, taken = simulated.run_rounds(gaps, None)
+    simulated.check(gaps, outcome, taken, None)
+    assert (outcome != 0).any(1).mean() <= ALPHA
+
+
+def test_the_simulation_sees_a_t_test_that_looks_after_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What e-values are for: p < 0.05 at any of 3 to 20 seeds is wrong far more often than 5 %."""
+    from scipy import stats
+
+    def peeking(gaps: np.ndarray) -> np.ndarray:
+        n = np.arange(1, gaps.shape[-1] + 1)
+        mean = np.cumsum(gaps, -1) / n
+        squares = np.cumsum(gaps**2, -1) - n * mean**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.abs(mean) / np.sqrt(squares / (n * (n - 1)))
+            e = -np.log(2 * stats.t.sf(t, n - 1))
+        return np.where(n < 3, 0.0, e)
+
+    monkeypatch.setattr(simulated, "log_es", peeking)
+    outcome, _ = simulated.run_rounds(simulated.drawn("normal", 1_000, 1), None)
+    assert (outcome != 0).mean() > 0.15
+
+
+def test_a_difference_as_large_as_the_margin_is_seldom_called_none() -> None:
+    gaps = simulated.drawn("normal", 1_500, 4, 1.0)
+    outcome, taken = simulated.run_rounds(gaps, 1.0)
+    simulated.check(gaps, outcome, taken, 1.0)
+    assert (outcome == 2).any(1).mean() <= ALPHA
+    assert (outcome == -1).any(1).mean() <= ALPHA / 2
+
+
+def test_clear_effects_take_few_seeds() -> None:
+    outcome, taken = simulated.run_rounds(simulated.drawn("normal", 1_000, 1, 3.0), None, first=3)
+    assert (outcome == 1).mean() > 0.99
+    assert 4.3 < taken.mean() < 5.3
+
+
+# Where a mean says little.
+
+
+def test_skewed_differences_are_seen() -> None:
+    draw = np.random.default_rng(0)
+    assert skewed([0.0, 0.01, -0.01, 0.02, 0.9])
+    assert not skewed([0.1, -0.2, 0.15, -0.1])
+    assert np.mean([skewed(list(draw.normal(size=10))) for _ in range(800)]) < 0.08
+    assert np.mean([skewed(list(draw.exponential(size=20))) for _ in range(200)]) > 0.6
+
+
+def test_two_groups_are_seen() -> None:
+    found = two_groups([0.02, 0.93, 0.0, 0.15, 0.89, 0.95])
+    assert found == ([0.0, 0.02, 0.15], [0.89, 0.93, 0.95])
+    assert two_groups([0.9, 0.1]) is None
+    draw = np.random.default_rng(0)
+    assert np.mean([two_groups(list(draw.normal(size=8))) is not None for _ in range(800)]) < 0.03
+
+
+def test_the_share_of_a_cut_is_that_of_an_analysis_of_variance() -> None:
+    values = [1.0, 2.0, 5.0, 6.0, 7.0]
+    whole = np.var(values) * 5
+    within = np.var(values[:2]) * 2 + np.var(values[2:]) * 3
+    assert split_share(values, 2) == pytest.approx(1 - within / whole)
+    assert math.isclose(split_share([3.0, 3.0, 3.0], 1), 0.0)
+
+
+def test_the_comparison_warns_and_answers_other_questions(tmp_path: Path) -> None:
+    figures: dict[str, dict[int, float | str]] = {
+        "post": dict.fromkeys(range(6), 0.5),
+        "pre": dict(enumerate([0.02, 0.93, 0.01, 0.95, 0.03, 0.96])),
+        "alibi": dict(enumerate([0.5, 0.501, 0.499, 0.5, 0.502, 0.8])),
+    }
+    asked = {"until": {"first": 6, "most": 6}}
+    result = compare(norms_sweep(tmp_path, values=figures, question=asked), changes=False)
+    assert warned(result, "pre: its runs fall into two groups", "3 around 0.02 and 3 around 0.947")
+    assert warned(result, "alibi: the differences are skewed", "by the signs", "by betting")
