@@ -48,6 +48,7 @@ from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
+from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 
 # The result of a comparison as an object, and as plain data.
@@ -201,11 +202,14 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     limits = metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
-    by_looks = sequential.Terms(direction, margin, question.get("seeds") or (), limits) if data.standing else None
+    reached = of_metric(metric)
+    outcome = reached.kind if reached else None
+    seeds = question.get("seeds") or ()
+    by_looks = sequential.Terms(direction, margin, seeds, limits, outcome) if data.standing else None
     if by_looks:
         results = sequential.compare_arms(values, baseline, by_looks)
     else:
-        results = compare_arms(values, baseline, direction, margin=margin, limits=limits)
+        results = compare_arms(values, baseline, direction, margin=margin, limits=limits, outcome=outcome)
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
@@ -288,7 +292,8 @@ def _expect(
     try:
         if by_looks:
             return sequential.evaluate(text, values, by_looks, missing).as_dict()
-        return evaluate(text, values, terms.direction, margin=terms.margin, missing=missing).as_dict()
+        signs = of_metric(terms.metric) is not None
+        return evaluate(text, values, terms.direction, margin=terms.margin, missing=missing, signs=signs).as_dict()
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
         reason = str(error).removeprefix("expect: ")
         return ExpectedOutcome(text, "undecided", [ClauseRow(text=text, verdict="undecided", reason=reason)]).as_dict()
@@ -302,7 +307,8 @@ def _evidence(data: ComparisonInput, terms: _Terms, values: Values, by_looks: se
     except UserError:  # see `_expect`
         return None
     judged = sequential.judged(asked, values, by_looks)
-    terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
+    if by_looks.outcome is None:
+        terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
     return sequential.evidence_row(data.standing, judged, data.question or {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from blockyard.errors import UserError
@@ -14,6 +15,7 @@ from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec.question import read
+from blockyard.sweep.spec.threshold import Threshold, of_metric
 from blockyard.sweep.stopping.due import Standing, standing
 
 
@@ -33,6 +35,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         for cell in plan.cells
     ]
     refuse_shared(cells)
+    if reached := of_metric((plan.facts.get("metric") or MetricFacts()).get("name")):
+        cells = [_with_outcome(cell, reached) for cell in cells]
     metrics = {run.run: run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
     chosen = tune.chosen_variants(plan, metrics, failed)
@@ -59,6 +63,16 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         notes=[str(note) for note in plan.facts.get("notes") or ()],
         standing=now if question.get("until") else None,
     )
+
+
+def _with_outcome(run: LoadedRun, reached: Threshold) -> LoadedRun:
+    """The run with what the sweep compares, an outcome of the whole run, among its metrics."""
+    value = reached.outcome(run.metrics, run.path) if run.done else None
+    if value is None:
+        return run
+    metrics = {**run.metrics, str(reached): value}
+    directions = {**(run.summary.get("directions") or {}), str(reached): reached.direction}
+    return replace(run, summary={**run.summary, "metrics": metrics, "directions": directions})
 
 
 def refuse_shared(records: list[LoadedRun]) -> None:

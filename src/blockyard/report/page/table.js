@@ -206,7 +206,7 @@ function readingByLooks() {
 function reading() {
   const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
   const ranged = (data.ranges || {})[data.metric];
-  const named = { t: "Student's t", bca: "the BCa bootstrap" };
+  const named = { t: "Student's t", bca: "the BCa bootstrap", exact: "Clopper and Pearson's exact method" };
   if (data.evidence) return readingByLooks();
   return h("ul", { class: "note" },
     h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),

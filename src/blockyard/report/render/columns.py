@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
+from blockyard.sweep.spec.threshold import of_metric
 
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
 SHORT = {"no difference shown": "no difference"}
@@ -152,6 +153,15 @@ def notes(data: ComparisonDocument) -> list[str]:
     if limits and any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
         lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
     compared = [arm for arm in data["arms"] if arm["difference"]]
+    if compared and of_metric(data["metric"]):
+        exact = any(arm["interval_kind"] == "exact" for arm in data["arms"])
+        lines = ["interval of a rate: 95 %, Clopper and Pearson's"] if exact else []
+        if not exact:
+            lines.append("a run that never gets there counts one step more than it had")
+        what = "e: of the signs; p: 1 / e" if data.get("evidence") else "p: exact test of the signs (McNemar)"
+        over = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
+        lines.append(f"difference: to {data['baseline']}, paired by seed; {what}{over}")
+        return lines
     if compared and data.get("evidence"):
         lines[0] += "; of differences, a confidence sequence"
         over = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.report.load.document import ClauseRow, ExpectRow
-from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
-from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, corrected, p_equals
+from blockyard.report.stats.paired import Difference, Values, finite, paired_difference, sign_difference
+from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, by_signs, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
 
 MARGIN = 0.01  # of the last arm's mean: smaller differences count as none, unless the sweep states a margin
@@ -59,17 +59,22 @@ def evaluate(
     *,
     margin: float | None = None,
     missing: Mapping[str, str] | None = None,
+    signs: bool = False,
 ) -> ExpectedOutcome:
     """Return whether the results support an expectation.
 
     values: arm -> seed -> value
     margin: the smallest difference that matters; None: MARGIN of the mean of the arm that a comparison names last
     missing: arm without a result -> the reason, as it reads after the arm's name ("was refused")
+    signs: whether outcomes of whole runs are compared, by their order alone
     Raises UserError as `sweep.spec.expectation.parse` does.
     """
     claims = parse(text, values)
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    gaps = corrected({str(claim): paired_difference(*_paired(claim, clean)) for claim in claims})
+    if signs:
+        gaps = corrected({str(claim): sign_difference(*_paired(claim, clean), direction) for claim in claims})
+    else:
+        gaps = corrected({str(claim): paired_difference(*_paired(claim, clean)) for claim in claims})
     clauses: list[ClauseRow] = []
     for claim in claims:
         reasons = [f"{arm} {missing[arm]}" for arm in claim.arms if missing and arm in missing]
@@ -100,6 +105,8 @@ def _evaluate(
     if gap.n < MIN_SEEDS or gap.mean is None:
         return "undecided", f"{pair}: {gap.n} common seeds, at least {MIN_SEEDS} are needed"
     gain = gap.mean if direction == "max" else -gap.mean
+    if gap.signs is not None:
+        gain = gap.signs[0] - gap.signs[1]
     significant = gap.holm_p is not None and gap.holm_p <= ALPHA and gain != 0
     numbers = _numbers(pair, gap)
     if claim.sign == ">":
@@ -133,6 +140,8 @@ def _evaluate(
 
 
 def _numbers(pair: str, gap: Difference) -> str:
+    if gap.signs is not None:
+        return f"{pair}: {by_signs(gap.signs)}, {p_equals(gap.holm_p)}"
     interval = (
         "on every seed" if gap.interval is None else f"(95 % interval {gap.interval[0]:.3g} to {gap.interval[1]:.3g})"
     )

@@ -28,7 +28,18 @@ class Mean:
     n: int
     mean: float | None
     interval: Interval | None
-    kind: Literal["t", "bca"]
+    kind: Literal["t", "bca", "exact"]
+
+
+def rate_of(values: Sequence[float]) -> Mean:
+    """Return the rate of ones among ones and zeros, with Clopper and Pearson's exact 95 % interval (1934)."""
+    from scipy import stats
+
+    n, count = len(values), round(sum(values))
+    if not n:
+        return Mean(0, None, None, "exact")
+    ends = stats.binomtest(count, n).proportion_ci(LEVEL, method="exact")
+    return Mean(n, count / n, (float(ends.low), float(ends.high)), "exact")
 
 
 def mean_of(values: Sequence[float]) -> Mean:

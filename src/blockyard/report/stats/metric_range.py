@@ -23,6 +23,8 @@ def metric_range(metric: str, values: Iterable[float]) -> Range | None:
 
     values: those of the runs; a metric of the same name with a value beyond the range has none
     """
+    if metric.startswith("success("):  # of `sweep.spec.threshold`: 1 or 0
+        return SHARE
     column = metric.rpartition("/")[2].partition("@")[0]
     if not _SHARES.fullmatch(column):
         return None

@@ -33,6 +33,8 @@ class Difference:
     interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
     permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
     smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
+    signs: seeds on which the arm is ahead, behind and level, where outcomes are compared by their order alone; no
+        test is then made of `mean`
     e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
         `interval` is a confidence sequence
     effect: see EFFECT; deviation: standard deviation of the differences
@@ -49,6 +51,7 @@ class Difference:
     effect: float | None = None
     deviation: float | None = None
     e: float | None = None
+    signs: tuple[int, int, int] | None = None
 
     @property
     def p(self) -> float | None:
@@ -65,6 +68,30 @@ def paired_difference(arm: Mapping[int, float], other: Mapping[int, float]) -> D
     """Return the difference of two arms (seed -> finite value) over the seeds that both have."""
     seeds = sorted(arm.keys() & other.keys())
     return difference([arm[seed] for seed in seeds], [other[seed] for seed in seeds])
+
+
+def sign_difference(arm: Mapping[int, float], other: Mapping[int, float], direction: str) -> Difference:
+    """Return the difference of two arms' outcomes (seed -> value), tested by signs alone: McNemar's exact test.
+
+    Source: McNemar 1947; with the seeds as strata it is the exact form of the log-rank test for pairs.
+    """
+    from scipy import stats
+
+    seeds = sorted(arm.keys() & other.keys())
+    gaps = [arm[seed] - other[seed] for seed in seeds]
+    up, down = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    n = len(gaps)
+    if not n:
+        return Difference(0)
+    p = float(stats.binomtest(up, up + down).pvalue) if up + down else 1.0
+    ahead, behind = (up, down) if direction == "max" else (down, up)
+    return Difference(
+        n,
+        math.fsum(gaps) / n,
+        permutation_p=p,
+        smallest_p=smallest_p(n),
+        signs=(ahead, behind, n - up - down),
+    )
 
 
 def difference(arm: Sequence[float], other: Sequence[float]) -> Difference:

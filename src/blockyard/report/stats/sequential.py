@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from blockyard.report.load.document import ClauseRow, EvidenceRow, LookRow
 from blockyard.report.stats.expectations import ExpectedOutcome, whole_verdict
-from blockyard.report.stats.intervals import Interval, mean_of
+from blockyard.report.stats.intervals import Interval, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Difference, Values, effect, finite
 from blockyard.report.stats.verdict import (
@@ -23,6 +23,7 @@ from blockyard.report.stats.verdict import (
     UNDECIDED,
     WORSE,
     ArmResult,
+    by_signs,
 )
 from blockyard.sweep.stopping.decisions import Comparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
@@ -31,18 +32,22 @@ from blockyard.sweep.stopping.evidence import ALPHA, betting_interval, log_sign_
 
 @dataclass(frozen=True)
 class Terms:
-    """By what a comparison is judged. seeds: in the order in which they were given out; limits: of the metric."""
+    """By what a comparison is judged. seeds: in the order in which they were given out; limits: of the metric.
+
+    outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
+    """
 
     direction: str
     margin: float | None
     seeds: Sequence[int]
     limits: Range | None = None
+    outcome: str | None = None
 
 
 def judged(asked: Sequence[Comparison], values: Values, terms: Terms) -> list[Judgement]:
     """Return the judgement of each comparison over all the values there are."""
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    return judge(asked, clean, terms.seeds, terms.direction, terms.margin)
+    return judge(asked, clean, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
 
 
 def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
@@ -50,15 +55,17 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
     against = {one.comparison.name: one for one in judged(comparisons(None, list(values), baseline), values, terms)}
     results = {}
     for arm, by_seed in values.items():
-        mean = mean_of(list(finite(by_seed).values()))
-        mean = replace(mean, interval=clipped(mean.interval, terms.limits))
+        mean = (rate_of if terms.outcome == "success" else mean_of)(list(finite(by_seed).values()))
+        mean = replace(mean, interval=None if terms.outcome == "steps_to" else clipped(mean.interval, terms.limits))
         one = against.get(arm)
         if one is None:
             text = "The baseline." if arm == baseline else "The comparison has no baseline."
             results[arm] = ArmResult(mean, None, BASELINE, text)
         else:
             gap = _difference(one, terms.limits)
-            results[arm] = ArmResult(mean, gap, _verdict(one), f"{explain(one, terms, len(against))}")
+            if terms.outcome:
+                gap = replace(gap, interval=None, effect=None, deviation=None, signs=signs_of(one, terms.direction))
+            results[arm] = ArmResult(mean, gap, _verdict(one), explain(one, terms, len(against)))
     return results
 
 
@@ -98,17 +105,27 @@ def explain(one: Judgement, terms: Terms, compared: int) -> str:
     other = " and ".join(one.comparison.sides[1])
     if n < 2:
         return f"Too few seeds: {n} in common with {other}; at least 2 are needed."
-    numbers = figures(one)
+    numbers = figures(one, terms)
     if one.outcome in ("better", "worse"):
         return f"{one.outcome.capitalize()} than {other} from {one.at} seeds on: {numbers}."
     if one.outcome == "equivalent":
         return f"No difference to {other} of {terms.margin:.3g} or more, from {one.at} seeds on: {numbers}."
     goal = f"where a verdict takes {math.exp(one.threshold):.3g}"
-    return f"Undecided after {n} seeds: {numbers}, {goal}. {_more(one, compared)}"
+    more = "" if terms.outcome else f" {_more(one, compared)}"
+    return f"Undecided after {n} seeds: {numbers}, {goal}.{more}"
 
 
-def figures(one: Judgement) -> str:
+def signs_of(one: Judgement, direction: str) -> tuple[int, int, int]:
+    """Return on how many seeds the first side is ahead, behind, and level."""
+    gains = [gap if direction == "max" else -gap for gap in one.gaps]
+    ahead, behind = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return ahead, behind, len(gains) - ahead - behind
+
+
+def figures(one: Judgement, terms: Terms) -> str:
     """Return the difference, its confidence sequence and the largest e-value: "+0.012 (95 % ... to ...), e = 31"."""
+    if terms.outcome:
+        return f"{by_signs(signs_of(one, terms.direction))}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
     mean = math.fsum(one.gaps) / len(one.gaps)
     low, high = one.interval
     interval = f" (95 % confidence sequence {low:.3g} to {high:.3g})" if _finite(one.interval) else ""
@@ -149,13 +166,15 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
     n = len(one.gaps)
     if n < 2:
         return f"{n} common seeds, at least 2 are needed"
-    numbers = f"{figures(one)}, {n} seeds"
+    numbers = f"{figures(one, terms)}, {n} seeds"
     if one.outcome == "equivalent":
         return f"{numbers}: no difference of {terms.margin:.3g} or more"
     if one.outcome == "not worse":
         return f"{numbers}: not worse by {terms.margin:.3g} or more"
     if one.outcome is not None:
         return numbers
+    if terms.outcome:
+        return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}"
     more = _more(one, compared).rstrip(".")
     return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}; {more[:1].lower()}{more[1:]}"
 
@@ -214,7 +233,7 @@ _SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
 
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
     """Return where the evidence about means is to be read with care, and what other questions say."""
-    lines = []
+    lines: list[str] = []
     for one in judgements:
         if skewed(one.gaps):
             lines.append(

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from blockyard.report.stats.intervals import Mean, mean_of
+from blockyard.report.stats.intervals import Mean, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
-from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
+from blockyard.report.stats.paired import Difference, Values, finite, paired_difference, sign_difference
 from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 # How many seeds a comparison needs, and how large an effect a number of seeds can detect.
@@ -84,7 +84,13 @@ class ArmResult:
 
 
 def compare_arms(
-    values: Values, baseline: str | None, direction: str, *, margin: float | None = None, limits: Range | None = None
+    values: Values,
+    baseline: str | None,
+    direction: str,
+    *,
+    margin: float | None = None,
+    limits: Range | None = None,
+    outcome: str | None = None,
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
@@ -92,10 +98,15 @@ def compare_arms(
     direction: "max" where more is better, else "min"
     margin: the smallest difference that matters, for the advice on seeds
     limits: the range of the metric, where intervals end; differences lie between minus and plus its width
+    outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs (`sweep.spec.threshold`)
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     others = [arm for arm in clean if baseline is not None and arm != baseline]
-    differences = corrected({arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others})
+    if outcome:
+        gaps = {arm: sign_difference(clean[arm], clean[str(baseline)], direction) for arm in others}
+    else:
+        gaps = {arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others}
+    differences = corrected(gaps)
     if limits is not None:
         width = limits[1] - limits[0]
         differences = {
@@ -103,8 +114,8 @@ def compare_arms(
         }
     results = {}
     for arm, by_seed in clean.items():
-        mean = mean_of(list(by_seed.values()))
-        mean = replace(mean, interval=clipped(mean.interval, limits))
+        mean = (rate_of if outcome == "success" else mean_of)(list(by_seed.values()))
+        mean = replace(mean, interval=None if outcome == "steps_to" else clipped(mean.interval, limits))
         gap = differences.get(arm)
         if gap is None:
             text = "The baseline." if arm == baseline else "The comparison has no baseline."
@@ -126,6 +137,9 @@ def verdict(gap: Difference, direction: str) -> str:
     """Return better, worse, no difference shown or too few seeds. direction: "max" or "min"."""
     if gap.n < MIN_SEEDS or gap.holm_p is None or gap.mean is None:
         return TOO_FEW
+    if gap.signs is not None:
+        ahead, behind, _ = gap.signs
+        return NO_DIFFERENCE if gap.holm_p > ALPHA or ahead == behind else BETTER if ahead > behind else WORSE
     if gap.holm_p > ALPHA or gap.mean == 0:
         return NO_DIFFERENCE
     return BETTER if (gap.mean > 0) == (direction == "max") else WORSE
@@ -140,6 +154,9 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     other = baseline if len(baseline) <= _LONG else "the baseline"
     if kind == TOO_FEW:
         return _too_few(gap.n, compared)
+    if gap.signs is not None:
+        head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
+        return f"{head}: {by_signs(gap.signs)}; exact {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
     if gap.mean == 0 and gap.deviation is None:
         return f"No difference shown: all {gap.n} seeds have the same values as {other}."
     if gap.interval is None:
@@ -149,6 +166,12 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
         note = f" {uncorrected_note(compared)}" if uncorrected(gap) else ""
         return f"No difference shown to {other}: {numbers}, {gap.n} seeds.{note} {_advice(gap, compared, margin)}"
     return f"{kind.capitalize()} than {other}: {numbers}, {gap.n} seeds."
+
+
+def by_signs(signs: tuple[int, int, int]) -> str:
+    """Return on how many seeds an arm is ahead: "ahead on 7 seeds, behind on 1, level on 2"."""
+    ahead, behind, level = signs
+    return f"ahead on {ahead} seed{'s' * (ahead != 1)}, behind on {behind}, level on {level}"
 
 
 def uncorrected(gap: Difference) -> bool:

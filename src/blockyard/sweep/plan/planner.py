@@ -238,11 +238,15 @@ class _Planner:
         infer_integers(self.question, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
-            validation, direction = validation_metric(self.question.metric, composed.config, allow)
+            reached = self.question.reached
+            measured = reached.metric if reached else self.question.metric
+            validation, direction = validation_metric(measured, composed.config, allow)
         except UserError as error:  # reported with what is wrong in the arms
             self.metric_problem = [str(error)]
             return
         name = self.question.metric or f"test/{validation.partition('/')[2]}"
+        if reached:
+            name, direction = str(reached), reached.direction
         self.metric = {"name": name, "validation": validation, "direction": direction}
 
     def add_variants(self) -> None:

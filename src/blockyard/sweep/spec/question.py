@@ -29,6 +29,7 @@ from blockyard.sweep.spec import budget as spending
 from blockyard.sweep.spec import fields, file_paths, sweep_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of
+from blockyard.sweep.spec.threshold import Threshold
 
 # The error of a sweep file: every problem of it.
 
@@ -86,6 +87,8 @@ KEYS = (
     "search",
     "match",
     "metric",
+    "success",
+    "steps_to",
     "expect",
     "margin",
 )
@@ -121,6 +124,8 @@ class QuestionRecord(TypedDict, total=False):
     search: spending.Search | None
     match: str | None
     metric: str | None
+    success: str | None
+    steps_to: str | None
     expect: str | None
     margin: float | None
 
@@ -131,6 +136,7 @@ class Question:
 
     kind: which of `arms.KINDS` defines the arms; body: its value; header: the comments at the top of the file
     baseline: None only where there is nothing to compare; metric: None is the objective's own
+    success, steps_to: texts, of which `reached` is the meaning: an outcome of whole runs is compared, not a metric
     seeds: with `until` the most that there may be
     until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
     margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
@@ -154,8 +160,11 @@ class Question:
     search: spending.Search | None
     match: str | None
     metric: str | None
+    success: str | None
+    steps_to: str | None
     expect: str | None
     margin: float | None
+    reached: Threshold | None
 
     @property
     def space(self) -> dict[str, Any]:
@@ -166,7 +175,7 @@ class Question:
         """The content as plain data under the file's own keys, defaults included."""
         plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
-        for key in ("until", "budget"):  # absent from the plans of a fixed number of seeds, as they always were
+        for key in ("until", "budget", "success", "steps_to"):  # absent from plans without them, as they always were
             if plain[key] is None:
                 del plain[key]
         record: QuestionRecord = plain
@@ -270,6 +279,9 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         search=search,
         match=fields.one_of(content, "match", MATCHES, problems),
         metric=fields.metric(content, bool(tuned or search), problems),
+        success=fields.text(content, "success", problems),
+        steps_to=fields.text(content, "steps_to", problems),
+        reached=fields.reached(content, problems),
         expect=fields.expect(content, names, problems),
         margin=fields.margin(content, problems),
     )

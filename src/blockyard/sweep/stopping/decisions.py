@@ -30,6 +30,7 @@ from blockyard.sweep.stopping.evidence import (
     holm,
     log_e_values,
     log_equal_e,
+    log_sign_e,
 )
 
 Outcome = Literal["better", "worse", "equivalent", "not worse"]
@@ -113,14 +114,21 @@ def judge(
     direction: str,
     margin: float | None,
     alpha: float = ALPHA,
+    *,
+    signs: bool = False,
 ) -> list[Judgement]:
     """Return the judgement of each comparison.
 
     values: arm -> seed -> finite value; seeds: in the order in which they are given out
     margin: the smallest difference that matters, in the metric's unit; None: no comparison ends as equivalent
+    signs: whether the outcomes are compared by their order alone, as those of `spec.threshold` are
     """
     paired = [_pair(one, values, seeds) for one in asked]
-    es = [log_e_values(gaps, scale) for _, gaps, scale in paired]
+    if signs:
+        margin = None
+        es = [[log_sign_e(gaps[: n + 1], scale) for n in range(len(gaps))] for _, gaps, scale in paired]
+    else:
+        es = [log_e_values(gaps, scale) for _, gaps, scale in paired]
     ps = [anytime_p(log_es) for log_es in es]
     holm_ps = holm(ps)
     open_ones = sum(p > alpha for p in holm_ps)
@@ -133,14 +141,15 @@ def judge(
         outcome, at = _equivalent(gains, scale, margin, alpha / len(asked), one.sign)
         if outcome is None and holm_p <= alpha:
             at = next(n for n, log_e in enumerate(log_es, start=1) if log_e >= goal)
-            outcome = "better" if math.fsum(gains[:at]) > 0 else "worse"
+            ahead = sum((gain > 0) - (gain < 0) for gain in gains[:at]) if signs else math.fsum(gains[:at])
+            outcome = "better" if ahead > 0 else "worse"
         judged.append(
             Judgement(
                 comparison=one,
                 seeds=common,
                 gaps=tuple(gaps),
                 log_e=tuple(log_es),
-                intervals=tuple(confidence_sequence(gaps, scale, alpha)),
+                intervals=tuple([UNKNOWN] * len(gaps) if signs else confidence_sequence(gaps, scale, alpha)),
                 p=p,
                 holm_p=holm_p,
                 threshold=goal,

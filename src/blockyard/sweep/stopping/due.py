@@ -20,7 +20,8 @@ from blockyard.sweep.cell.states import duration
 from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
-from blockyard.sweep.stopping.decisions import Judgement, comparisons, judge
+from blockyard.sweep.spec.threshold import of_metric
+from blockyard.sweep.stopping.decisions import Comparison, Judgement, comparisons, judge
 
 Values = Mapping[str, Mapping[str, float]]  # by run: the metrics of a finished one
 Reason = Literal["open", "decided", "most seeds", "budget", "failed"]
@@ -108,15 +109,17 @@ class _Rounds:
             if any(cell.run not in self.values and cell.run not in self.ended for cell in due.values()):
                 return Standing(self._ordered(due), "open", judged, given, self._spent(budget, due.values()))
             given += len(more)
-            judged = judge(asked, self._by_seed(), seeds[:given], *self._terms())
+            judged = self._judged(asked, seeds[:given])
             active = self._active(judged, seeds[:given])
             if not active:
                 reason = "failed" if any(one.outcome is None for one in judged) else "decided"
                 break
         return Standing(self._ordered(due), reason, judged, given, self._spent(budget, due.values()))
 
-    def _terms(self) -> tuple[str, float | None]:
-        return self.plan.facts["metric"]["direction"], self.plan.question.get("margin")
+    def _judged(self, asked: Sequence[Comparison], given: Sequence[int]) -> list[Judgement]:
+        metric = self.plan.facts["metric"]
+        margin, signs = self.plan.question.get("margin"), of_metric(metric["name"]) is not None
+        return judge(asked, self._by_seed(), given, metric["direction"], margin, signs=signs)
 
     def _active(self, judged: Sequence[Judgement], given: Sequence[int]) -> list[str]:
         """The arms of the open comparisons; one that has no value on any of the first seeds has failed."""
@@ -130,9 +133,13 @@ class _Rounds:
     def _by_seed(self) -> dict[str, dict[int, float]]:
         """The finite values of the sweep's metric: arm -> seed -> value."""
         name = self.plan.facts["metric"]["name"]
+        reached = of_metric(name)
         found: dict[str, dict[int, float]] = {}
         for (arm, seed), cell in self.own.items():
-            value = self.values.get(cell.run, {}).get(name)
+            metrics = self.values.get(cell.run, {})
+            value = metrics.get(name)
+            if reached and cell.run in self.values:
+                value = reached.outcome(metrics, self.plan.path(cell))
             if value is not None and math.isfinite(value):
                 found.setdefault(arm, {})[seed] = float(value)
         return found

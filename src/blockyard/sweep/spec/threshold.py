@@ -1,0 +1,84 @@
+"""Outcomes of whole runs: whether a run has solved its task, and how many steps it took.
+
+    success: test/exact >= 0.9        1 or 0 for each run, whose rates are compared
+    steps_to: val/accuracy >= 0.9     the first step at which an evaluation says so
+
+Where runs either solve a task or do not, a mean of accuracies says little. Both are compared by signs: on how many
+seeds one arm is ahead of the other (McNemar's exact test for rates; for steps, the log-rank test with each seed as a
+stratum compares within each pair which run is first, and its exact form is the same test).
+
+Source: McNemar 1947; Mantel 1966 and Peto and Peto 1972 (log-rank); for pairs as strata, Kalbfleisch and Prentice 2002,
+The Statistical Analysis of Failure Time Data, sec. 8.2.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from blockyard.runs.metrics import FILE, read_metrics
+
+FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_NAME = re.compile(r"(success|steps_to)\((.*)\)")
+
+
+Kind = Literal["success", "steps_to"]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A metric and a value that it has to reach. Its text names the metric that is made of it."""
+
+    kind: Kind
+    metric: str
+    sign: Literal[">=", "<="]
+    value: float
+
+    @property
+    def direction(self) -> str:
+        """Of the outcome: more successes, fewer steps."""
+        return "max" if self.kind == "success" else "min"
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.metric} {self.sign} {self.value:g})"
+
+    def reached(self, value: float) -> bool:
+        """Whether a value of the metric is as good as asked."""
+        return value >= self.value if self.sign == ">=" else value <= self.value
+
+    def outcome(self, metrics: Mapping[str, float], run: Path) -> float | None:
+        """The outcome of a finished run; None where it has no such metric.
+
+        run: its folder, whose metrics.csv has the evaluations. A run that never gets there counts one step more than it
+        had: it comes after every run that did.
+        """
+        if self.kind == "success":
+            value = metrics.get(self.metric)
+            return None if value is None or not math.isfinite(value) else float(self.reached(value))
+        try:
+            rows = read_metrics(run / FILE)
+        except OSError:
+            return None
+        evaluated = [row for row in rows if self.metric in row]
+        if not evaluated:
+            return None
+        first = next((row["step"] for row in evaluated if self.reached(row[self.metric])), None)
+        return float(rows[-1]["step"] + 1 if first is None else first)
+
+
+def threshold(kind: Kind, text: str) -> Threshold | None:
+    """The threshold of a text such as `test/exact >= 0.9`; None for one of another form."""
+    found = FORM.fullmatch(text.strip())
+    if found is None or (kind == "steps_to" and not found[1].startswith("val/")):
+        return None
+    return Threshold(kind, found[1], found[2], float(found[3]))  # type: ignore[arg-type]
+
+
+def of_metric(name: str | None) -> Threshold | None:
+    """The threshold that a metric is made of, by its name; None for a metric that runs record themselves."""
+    found = _NAME.fullmatch(name or "")
+    return threshold(found[1], found[2]) if found else None  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""Outcomes of whole runs: rates of success, and steps to a value, compared by signs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.render.markdown import markdown
+from blockyard.report.stats.paired import sign_difference
+from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.spec.question import BadQuestionError, parse
+from blockyard.sweep.spec.threshold import Threshold, of_metric, threshold
+from blockyard.sweep.stopping.evidence import log_sign_e
+from tests.report.report_runs import norms_sweep
+from tests.support.every import every
+
+FILE = "claim: x\nbase: [experiment=vit_digits]\narms: {a: [block=pre_norm], b: [block=post_norm]}\n"
+
+
+def test_a_threshold_is_read_and_named() -> None:
+    one = threshold("success", "test/exact >= 0.9")
+    assert one == Threshold("success", "test/exact", ">=", 0.9)
+    assert str(one) == "success(test/exact >= 0.9)"
+    assert of_metric(str(one)) == one
+    assert of_metric("test/exact") is None
+    less = threshold("steps_to", "val/loss <= 1e-2")
+    assert less is not None
+    assert every(less.reached(value) == (value <= 0.01) for value in (0.0, 0.01, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"success": "exact >= 0.9"}, "is not a metric and the value"),
+        ({"success": "test/exact > 0.9"}, "is not a metric and the value"),
+        ({"steps_to": "test/accuracy >= 0.9"}, "write val/accuracy >= 0.9"),
+        ({"success": 1}, "is not a metric and the value"),
+        ({"success": "test/exact >= 0.9", "metric": "test/loss"}, "success and metric all say what is compared"),
+        ({"success": "test/exact >= 0.9", "expect": "a ~ b", "margin": 0.1}, "compared by signs"),
+    ],
+)
+def test_what_is_no_threshold_is_said(keys: dict[str, Any], message: str) -> None:
+    content = {"claim": "x", "arms": {"a": ["block=pre_norm"], "b": ["block=post_norm"]}, **keys}
+    with pytest.raises(BadQuestionError, match=message):
+        parse(content, name="x")
+
+
+def test_the_plan_names_what_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "solved.yaml"
+    file.write_text(FILE + "success: test/accuracy >= 0.9\n")
+    metric = make_plan(file, outputs=str(tmp_path)).facts["metric"]
+    assert metric == {"name": "success(test/accuracy >= 0.9)", "validation": "val/accuracy", "direction": "max"}
+    file.write_text(FILE + "steps_to: val/loss <= 0.5\n")
+    metric = make_plan(file, outputs=str(tmp_path)).facts["metric"]
+    assert metric == {"name": "steps_to(val/loss <= 0.5)", "validation": "val/loss", "direction": "min"}
+    file.write_text(FILE + "success: test/nothing >= 0.9\n")
+    with pytest.raises(BadQuestionError, match="test/nothing is not measured"):
+        make_plan(file, outputs=str(tmp_path))
+
+
+def test_the_steps_are_those_of_the_first_evaluation_that_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,train/loss,val/loss\n10,2.0,1.0\n20,1.0,\n30,0.9,0.4\n40,0.8,0.6\n")
+    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcome({}, tmp_path) == 30
+    assert Threshold("steps_to", "val/loss", "<=", 0.1).outcome({}, tmp_path) == 41  # after every run that gets there
+    assert Threshold("steps_to", "val/other", "<=", 0.1).outcome({}, tmp_path) is None
+    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcome({}, tmp_path / "none") is None
+
+
+def test_signs_are_mcnemars_exact_test() -> None:
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    first = dict(enumerate([1.0, 1, 1, 1, 1, 1, 1, 0, 0, 1]))
+    second = dict(enumerate([0.0, 0, 0, 0, 0, 0, 1, 0, 1, 0]))
+    gap = sign_difference(first, second, "max")
+    assert gap.signs == (7, 1, 2)
+    assert gap.permutation_p == pytest.approx(mcnemar([[1, 7], [1, 1]], exact=True).pvalue)
+    assert sign_difference(first, second, "min").signs == (1, 7, 2)
+
+
+def test_signs_are_the_log_rank_test_with_a_stratum_for_each_seed() -> None:
+    """Each pair adds 1/2 or -1/2 to observed minus expected, and 1/4 to the variance."""
+    gap = sign_difference({0: 30, 1: 20, 2: 40, 3: 10}, {0: 50, 1: 60, 2: 70, 3: 5}, "min")
+    assert gap.signs == (3, 1, 0)
+    ahead, behind, _ = gap.signs
+    z = (0.5 * ahead - 0.5 * behind) / math.sqrt(0.25 * (ahead + behind))
+    exact = stats.binomtest(ahead, ahead + behind).pvalue
+    assert gap.permutation_p == pytest.approx(exact)
+    assert 2 * stats.norm.sf(z) < exact  # the normal approximation of four pairs is too small
+
+
+SOLVED = {
+    "post": [0.1, 0.2, 0.1, 0.3, 0.95, 0.2, 0.1, 0.2],
+    "pre": [0.95, 0.97, 0.96, 0.99, 0.98, 0.97, 0.95, 0.96],
+    "alibi": [0.1, 0.96, 0.2, 0.1, 0.1, 0.2, 0.2, 0.1],
+}
+
+
+def solved(folder: Path, **question: Any) -> Comparison:
+    figures: dict[str, Any] = {arm: dict(enumerate(own)) for arm, own in SOLVED.items()}
+    plan = norms_sweep(folder, values=figures, question={"success": "test/accuracy >= 0.9", "metric": None, **question})
+    plan.facts["metric"] = {
+        "name": "success(test/accuracy >= 0.9)",
+        "validation": "val/accuracy",
+        "direction": "max",
+    }
+    plan.save()
+    return compare(plan, changes=False)
+
+
+def test_rates_are_compared_by_an_exact_test(tmp_path: Path) -> None:
+    result = solved(tmp_path, expect="pre > post and alibi > post")
+    pre, alibi = result.arm("pre"), result.arm("alibi")
+    assert (pre["mean"], result.arm("post")["mean"]) == (1.0, 0.125)
+    low, high = pre["interval"] or (0, 0)
+    assert (low, high) == pytest.approx((0.025 ** (1 / 8), 1.0))  # Clopper and Pearson's for all of eight
+    assert (pre["verdict"], alibi["verdict"]) == ("better", "no difference shown")
+    assert "ahead on 7 seeds, behind on 0, level on 1" in pre["words"]
+    gap = pre["difference"]
+    assert gap is not None
+    assert gap["permutation_p"] == pytest.approx(2 / 2**7)
+    assert gap["t_p"] is None
+    assert gap["holm_p"] == pytest.approx(4 / 2**7)
+    assert result.expect is not None
+    assert [each["verdict"] for each in result.expect["clauses"]] == ["supported", "undecided"]
+    assert "McNemar" in markdown(result.as_dict())
+
+
+def test_rates_of_a_sweep_that_stops_when_it_is_decided(tmp_path: Path) -> None:
+    result = solved(tmp_path, until={"first": 3, "most": 8})
+    pre = result.arm("pre")
+    gap = pre["difference"]
+    assert gap is not None
+    assert gap["e"] == pytest.approx(math.exp(log_sign_e([1.0] * 4 + [0.0] + [1.0] * 3, 1.0)))
+    assert pre["verdict"] == "undecided"  # e = 27, of the 40 that two comparisons take
+    assert "ahead on 7 seeds" in pre["words"]
+    alone = solved(tmp_path / "alone", until={"first": 3, "most": 8}, expect="pre > post")
+    assert alone.expect is not None
+    assert alone.expect["verdict"] == "supported"
