@@ -105,6 +105,13 @@ def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Pat
     assert "from the first steps of small and large, measured now" in str(result)
 
 
+def test_runs_of_quite_another_size_tell_nothing(here: Path) -> None:
+    """A run of a second is mostly its start."""
+    plan = planned(here)
+    finish(plan, plan.cells[0], samples=1, flops_per_sample={"training": 1000})
+    assert estimate(plan, [plan.cells[2]]).seconds is None
+
+
 def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:
     """From runs of the same arm where there are any, else from the speed of runs of like size."""
     plan = planned(here)

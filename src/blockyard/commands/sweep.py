@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from blockyard.sweep.cells import Cell, Variant
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.execution.measured_run import MeasuredRun
+    from blockyard.sweep.execution.plan_table import PlanStatus
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -71,6 +72,8 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     now = args.only(plan)
     stand = PlanStatus.read(plan)
     print_plan(stand, retry=args.retry)
+    for line in _sensitivity(plan, stand, data):
+        sys.stdout.write(f"{line}\n")
     search = plan.question.get("search")
     if not search:
         due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
@@ -87,6 +90,38 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     cost = estimate(plan, _trials(plan), parallel=parallel, data=data, measured=measured)
     sys.stdout.write(f"at most {cost}\n")
     return cost
+
+
+def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) -> list[str]:
+    """What the seeds and the test set can show."""
+    from blockyard.report.stats.sensitivity import Design, sensitivity
+    from blockyard.sweep.stopping.decisions import comparisons
+
+    question, metric = plan.question, plan.facts["metric"]["name"]
+    values: dict[str, dict[int, float]] = {}
+    for cell in stand.due:
+        value = stand.states[cell.run].metrics.get(metric)
+        if value is not None and cell.variant == stand.chosen.get(plan.variants[cell.variant].arm):
+            values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
+    asked = comparisons(question.get("expect"), [arm.name for arm in plan.arms], question.get("baseline"))
+    design = Design(
+        metric,
+        len(question["seeds"]),
+        len(asked),
+        bool(question.get("until")),
+        question.get("margin"),
+        _test_size(plan, data),
+        values,
+    )
+    return list(sensitivity(design, question.get("baseline")))
+
+
+def _test_size(plan: SweepPlan, data: DataReader | None) -> int | None:
+    """Samples of the test split of the first arm; None where nothing has read it."""
+    variant = next(iter(plan.variants.values()), None)
+    if data is None or variant is None or data.read(variant.config).train_samples is None:
+        return None
+    return len(data.splits(variant.config)[1].test)
 
 
 def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3
+_COMPARABLE = 100.0  # ratio of FLOPs
 _UNEQUAL = 1.25  # ratio of FLOPs from which two arms are measured
 
 
@@ -93,12 +94,18 @@ class FinishedRuns:
         return finished
 
     def rate(self, sizes: Sequence[float]) -> float | None:
-        """FLOPs a second of the runs that are nearest in size: small runs are slower than large ones."""
+        """FLOPs a second of the runs that are nearest in size: small runs are slower than large ones.
+
+        None where none is within a factor of `_COMPARABLE`: a run of a second is mostly its start.
+        """
         useful = [run for run in self.speeds if run[0] > 0]
         if not sizes or not useful:
             return None
         middle = math.log(statistics.median(sizes))
-        nearest = sorted(useful, key=lambda run: abs(math.log(run[0]) - middle))[:_NEAREST]
+        near = [run for run in useful if abs(math.log(run[0]) - middle) <= math.log(_COMPARABLE)]
+        if not near:
+            return None
+        nearest = sorted(near, key=lambda run: abs(math.log(run[0]) - middle))[:_NEAREST]
         return statistics.median(flops / seconds for flops, seconds in nearest)
 
     def train_size(self, data_key: str) -> int | None:

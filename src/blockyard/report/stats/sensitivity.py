@@ -1,0 +1,92 @@
+"""What a sweep can show before any of its cells has run: by its seeds, and by the size of its test set.
+
+Source: power of the paired t test (`verdict`); the standard error of a share of n independent samples,
+sqrt(p (1 - p) / n), as in Miller 2024, Adding Error Bars to Evals (arXiv 2411.00640), sec. 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from blockyard.report.stats.metric_range import SHARE, metric_range
+from blockyard.report.stats.paired import Values, finite, paired_difference
+from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, POWER, detectable_effect
+from blockyard.sweep.stopping.evidence import seeds_to_decide
+
+_LEVEL = 0.9  # of a share that no finished run tells
+_LARGEST = 64.0  # standard deviations: beyond any effect
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is planned. seeds: of each arm, at most; until: whether they stop when it is decided
+
+    compared: comparisons that share the error rate; test_size: samples of the test split, None where unknown
+    values: of the cells that have finished: arm -> seed -> value
+    """
+
+    metric: str
+    seeds: int
+    compared: int
+    until: bool
+    margin: float | None
+    test_size: int | None
+    values: Values
+
+
+def sensitivity(design: Design, baseline: str | None) -> Iterator[str]:
+    """Yield what so many seeds, and so many test samples, can show, and where a margin is below that."""
+    if design.compared and design.seeds >= MIN_SEEDS:
+        yield _by_seeds(design, _deviation(design.values, baseline))
+    if design.test_size and metric_range(design.metric, ()) == SHARE and not design.metric.startswith("success("):
+        yield from _by_samples(design, design.test_size)
+
+
+def _by_seeds(design: Design, deviation: float | None) -> str:
+    if design.until:
+        effect, how = _decided_effect(design.seeds, design.compared), "at most decide"
+    else:
+        effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
+        how = f"show, in {100 * POWER:.0f} % of sweeps,"
+    known = f", here about {effect * deviation:.2g} (from the cells that have finished)" if deviation else ""
+    comparisons = f"{design.compared} comparison{'s' * (design.compared != 1)}"
+    return (
+        f"{design.seeds} seeds {how} a difference of {effect:.2g} standard deviations of the paired differences"
+        f"{known}, with {comparisons}"
+    )
+
+
+def _decided_effect(seeds: int, compared: int) -> float:
+    """The smallest effect (d_z) that is decided by so many seeds if it is seen exactly as it is."""
+    low, high = 0.0, _LARGEST
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if seeds_to_decide(middle, compared, seeds) is not None else (middle, high)
+    return high
+
+
+def _deviation(values: Values, baseline: str | None) -> float | None:
+    """The median standard deviation of the paired differences of the arms with three common seeds or more."""
+    clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
+    gaps = [paired_difference(own, clean.get(str(baseline), {})) for arm, own in clean.items() if arm != baseline]
+    found = sorted(gap.deviation for gap in gaps if gap.n >= MIN_SEEDS and gap.deviation is not None)
+    return found[len(found) // 2] if found else None
+
+
+def _by_samples(design: Design, size: int) -> Iterator[str]:
+    level = _level(design.values)
+    chance = 1.96 * math.sqrt(2 * level * (1 - level) / size)
+    yield (
+        f"{size:,} test samples: one is {1 / size:.2g} of {design.metric}; by the choice of the samples alone two arms "
+        f"near {level:.2g} differ by up to {chance:.2g}, if they err on different ones"
+    )
+    if design.margin is not None and design.margin < 1 / size:
+        yield f"the margin {design.margin:g} is less than one test sample ({1 / size:.2g})"
+
+
+def _level(values: Mapping[str, Mapping[int, float]]) -> float:
+    found = [value for by_seed in values.values() for value in finite(by_seed).values()]
+    level = math.fsum(found) / len(found) if found else _LEVEL
+    return level if 0 < level < 1 else _LEVEL

@@ -1,0 +1,67 @@
+"""What a sweep says that it can show, before it runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from statsmodels.stats.power import TTestPower
+
+from blockyard.commands.sweep import run
+from blockyard.report.stats.sensitivity import Design, sensitivity
+from blockyard.sweep.stopping.evidence import log_bayes_factor
+
+NONE: dict[str, dict[int, float]] = {}
+
+
+def lines(**changes: object) -> list[str]:
+    design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "until": False, "margin": None, "test_size": None}
+    return list(sensitivity(Design(**{**design, "values": NONE, **changes}), "a"))  # type: ignore[arg-type]
+
+
+def test_seeds_show_what_a_power_analysis_says() -> None:
+    [line] = lines(seeds=6, compared=2)
+    effect = TTestPower().solve_power(nobs=6, alpha=0.025, power=0.8)
+    assert f"a difference of {effect:.2g} standard deviations" in line
+    assert "2 comparisons" in line
+
+
+def test_seeds_that_stop_when_decided_show_what_reaches_the_threshold() -> None:
+    [line] = lines(seeds=8, until=True)
+    effect = float(line.partition("difference of ")[2].split()[0])
+    assert log_bayes_factor(8 * (effect + 0.06) ** 2, 8) > math.log(20) > log_bayes_factor(8 * (effect - 0.06) ** 2, 8)
+
+
+def test_finished_cells_give_the_unit() -> None:
+    draw = np.random.default_rng(0)
+    gaps = draw.normal(0, 0.01, size=5)
+    [line] = lines(values={"a": dict.fromkeys(range(5), 0.5), "b": dict(enumerate(0.5 + gaps))})
+    effect = TTestPower().solve_power(nobs=5, alpha=0.05, power=0.8)
+    assert f"here about {effect * gaps.std(ddof=1):.2g}" in line
+
+
+def test_the_test_set_has_a_grain() -> None:
+    _, line = lines(test_size=359)
+    assert "359 test samples: one is 0.0028" in line
+    assert f"up to {1.96 * math.sqrt(2 * 0.09 / 359):.2g}" in line
+    *_, warning = lines(test_size=359, margin=0.001)
+    assert warning == "the margin 0.001 is less than one test sample (0.0028)"
+    assert len(lines(test_size=359, metric="test/loss")) == 1
+
+
+def test_a_dry_run_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "claim: x\nbase: [experiment=vit_digits, trainer.max_steps=2]\n"
+        "arms: {a: [block=pre_norm], b: [block=post_norm]}\n"
+        "metric: test/accuracy\nmargin: 0.001\nseeds: {first: 3, most: 6, until: decided}\n"
+    )
+    assert run([str(file), "--dry-run", f"outputs={tmp_path / 'outputs'}"]) == 0
+    said = capsys.readouterr().out
+    assert "6 seeds at most decide a difference of" in said
+    assert "test samples: one is" in said
+    assert "is less than one test sample" in said
+    assert "if nothing is decided before the last seed, at most" in said
+    assert "3 to run, 3 if undecided" in said
