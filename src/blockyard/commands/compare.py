@@ -11,6 +11,7 @@ objective, are compared task by task, the one with the most runs first; a file o
   --direction max    or min, for a metric that does not say which direction is better
   --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
                      default: the sweep's margin
+  --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
                      default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
@@ -60,6 +61,7 @@ class CompareArgs(Args):
     by: str | None = None
     direction: str | None = None
     interesting: float | None = None
+    over: str | None = None
     cost: str | None = None
     markdown: str | None = None
     latex: str | None = None
@@ -90,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
             by=args.by,
             direction=args.direction,
             margin=args.interesting,
+            over=args.over,
             cost_axis=args.cost,
             outputs=outputs,
             changes="--html" in files,  # only the page shows them
@@ -135,7 +138,7 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
 def parser() -> Parser:
     """The flags of the command."""
     flags = Parser("compare")
-    for flag in ("--baseline", "--metric", "--by", "--direction"):
+    for flag in ("--baseline", "--metric", "--by", "--direction", "--over"):
         flags.add_argument(flag)
     flags.add_argument("--interesting", type=flag_type(number(exclusive=True)))
     flags.add_argument("--cost")

@@ -46,8 +46,9 @@ from blockyard.report.samples.build import samples
 from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
-from blockyard.report.stats.paired import Values
-from blockyard.report.stats.verdict import ArmResult, compare_arms
+from blockyard.report.stats.paired import Difference, Values
+from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
+from blockyard.sweep.spec.question import OVERS
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 
@@ -135,6 +136,7 @@ def compare(
     outputs: str | os.PathLike[str] = "outputs",
     changes: bool = True,
     task: int = 0,
+    over: str | None = None,
 ) -> Comparison:
     """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
@@ -148,6 +150,8 @@ def compare(
     changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
         whose pictures and texts are read from the data again; takes a few seconds
 
+    over: for what verdicts hold: seeds, samples (these models on new test samples) or both; default the sweep's, else
+        seeds. Samples need the predictions that runs keep
     task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
         with the most runs first. Runs of different tasks are never compared
 
@@ -159,7 +163,32 @@ def compare(
         raise UserError(f"direction={direction}: expected max or min")
     data = load_selection(selection, outputs=outputs, by=by, task=task)
     terms = _terms(data, metric, direction, baseline, margin)
-    return _result(data, terms, cost_axis, changes)
+    over = over or (data.question or {}).get("over")
+    if over not in (None, *OVERS):
+        raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
+    return _result(data, terms, cost_axis, changes, _differ(data, terms, over))
+
+
+def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | None:
+    """Return what compares sums of arms over test samples; None over seeds, the default. Raises UserError."""
+    if over is None or over == "seeds":
+        return None
+    if data.standing is not None:
+        raise UserError(f"over={over}: a sweep that stops when it is decided is judged over seeds")
+    if of_metric(terms.metric):
+        raise UserError(f"over={over}: {terms.metric} is an outcome of whole runs, which are judged over seeds")
+    from blockyard.report.samples.scores import arm_scores, gaps
+    from blockyard.report.stats.crossed import crossed_difference
+
+    scores = {arm.name: arm_scores(arm.runs, terms.metric) for arm in data.arms}
+
+    def differ(first: tuple[str, ...], second: tuple[str, ...]) -> Difference:
+        pairs = [(scores[a], scores[b]) for a, b in zip(first, second, strict=True)]
+        common = set.intersection(*(set(by_seed) for pair in pairs for by_seed in pair))
+        parts = [gaps(*({seed: by_seed[seed] for seed in common} for by_seed in pair)) for pair in pairs]
+        return crossed_difference(sum(parts[1:], parts[0]), over)
+
+    return differ
 
 
 @dataclass
@@ -195,7 +224,9 @@ def _terms(
     return _Terms(metric, direction, recorded, baseline, margin, expected, warnings)
 
 
-def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes: bool) -> Comparison:
+def _result(
+    data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes: bool, differ: Differ | None
+) -> Comparison:
     """Return the comparison by these terms."""
     cost_axis = cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms)
     metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
@@ -209,11 +240,13 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
     if by_looks:
         results = sequential.compare_arms(values, baseline, by_looks)
     else:
-        results = compare_arms(values, baseline, direction, margin=margin, limits=limits, outcome=outcome)
+        results = compare_arms(
+            values, baseline, direction, margin=margin, limits=limits, outcome=outcome, differ=differ
+        )
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
-    expect = _expect(terms.expected, values, terms, phrases, by_looks) if terms.expected else None
+    expect = _expect(terms.expected, values, terms, phrases, by_looks, differ) if terms.expected else None
     evidence = _evidence(data, terms, values, by_looks) if by_looks else None
     rows = arm_rows(
         data,
@@ -287,13 +320,20 @@ def _baseline(requested: str | None, data: ComparisonInput) -> str | None:
 
 
 def _expect(
-    text: str, values: Values, terms: _Terms, missing: dict[str, str], by_looks: sequential.Terms | None
+    text: str,
+    values: Values,
+    terms: _Terms,
+    missing: dict[str, str],
+    by_looks: sequential.Terms | None,
+    differ: Differ | None,
 ) -> ExpectRow:
     try:
         if by_looks:
             return sequential.evaluate(text, values, by_looks, missing).as_dict()
         signs = of_metric(terms.metric) is not None
-        return evaluate(text, values, terms.direction, margin=terms.margin, missing=missing, signs=signs).as_dict()
+        return evaluate(
+            text, values, terms.direction, margin=terms.margin, missing=missing, signs=signs, differ=differ
+        ).as_dict()
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
         reason = str(error).removeprefix("expect: ")
         return ExpectedOutcome(text, "undecided", [ClauseRow(text=text, verdict="undecided", reason=reason)]).as_dict()

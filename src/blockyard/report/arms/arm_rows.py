@@ -103,6 +103,7 @@ def _difference(gap: Difference | None) -> GapRow | None:
         effect=gap.effect,
         effect_kind=EFFECT,
         **({} if gap.e is None else {"e": gap.e}),
+        **({} if gap.over is None else {"over": gap.over}),
     )
 
 

@@ -17,6 +17,7 @@ class GapRow(TypedDict, total=False):
     """The difference of an arm to the baseline, see `stats.paired.Difference`; empty for an arm without one.
 
     e: the largest e-value so far, in a sweep that stops when it is decided
+    over: "samples" or "both" where the test is over test samples
     """
 
     n: int
@@ -30,6 +31,7 @@ class GapRow(TypedDict, total=False):
     effect: float | None
     effect_kind: str
     e: float | None
+    over: str
 
 
 class ChangesRow(TypedDict):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
-from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
+from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equals
 from blockyard.sweep.spec.threshold import of_metric
 
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
@@ -171,6 +171,12 @@ def notes(data: ComparisonDocument) -> list[str]:
         )
         return lines
     gaps = [gap for arm in compared if (gap := arm["difference"])]
+    if held := next((gap["over"] for gap in gaps if gap.get("over")), None):
+        more = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
+        lines.append(
+            f"difference: to {data['baseline']}, paired by seed and test sample; interval and p{more} hold {FOR[held]}"
+        )
+        return lines
     if compared:
         tested = sum(gap["holm_p"] is not None for gap in gaps)
         over = f", corrected over {tested} arms (Holm)" if tested > 1 else ""

@@ -17,7 +17,7 @@ from typing import Literal
 
 from blockyard.report.load.document import ClauseRow, ExpectRow
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference, sign_difference
-from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, by_signs, corrected, p_equals
+from blockyard.report.stats.verdict import ALPHA, FOR, MIN_SEEDS, Differ, by_signs, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
 
 MARGIN = 0.01  # of the last arm's mean: smaller differences count as none, unless the sweep states a margin
@@ -60,6 +60,7 @@ def evaluate(
     margin: float | None = None,
     missing: Mapping[str, str] | None = None,
     signs: bool = False,
+    differ: Differ | None = None,
 ) -> ExpectedOutcome:
     """Return whether the results support an expectation.
 
@@ -67,11 +68,14 @@ def evaluate(
     margin: the smallest difference that matters; None: MARGIN of the mean of the arm that a comparison names last
     missing: arm without a result -> the reason, as it reads after the arm's name ("was refused")
     signs: whether outcomes of whole runs are compared, by their order alone
+    differ: the difference of sums of arms over test samples, in place of that over seeds
     Raises UserError as `sweep.spec.expectation.parse` does.
     """
     claims = parse(text, values)
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    if signs:
+    if differ:
+        gaps = corrected({str(claim): differ(*_sums(claim)) for claim in claims})
+    elif signs:
         gaps = corrected({str(claim): sign_difference(*_paired(claim, clean), direction) for claim in claims})
     else:
         gaps = corrected({str(claim): paired_difference(*_paired(claim, clean)) for claim in claims})
@@ -84,6 +88,18 @@ def evaluate(
             verdict, reason = _evaluate(claim, gaps[str(claim)], clean, direction, margin)
         clauses.append(ClauseRow(text=str(claim), verdict=verdict, reason=reason))
     return ExpectedOutcome(text, whole_verdict([clause["verdict"] for clause in clauses]), clauses)
+
+
+def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
+    return (
+        ((claim.arm,), (claim.other,))
+        if claim.minus is None
+        else (
+            (claim.arm, claim.minus[1]),
+            (claim.minus[0], claim.other),
+        )
+    )
 
 
 def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:
@@ -145,7 +161,8 @@ def _numbers(pair: str, gap: Difference) -> str:
     interval = (
         "on every seed" if gap.interval is None else f"(95 % interval {gap.interval[0]:.3g} to {gap.interval[1]:.3g})"
     )
-    return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds"
+    holds = f" {FOR[gap.over]}" if gap.over else ""
+    return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds{holds}"
 
 
 def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
@@ -154,6 +171,9 @@ def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
 
     assert gap.mean is not None
     gain = gap.mean if direction == "max" else -gap.mean
+    if gap.error is not None and gap.free is not None:
+        half = stats.t.ppf(1 - ALPHA, gap.free) * gap.error
+        return gain - half, gain + half
     if gap.deviation is None:  # equal differences: of 0, or of a size whose standard deviation is unknown
         return (0.0, 0.0) if gain == 0 else (-math.inf, math.inf)
     half = stats.t.ppf(1 - ALPHA, gap.n - 1) * gap.deviation / math.sqrt(gap.n)

@@ -37,6 +37,8 @@ class Difference:
         test is then made of `mean`
     e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
         `interval` is a confidence sequence
+    over: "samples" or "both" where the test is over test samples, see `crossed`; error, free: the standard error of the
+        mean and its degrees of freedom there
     effect: see EFFECT; deviation: standard deviation of the differences
     """
 
@@ -52,6 +54,9 @@ class Difference:
     deviation: float | None = None
     e: float | None = None
     signs: tuple[int, int, int] | None = None
+    over: str | None = None
+    error: float | None = None
+    free: float | None = None
 
     @property
     def p(self) -> float | None:

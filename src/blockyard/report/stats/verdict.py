@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,6 +23,7 @@ from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 POWER = 0.80
 MIN_SEEDS = 3  # common seeds; fewer give no verdict
+Differ = Callable[[tuple[str, ...], tuple[str, ...]], Difference]  # of sums of arms, such as (a, d) and (b, c)
 MAX_SEEDS = 1_000  # more are reported as "more than 1,000"
 
 
@@ -61,6 +62,12 @@ def t_test_power(effect: float, n: int, alpha: float) -> float:
     return float(upper if math.isnan(lower) else upper + lower)
 
 
+# For what a verdict holds, by `Difference.over`.
+FOR = {
+    "seeds": "for new seeds on these test samples",
+    "samples": "for new test samples and these trained models",
+    "both": "for new seeds and new test samples",
+}
 BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (
     "baseline",
     "better",
@@ -91,6 +98,7 @@ def compare_arms(
     margin: float | None = None,
     limits: Range | None = None,
     outcome: str | None = None,
+    differ: Differ | None = None,
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
@@ -99,10 +107,13 @@ def compare_arms(
     margin: the smallest difference that matters, for the advice on seeds
     limits: the range of the metric, where intervals end; differences lie between minus and plus its width
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs (`sweep.spec.threshold`)
+    differ: the difference of sums of arms over test samples (`crossed`), in place of that over seeds
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     others = [arm for arm in clean if baseline is not None and arm != baseline]
-    if outcome:
+    if differ:
+        gaps = {arm: differ((arm,), (str(baseline),)) for arm in others}
+    elif outcome:
         gaps = {arm: sign_difference(clean[arm], clean[str(baseline)], direction) for arm in others}
     else:
         gaps = {arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others}
@@ -162,6 +173,9 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     if gap.interval is None:
         return _equal_differences(gap, kind, other, compared)
     numbers = f"{format_difference(gap)}, corrected {p_equals(gap.holm_p)}"
+    if gap.over:
+        head = f"No difference shown to {other}" if kind == NO_DIFFERENCE else f"{kind.capitalize()} than {other}"
+        return f"{head} {FOR[gap.over]}: {numbers}, {gap.n} seeds."
     if kind == NO_DIFFERENCE:
         note = f" {uncorrected_note(compared)}" if uncorrected(gap) else ""
         return f"No difference shown to {other}: {numbers}, {gap.n} seeds.{note} {_advice(gap, compared, margin)}"

@@ -89,10 +89,12 @@ KEYS = (
     "metric",
     "success",
     "steps_to",
+    "over",
     "expect",
     "margin",
 )
 MATCHES = ("params", "flops", "active", "state")
+OVERS = ("seeds", "samples", "both")
 SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
 
@@ -126,6 +128,7 @@ class QuestionRecord(TypedDict, total=False):
     metric: str | None
     success: str | None
     steps_to: str | None
+    over: str | None
     expect: str | None
     margin: float | None
 
@@ -139,6 +142,7 @@ class Question:
     success, steps_to: texts, of which `reached` is the meaning: an outcome of whole runs is compared, not a metric
     seeds: with `until` the most that there may be
     until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
+    over: for what verdicts hold: seeds, samples or both; None is seeds
     margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
     """
 
@@ -162,6 +166,7 @@ class Question:
     metric: str | None
     success: str | None
     steps_to: str | None
+    over: str | None
     expect: str | None
     margin: float | None
     reached: Threshold | None
@@ -175,7 +180,8 @@ class Question:
         """The content as plain data under the file's own keys, defaults included."""
         plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
-        for key in ("until", "budget", "success", "steps_to"):  # absent from plans without them, as they always were
+        # Plans without these have no such keys, as before there were any.
+        for key in ("until", "budget", "success", "steps_to", "over"):
             if plain[key] is None:
                 del plain[key]
         record: QuestionRecord = plain
@@ -281,10 +287,14 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         metric=fields.metric(content, bool(tuned or search), problems),
         success=fields.text(content, "success", problems),
         steps_to=fields.text(content, "steps_to", problems),
+        over=fields.one_of(content, "over", OVERS, problems),
         reached=fields.reached(content, problems),
         expect=fields.expect(content, names, problems),
         margin=fields.margin(content, problems),
     )
+    if question.over in ("samples", "both") and (until or question.reached):
+        what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
+        problems.append(f"over: {what} is judged over seeds; remove `over: {question.over}`")
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestionError(messages, question.base, question.arms)
