@@ -32,6 +32,7 @@ from blockyard.report.load.document import (
     EffectsRow,
     EvidenceRow,
     ExpectRow,
+    ExternalRow,
     MapRow,
     PictureRow,
     ProvenanceRow,
@@ -45,6 +46,7 @@ from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
 from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
+from blockyard.report.stats.external import external_rows
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Difference, Values
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
@@ -76,6 +78,7 @@ class Comparison:
     evidence: EvidenceRow | None = None  # of a sweep that stops when it is decided
     warnings: list[str] = field(default_factory=list)
     baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
+    external: list[ExternalRow] = field(default_factory=list)  # figures from papers and other tools
     seeds: list[int] = field(default_factory=list)
     arms: list[ArmRow] = field(default_factory=list)
     effects: EffectsRow | None = None
@@ -279,6 +282,7 @@ def _result(
         evidence=evidence,
         warnings=terms.warnings,
         baselines=simple,
+        external=_external(data, terms, values),
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,
         effects=factors,
@@ -350,6 +354,14 @@ def _evidence(data: ComparisonInput, terms: _Terms, values: Values, by_looks: se
     if by_looks.outcome is None:
         terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
     return sequential.evidence_row(data.standing, judged, data.question or {})
+
+
+def _external(data: ComparisonInput, terms: _Terms, values: Values) -> list[ExternalRow]:
+    """Return the figures of the sweep file, which are of its own metric, beside the arms."""
+    figures = (data.question or {}).get("external") or {}
+    if not figures or terms.metric != data.metric:
+        return []
+    return external_rows(figures, values, terms.direction, tested=data.standing is None)
 
 
 def _stopped(evidence: EvidenceRow | None) -> str | None:

@@ -96,6 +96,28 @@ class BaselineRow(TypedDict):
     missing: str | None
 
 
+class ExternalGapRow(TypedDict):
+    """The difference of an arm's mean to a figure from elsewhere, which shares no seeds with it."""
+
+    arm: str
+    mean: float
+    interval: Limits | None
+    p: float | None
+    holm_p: float | None
+    verdict: str
+
+
+class ExternalRow(TypedDict):
+    """A figure from a paper or another tool. n, sd: of its runs, where they are known."""
+
+    name: str
+    value: float
+    n: int | None
+    sd: float | None
+    source: str
+    arms: list[ExternalGapRow]
+
+
 class CellRow(TypedDict):
     """One cell, whether it has a run or not.
 
@@ -361,6 +383,7 @@ class ComparisonDocument(TypedDict, total=False):
     evidence: EvidenceRow | None
     warnings: list[str]
     baselines: list[BaselineRow]
+    external: list[ExternalRow]
     seeds: list[int]
     arms: list[ArmRow]
     effects: EffectsRow | None

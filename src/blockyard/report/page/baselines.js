@@ -32,6 +32,19 @@ function baselineNote(metric) {
   return best ? ` The dotted line is the best simple baseline, ${baselineName(best)}${metric.startsWith("val/") ? ", on test" : ""}.` : "";
 }
 
+/** The figures from papers and other tools; null where the question has none. */
+function externalTable() {
+  const rows = data.external || [];
+  if (!rows.length) return null;
+  const digits = decimals(data.arms.map((arm) => arm.mean).concat(rows.map((row) => row.value)));
+  const cells = rows.flatMap((row) => row.arms.map((gap, k) => [k ? "" : row.name, k ? "" : fixed(row.value, digits), gap.arm,
+    [change(gap.mean, digits), gap.interval ? h("small", {}, ` ${interval(gap.interval, digits)}`) : null], chance(gap.holm_p), chip(gap.verdict),
+    k ? "" : `${row.source} (${row.n ? `${plural(row.n, "run")}${known(row.sd) ? `, sd ${short(row.sd)}` : ""}` : "runs unknown, taken as exact"})`]));
+  return h("div", { id: "external" }, h("h3", {}, "Figures from elsewhere"),
+    h("p", { class: "note" }, "They share no seeds with the runs, so nothing is paired, and may differ in data, code and budget."),
+    grid(`Arms against figures from elsewhere, ${data.metric}`, ["figure", data.metric, "arm", "difference", "p (Holm)", "verdict", "source"], cells, [1, 3, 4]));
+}
+
 /** The table of all baselines; null where there are none. */
 function baselineTable() {
   const rows = data.baselines || [];

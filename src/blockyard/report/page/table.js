@@ -140,6 +140,7 @@ function drawTable(body) {
     saving("arms", null, () => document.getElementById("arms-table")),
     h("p", { class: "note" }, smallest()),
     baselineTable() || "",
+    externalTable() || "",
     costTable(ordered(all)),
     disclosure("how", "How to read this table", reading));
 }

@@ -84,6 +84,24 @@ def _baseline_note(row: BaselineRow) -> str:
     return "; ".join([*others, *filter(None, [row["note"]])])
 
 
+def externals(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
+    """Return the header and one row a figure from elsewhere and arm: nothing is paired there."""
+    digits = max(decimals(data["arms"]), 3)
+    header = ["from elsewhere", data["metric"], "arm", "difference (not paired)", "p", "verdict", "note"]
+    rows = []
+    for row in data.get("external") or []:
+        runs = f"{row['n']} runs" if row["n"] else "runs unknown"
+        spread = f", sd {row['sd']:g}" if row["sd"] is not None else ", taken as exact" if row["n"] is None else ""
+        for index, gap in enumerate(row["arms"]):
+            first = [row["name"], f"{row['value']:.{digits}f}"] if not index else ["", ""]
+            note = f"{row['source']} ({runs}{spread})" if not index else ""
+            mean = mean_with_interval(gap["mean"], gap["interval"], digits, sign=True)
+            rows.append(
+                [*first, gap["arm"], mean, format_p(gap["holm_p"]), SHORT.get(gap["verdict"], gap["verdict"]), note]
+            )
+    return header, rows
+
+
 def costs(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
     columns = [column for column in COSTS if any(arm["cost"].get(column[0]) is not None for arm in data["arms"])]

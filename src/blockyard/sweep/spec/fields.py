@@ -103,6 +103,36 @@ def reached(content: dict[str, Any], problems: list[str]) -> Threshold | None:
     return None
 
 
+def external(content: dict[str, Any], problems: list[str]) -> dict[str, dict[str, Any]] | None:
+    """Figures from papers and other tools: name -> value and source, and n and sd where they are known."""
+    value, form = content.get("external"), "{paper: {value: 0.91, source: Author 2020 table 2, n: 5, sd: 0.004}}"
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
+        problems.append(f"external: {quote(value)} is not a mapping of figures; write {form}")
+        return None
+    for name, figure in value.items():
+        where = f"external.{name}"
+        problems += [f"{where}.{key}: unknown key (keys: value, source, n, sd)" for key in figure if key not in FIGURE]
+        if not _number(figure.get("value")):
+            problems.append(f"{where}.value: expected a number, not {quote(figure.get('value'))}")
+        if not isinstance(figure.get("source"), str) or not figure["source"].strip():
+            problems.append(f"{where}.source: missing; say where the figure is from")
+        n, sd = figure.get("n"), figure.get("sd")
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            problems.append(f"{where}.n: expected a number of runs, not {quote(n)}")
+        if sd is not None and (not _number(sd) or sd < 0 or not isinstance(n, int) or n < 2):
+            problems.append(f"{where}.sd: expected a standard deviation of n runs, two or more, not {quote(sd)}")
+    return value
+
+
+FIGURE = ("value", "source", "n", "sd")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def margin(content: dict[str, Any], problems: list[str]) -> float | None:
     """The smallest difference that matters, in the metric's unit, or None."""
     value = content.get("margin")

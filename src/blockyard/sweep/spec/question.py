@@ -90,6 +90,7 @@ KEYS = (
     "success",
     "steps_to",
     "over",
+    "external",
     "expect",
     "margin",
 )
@@ -129,6 +130,7 @@ class QuestionRecord(TypedDict, total=False):
     success: str | None
     steps_to: str | None
     over: str | None
+    external: dict[str, dict[str, Any]] | None
     expect: str | None
     margin: float | None
 
@@ -143,6 +145,7 @@ class Question:
     seeds: with `until` the most that there may be
     until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
     over: for what verdicts hold: seeds, samples or both; None is seeds
+    external: figures from papers and other tools: value, source, and n and sd where they are known
     margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
     """
 
@@ -167,6 +170,7 @@ class Question:
     success: str | None
     steps_to: str | None
     over: str | None
+    external: dict[str, dict[str, Any]] | None
     expect: str | None
     margin: float | None
     reached: Threshold | None
@@ -181,7 +185,7 @@ class Question:
         plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
         # Plans without these have no such keys, as before there were any.
-        for key in ("until", "budget", "success", "steps_to", "over"):
+        for key in ("until", "budget", "success", "steps_to", "over", "external"):
             if plain[key] is None:
                 del plain[key]
         record: QuestionRecord = plain
@@ -288,6 +292,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         success=fields.text(content, "success", problems),
         steps_to=fields.text(content, "steps_to", problems),
         over=fields.one_of(content, "over", OVERS, problems),
+        external=fields.external(content, problems),
         reached=fields.reached(content, problems),
         expect=fields.expect(content, names, problems),
         margin=fields.margin(content, problems),

@@ -1,0 +1,63 @@
+"""Figures from papers and other tools beside the arms: shown, and compared as far as what is known of them allows.
+
+They share no seeds with the runs, so nothing is paired: with a number of runs and their standard deviation Welch's test
+is made, with a bare value the test of an arm's mean against it, as if it were exact.
+
+Source: Welch 1947, The Generalization of Student's Problem; Holm 1979 over the arms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.report.load.document import ExternalGapRow, ExternalRow
+from blockyard.report.stats.intervals import LEVEL
+from blockyard.report.stats.paired import Values, finite
+from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, UNDECIDED, WORSE
+from blockyard.sweep.stopping.evidence import holm
+
+
+def external_rows(
+    figures: Mapping[str, Mapping[str, Any]], values: Values, direction: str, *, tested: bool
+) -> list[ExternalRow]:
+    """Return each figure with its difference to every arm: arm minus figure.
+
+    figures: `external` of a sweep file; tested: False where the number of seeds follows from the results, so that a
+    test of a fixed number would be wrong
+    """
+    return [_row(name, figure, values, direction, tested) for name, figure in figures.items()]
+
+
+def _row(name: str, figure: Mapping[str, Any], values: Values, direction: str, tested: bool) -> ExternalRow:
+    value, n, sd = float(figure["value"]), figure.get("n"), figure.get("sd")
+    gaps = [_gap(arm, list(finite(by_seed).values()), value, n, sd, tested) for arm, by_seed in values.items()]
+    tests = [gap for gap in gaps if gap["p"] is not None]
+    for gap, holm_p in zip(tests, holm([gap["p"] or 0.0 for gap in tests]), strict=True):
+        ahead = (gap["mean"] > 0) == (direction == "max")
+        gap["holm_p"] = holm_p
+        gap["verdict"] = NO_DIFFERENCE if holm_p > ALPHA else BETTER if ahead else WORSE
+    return ExternalRow(name=name, value=value, n=n, sd=sd, source=str(figure["source"]), arms=gaps)
+
+
+def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | None, tested: bool) -> ExternalGapRow:
+    """The difference of an arm's mean to a figure."""
+    from scipy import stats
+
+    mean = math.fsum(own) / len(own) if own else math.nan
+    gap = ExternalGapRow(arm=arm, mean=mean - value, interval=None, p=None, holm_p=None, verdict=TOO_FEW)
+    if not tested:
+        return ExternalGapRow({**gap, "verdict": UNDECIDED}) if own else gap
+    if len(own) < MIN_SEEDS:
+        return gap
+    count = len(own)
+    square = math.fsum((each - mean) ** 2 for each in own) / (count - 1) / count
+    other = sd**2 / n if sd is not None and n else 0.0
+    if square + other <= 0:
+        return gap
+    parts = square**2 / (count - 1) + (other**2 / (n - 1) if other and n else 0.0)
+    free, error = (square + other) ** 2 / parts, math.sqrt(square + other)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
+    p = float(2 * stats.t.sf(abs(gap["mean"]) / error, free))
+    return ExternalGapRow({**gap, "interval": (gap["mean"] - half, gap["mean"] + half), "p": p})
