@@ -18,6 +18,7 @@ from blockyard.report.arms.answer import answer
 from blockyard.report.arms.arm_rows import arm_rows, cell_row
 from blockyard.report.arms.curves import curves
 from blockyard.report.arms.fairness import missing_result, provenance
+from blockyard.report.arms.review import review
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
@@ -265,6 +266,8 @@ def _result(
     below = below_a_baseline(rows, simple, metric, direction)
     names = metric_names(data.records)
     factors = _effects(data, values, results, baseline)
+    lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
+    terms.warnings.extend(review(data.arms, lines, factors, metric, direction, margin, terms.directions))
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -287,7 +290,7 @@ def _result(
         arms=rows,
         effects=factors,
         cells=[cell_row(record) for record in data.records],
-        curves=curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows}),
+        curves=lines,
         tuning=data.tuning,
         attention=attention_maps.maps(data.records),
         predictions=attention_maps.pictures(data.records),

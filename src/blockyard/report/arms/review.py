@@ -1,0 +1,114 @@
+"""What a reviewer would say of a comparison, said first: beyond what `fairness` finds in the runs themselves."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.document import CurveRow, EffectsRow
+from blockyard.report.stats.metric_range import SHARE, metric_range
+from blockyard.report.stats.verdict import ALPHA
+
+_LAST = 0.2  # of the training
+_STILL = 0.1  # of the whole improvement, made in that last part
+_EVALUATIONS = 5  # of a run, from which its end can be told from its start
+_UNEQUAL = 1.01  # ratio of samples from which budgets differ
+
+
+def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> Iterator[str]:
+    """Yield a sentence where validation still improves at the end, so that a longer budget may change the order.
+
+    metric: of the comparison; its twin on validation is looked at
+    """
+    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
+    shares: dict[str, list[float]] = {}
+    for curve in curves:
+        share = _late_share(curve, name, -1.0 if direction == "min" else 1.0)
+        if share is not None:
+            shares.setdefault(curve["arm"], []).append(share)
+    late = {arm: statistics.median(found) for arm, found in shares.items()}
+    named = [f"{arm} ({100 * share:.0f} %)" for arm, share in late.items() if share >= _STILL]
+    if named:
+        more = f" and {len(named) - 6} more" if len(named) > 6 else ""
+        yield (
+            f"{name} still improves at the end: of its whole improvement, the last fifth of training made "
+            f"{', '.join(named[:6])}{more}; a longer budget may change the order of the arms"
+        )
+
+
+def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
+    """The share of the improvement of a metric that the last part of a run made; None where it did not improve."""
+    points = [
+        (step, sign * value)
+        for step, value in zip(curve["step"], curve["metrics"].get(name, ()), strict=False)
+        if value is not None
+    ]
+    if len(points) < _EVALUATIONS:
+        return None
+    late = [value for step, value in points if step <= (1 - _LAST) * points[-1][0]]
+    first, last = points[0][1], points[-1][1]
+    if not late or last <= first:
+        return None
+    return (last - max(late)) / (last - first)
+
+
+def unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    """Yield a sentence where arms were trained on different numbers of samples."""
+    samples = {
+        arm.name: statistics.median(float(run.summary["samples"]) for run in arm.done)
+        for arm in arms
+        if arm.done and all(isinstance(run.summary.get("samples"), int | float) for run in arm.done)
+    }
+    if samples and min(samples.values()) > 0 and max(samples.values()) > _UNEQUAL * min(samples.values()):
+        listed = ", ".join(f"{name} {count:,.0f}" for name, count in list(samples.items())[:6])
+        yield f"the arms were trained on different numbers of samples: {listed}"
+
+
+def small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
+    """Yield a sentence where the margin is less than one sample of the test set."""
+    sizes = [size for arm in arms for run in arm.done if isinstance(size := run.data.get("test"), int) and size > 0]
+    if margin is None or not sizes or metric_range(metric, ()) != SHARE or metric.startswith("success("):
+        return
+    if margin < 1 / max(sizes):
+        yield (
+            f"the margin {margin:g} is less than one of the {max(sizes):,} test samples ({1 / max(sizes):.2g} of "
+            f"{metric}): a difference that small is not measured"
+        )
+
+
+def contradicted_effects(effects: EffectsRow | None) -> Iterator[str]:
+    """Yield a sentence for each interaction in which the sign of a factor's effect depends on the other's level."""
+    for pair in effects["interactions"] if effects else ():
+        if pair["holm_p"] is None or pair["holm_p"] > ALPHA:
+            continue
+        for factor, other, cells, levels in (
+            (*pair["factors"], pair["cells"], pair["levels"]),
+            (*reversed(pair["factors"]), [list(row) for row in zip(*pair["cells"], strict=True)], pair["levels"][::-1]),
+        ):
+            for number, level in enumerate(levels[0][1:], start=1):
+                gaps = [b - a for a, b in zip(cells[0], cells[number], strict=True) if a is not None and b is not None]
+                if gaps and min(gaps) < 0 < max(gaps):
+                    yield (
+                        f"the main effect of {factor} hides an interaction: {level} against {levels[0][0]} is better "
+                        f"at some levels of {other} and worse at others"
+                    )
+
+
+def review(
+    arms: Sequence[ArmRuns],
+    curves: Sequence[CurveRow],
+    effects: EffectsRow | None,
+    metric: str,
+    direction: str,
+    margin: float | None,
+    directions: Mapping[str, str],
+) -> list[str]:
+    """Return every sentence, in order. directions: of the metrics on validation, where they are known."""
+    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
+    return [
+        *unequal_budgets(arms),
+        *small_test_set(arms, metric, margin),
+        *contradicted_effects(effects),
+        *still_improving(curves, metric, directions.get(name, direction)),
+    ]

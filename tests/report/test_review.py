@@ -1,0 +1,72 @@
+"""What a reviewer would say is said first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blockyard.report.arms.review import contradicted_effects, still_improving
+from blockyard.report.comparison import compare
+from tests.report.report_runs import NORMS, grid, norms_sweep, sweep, warned
+
+
+def curve(arm: str, values: list[float]) -> Any:
+    steps = [10 * (number + 1) for number in range(len(values))]
+    return {"arm": arm, "seed": 0, "step": steps, "metrics": {"val/loss": values, "train/loss": values}}
+
+
+def test_curves_that_still_fall_are_named() -> None:
+    flat = [2.0, 1.2, 1.05, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    falling = [2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2, 1.1]
+    rising = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    [line] = still_improving(
+        [curve("flat", flat), curve("falling", falling), curve("rising", rising)], "test/loss", "min"
+    )
+    assert "falling (22 %)" in line  # 0.2 of 0.9
+    assert "flat" not in line
+    assert "rising" not in line
+    assert list(still_improving([curve("falling", falling[:4])], "test/loss", "min")) == []
+    [line] = still_improving([curve("falling", [-value for value in falling])], "test/loss", "max")
+    assert "falling (22 %)" in line
+
+
+def test_different_budgets_are_named(tmp_path: Path) -> None:
+    result = compare(norms_sweep(tmp_path, summaries={"pre": {"samples": 15360}}), changes=False)
+    assert warned(result, "trained on different numbers of samples", "post 7,680", "pre 15,360")
+    assert not warned(compare(norms_sweep(tmp_path / "same"), changes=False), "different numbers of samples")
+
+
+def test_a_margin_below_one_sample_is_named(tmp_path: Path) -> None:
+    plan = norms_sweep(tmp_path, question={"margin": 0.002})
+    assert warned(compare(plan, changes=False), "the margin 0.002 is less than one of the 359 test samples")
+    assert not warned(compare(plan, changes=False, margin=0.01), "less than one of the")
+
+
+def test_an_interaction_that_turns_a_main_effect_is_named(tmp_path: Path) -> None:
+    factors = {"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]}
+    arms, levels = grid(factors)
+    means = {"pre_norm": {"0.001": 0.9, "0.01": 0.95}, "post_norm": {"0.001": 0.92, "0.01": 0.7}}
+    values = {
+        arm: {seed: means[own["block"]][own["optimizer.lr"]] + 0.002 * ((seed * 3 + len(arm)) % 5) for seed in range(5)}
+        for arm, own in levels.items()
+    }
+    plan = sweep(tmp_path, arms, values, question={"kind": "grid"}, levels=levels)
+    result = compare(plan, changes=False)
+    assert warned(result, "the main effect of block hides an interaction", "post_norm against pre_norm")
+
+
+def test_parallel_effects_hide_nothing() -> None:
+    pair = {"factors": ["a", "b"], "F": 9.0, "p": 0.001, "holm_p": 0.001, "levels": [["x", "y"], ["s", "t"]]}
+    effects: Any = {"main": [], "formula": "", "interactions": [pair | {"cells": [[1.0, 2.0], [1.5, 3.5]]}]}
+    assert list(contradicted_effects(effects)) == []
+    effects["interactions"][0]["cells"] = [[1.0, 2.0], [1.5, 1.0]]
+    assert len(list(contradicted_effects(effects))) == 2
+    effects["interactions"][0]["holm_p"] = 0.4
+    assert list(contradicted_effects(effects)) == []
+
+
+def test_the_curves_of_a_comparison_are_looked_at(tmp_path: Path) -> None:
+    """Accuracy grows evenly to its end in the runs of these tests."""
+    values: dict[str, Any] = {arm: dict.fromkeys(range(3), 0.9) for arm in NORMS}
+    result = compare(sweep(tmp_path, NORMS, values, points=40), changes=False)
+    assert warned(result, "val/accuracy still improves at the end", "post", "pre")
