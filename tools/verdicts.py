@@ -12,6 +12,7 @@ import datetime
 import json
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ HEAD = """# Verdicts
 
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
 and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
-Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Every result is over {fewest} seeds
-or more.
+Means and differences are over seeds, paired by seed; brackets hold 95 % intervals, and confidence sequences where a
+sweep stopped when it was decided. Every result is over {fewest} seeds or more.
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
@@ -47,6 +48,11 @@ def record(folder: Path) -> dict[str, Any]:
         "seeds": len(comparison["seeds"]),
         "cells": [done, len(comparison["cells"])],
         "arms": [_arm(arm) for arm in comparison["arms"]],
+        "clauses": [
+            [clause["text"], clause["verdict"], clause["reason"]]
+            for clause in (comparison["expect"] or {}).get("clauses") or ()
+        ],
+        "stopped": (comparison.get("evidence") or {}).get("words"),
     }
 
 
@@ -68,20 +74,27 @@ def page(records: list[dict[str, Any]]) -> str:
     open_questions = sorted(path.stem for path in (ROOT / "sweeps").glob("*.yaml") if path.stem not in known)
     records = shown
     dates = sorted({one["date"] for one in records})
-    lines = ["| sweep | claim | verdict | seeds |", "|---|---|---|---|"]
+    lines = [_counts(records), "", "| sweep | claim | verdict | seeds | cells |", "|---|---|---|---|---|"]
     for one in records:
+        verdict, seeds = one["verdict"] or "-", one["seeds"]
         lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {one['verdict'] or '-'} | {one['seeds']} |"
+            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {verdict} | {seeds} | {one['cells'][0]} |"
         )
     for one in records:
         done, cells = one["cells"]
+        source = _key(one, "source") or "ours"
         lines += [
             "",
             f"## {one['sweep']}",
             "",
-            f"`{one['metric']}`, {done} of {cells} cells, {one['seeds']} seeds.",
+            f"`{one['metric']}`, {done} of {cells} cells, {one['seeds']} seeds. Source: {source}.",
             "",
         ]
+        if one.get("stopped"):
+            lines += [one["stopped"], ""]
+        clauses = one.get("clauses") or []
+        if len(clauses) > 1:
+            lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
         lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]
@@ -116,11 +129,24 @@ def _decimals(arms: list[dict[str, Any]]) -> int:
     return max([3, *(1 - math.floor(math.log10(width)) for width in widths if width < 0.002)])
 
 
+def _counts(records: list[dict[str, Any]]) -> str:
+    """How many claims ended how, in a sentence."""
+    counts = Counter(one["verdict"] or "not judged" for one in records)
+    parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return f"{len(records)} claims: {parts}."
+
+
 def _claim(record: dict[str, Any]) -> str:
     """The claim as the sweep's file words it now."""
+    return _key(record, "claim") or record["claim"]
+
+
+def _key(record: dict[str, Any], key: str) -> str | None:
+    """A text of the sweep's file as it is now."""
     file = ROOT / "sweeps" / f"{record['sweep']}.yaml"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return next((line[7:].strip() for line in text.splitlines() if line.startswith("claim: ")), record["claim"])
+    start = f"{key}: "
+    return next((line[len(start) :].strip() for line in text.splitlines() if line.startswith(start)), None)
 
 
 def _code(text: str | None) -> str:
