@@ -291,6 +291,8 @@ def test_settings_are_chosen_before_any_test_value_counts() -> None:
     assert seeds_of(standing(tuned, {})) == dict.fromkeys(variants, 2)
     tried = {f"{key}/s{seed}": {"val/m": float(key[-1]), "test/m": 0.1 * seed} for key in variants for seed in (0, 1)}
     assert seeds_of(standing(tuned, tried)) == {"a#0": 2, "a#1": 3, "b#0": 2, "b#1": 3}
+    del tried["b#0/s1"]  # the setting of a is chosen, that of b is not
+    assert seeds_of(standing(tuned, tried)) == dict.fromkeys(variants, 2)
 
 
 # Real sweeps.

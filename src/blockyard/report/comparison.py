@@ -45,7 +45,9 @@ from blockyard.report.load.metrics import choose_metric, direction_of, direction
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
+from blockyard.report.samples.scores import arm_scores, gaps
 from blockyard.report.stats import effects, sequential
+from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.external import external_rows
 from blockyard.report.stats.metric_range import metric_range
@@ -181,9 +183,6 @@ def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | 
         raise UserError(f"over={over}: a sweep that stops when it is decided is judged over seeds")
     if of_metric(terms.metric):
         raise UserError(f"over={over}: {terms.metric} is an outcome of whole runs, which are judged over seeds")
-    from blockyard.report.samples.scores import arm_scores, gaps
-    from blockyard.report.stats.crossed import crossed_difference
-
     scores = {arm.name: arm_scores(arm.runs, terms.metric) for arm in data.arms}
 
     def differ(first: tuple[str, ...], second: tuple[str, ...]) -> Difference:
