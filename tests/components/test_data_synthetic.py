@@ -18,6 +18,7 @@ from blockyard.config.compose import compose
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data.associative_recall import AssociativeRecall
+from blockyard.data.compression import Compression
 from blockyard.data.context_recall import ContextRecall
 from blockyard.data.copy import Copy
 from blockyard.data.induction import Induction
@@ -189,6 +190,14 @@ def memorised(task: Memorisation) -> Rule:
     return rule
 
 
+def kept(alphabet: int) -> Rule:
+    def rule(ids: list[int]) -> list[int]:
+        assert ids.index(alphabet) == len(ids) - 1
+        return [*ids[:-1], Batch.ignore]
+
+    return rule
+
+
 HARDER = [
     ContextRecall(length=40, **FEW_SAMPLES),
     ContextRecall(length=64, noise=6, **FEW_SAMPLES),
@@ -205,6 +214,7 @@ RULES = [
     (StateTracking(group="s5", ask="row", **FEW_SAMPLES), lambda ids: tracked("s5")(ids)[-1]),
     (StateTracking(group="cyclic", modulus=7, **FEW_SAMPLES), summed(7)),
     (StateTracking(group="cyclic", draw="generators", **FEW_SAMPLES), summed(5)),
+    (Compression(length=12, alphabet=5, **FEW_SAMPLES), kept(5)),
     (Induction(length=24, **FEW_SAMPLES), induced),
     (Needle(length=60, **FEW_SAMPLES), told),
     (Needle(length=127, needles=5, digits=4, **FEW_SAMPLES), told),
@@ -331,6 +341,7 @@ def test_sequences_are_a_function_of_the_seed(task_class: type[SyntheticTask]) -
 # A machine with other fingerprints would train on other sequences.
 FINGERPRINTS = {
     "AssociativeRecall": "ea12e35370038dd3",
+    "Compression": "85eaed9823813dbe",
     "ContextRecall": "8713dc2b71fcba43",
     "Copy": "f4505a88fd739f68",
     "Induction": "302c820f5d22b505",

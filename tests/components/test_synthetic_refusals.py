@@ -7,6 +7,7 @@ import pytest
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.data.associative_recall import AssociativeRecall
+from blockyard.data.compression import Compression
 from blockyard.data.context_recall import ContextRecall
 from blockyard.data.copy import Copy
 from blockyard.data.induction import Induction
@@ -30,6 +31,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         (lambda: ContextRecall(keys=3), "too few different keys"),
         (lambda: ContextRecall(values=1), "no other value"),
         (lambda: Memorisation(length=31), "must be even"),
+        (lambda: Compression(length=1), "need 2"),
         (lambda: Induction(length=3), "need 4"),
         (lambda: Needle(length=57, needles=5), "too short for 5 needles"),
         (lambda: ListOps(max_args=1), "two arguments or more"),

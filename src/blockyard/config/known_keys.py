@@ -75,6 +75,7 @@ CHOICES = {
     "head=class_token": "cls cls_token",
     "head=mean_pool": "gap avg average average_pool mean",
     "head=token": "lm lm_head",
+    "head=reconstruct": "autoencoder",
     "head=mtp_modules": "deepseek_mtp nextn num_nextn_predict_layers mtp",
     "optimizer=adamw": "adam adam_w",
     "optimizer=sgd": "momentum nesterov",

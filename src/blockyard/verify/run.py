@@ -107,6 +107,8 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
         if head.fixed_length:
             return Finding(wanted.name, "not declared", "the head takes sequences of one length")
         check = OF_SEQUENCES[wanted.name]
+    elif wanted.of_tokens and head.reads_last:
+        return Finding(wanted.name, "not declared", "the head predicts all tokens from the last one")
     try:
         check(stirred(components.model(0)).double().eval(), LENGTH)
     except BrokenError as broken:

@@ -116,6 +116,13 @@ def causality_of_head(f: Facts) -> str | None:
     return f"{f['head']} predicts later tokens, for which the model must be causal; {f['model']} is not"
 
 
+def later_tokens_of_head(f: Facts) -> str | None:
+    """A head that reads the last token alone tells every token what comes after it."""
+    if not f["head"].target.reads_last or not f["objective"].target.needs_causal:
+        return None
+    return f"{f['head']} reads the last token for all of them; {f['objective']} predicts tokens from earlier ones"
+
+
 def blocks_of_head(f: Facts) -> str | None:
     """A head with blocks of its own stands behind those of a decoder."""
     if not f["head"].target.has_blocks or f["model"].target.extends:
@@ -171,6 +178,7 @@ RULES = (
     of_read(Rule(("head", "tokenizer"), ids_of_head)),
     Rule(("head", "model"), causality_of_head),
     Rule(("head", "model"), blocks_of_head),
+    Rule(("head", "objective"), later_tokens_of_head),
     Rule(("head", "position"), tied_width),
     Rule(("head", "position"), width_of_codes),
 )
