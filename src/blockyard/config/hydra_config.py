@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,21 +81,16 @@ class ReachingError(ValueError):
 
 @lru_cache(maxsize=256)
 def compose_choices(overrides: tuple[str, ...]) -> Composition:
-    """Let Hydra compose choices alone, with every default; takes about 0.1 s. The only cache of composed configs."""
-    from omegaconf import OmegaConf
-
+    """Compose choices alone, with every default. The only cache of composed configs."""
     single, several = _apart(overrides)
-    composed = _compose(single)
+    content, composed = _content(single)
     for family, names in several.items():
-        _use_together(composed, family, [_compose((*single, f"{family}={name}"))[family] for name in names], names)
-    if any(override.startswith(user_folders.KEY) for override in overrides):
-        _refuse_reaching(composed)
-    chosen = {str(key).rpartition("@")[2]: name for key, name in composed.hydra.runtime.choices.items()}
+        nodes = [_content((*single, f"{family}={name}"))[0][family] for name in names]
+        content[family] = _together(family, nodes, names)
+    chosen = {key.rpartition("@")[2]: name for key, name in composed.items()}
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
-    content = cast("Node", OmegaConf.to_container(composed, resolve=False))
-    del content["hydra"]
     fill_defaults(content)  # before values are set, which may interpolate any option
     return Composition(pickle.dumps(content), choices)
 
@@ -110,28 +106,52 @@ def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[st
     return tuple(each for each in overrides if each.partition("=")[0] not in named), named
 
 
-def _use_together(composed: DictConfig, family: str, nodes: Sequence[DictConfig], names: Sequence[str]) -> None:
-    """Put several choices of a family into a config: loggers under their names, callbacks as one collection."""
-    from omegaconf import OmegaConf, open_dict
-
-    plain = [cast("Node", OmegaConf.to_container(node, resolve=False)) for node in nodes]
+def _together(family: str, nodes: Sequence[Node], names: Sequence[str]) -> Node:
+    """Several choices of a family as one node: loggers under their names, callbacks as one collection."""
     merged: Node = {}
-    for name, node in zip(names, plain, strict=True):
+    for name, node in zip(names, nodes, strict=True):
         merged |= node if family == "callbacks" else {name: node}
-    with open_dict(composed):
-        composed[family] = merged
+    return merged
+
+
+def _content(overrides: Sequence[str]) -> tuple[Node, Choices]:
+    """The config of choices, one of each family, as plain data, and the choices by Hydra's name of the family.
+
+    Raises ReachingError where a file of the user's changes what it may not.
+    """
+    from omegaconf import OmegaConf
+
+    from blockyard.config.hydra_sources import merge_package_files, use_package_files
+
+    if any(override.startswith(user_folders.KEY) for override in overrides):
+        composed = _compose(overrides)
+        _refuse_reaching(composed)
+        content = cast("Node", OmegaConf.to_container(composed, resolve=False))
+        del content["hydra"]
+        return content, {str(key): name for key, name in composed.hydra.runtime.choices.items()}
+    with _initialised():
+        use_package_files()
+        return merge_package_files(overrides)
+
+
+@contextlib.contextmanager
+def _initialised() -> Iterator[None]:
+    """Hydra over the package's folder of configs."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+        yield
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
     """The config with Hydra's own keys. Hydra reads files here; it configures and calls nothing."""
     from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
 
     from blockyard.config.hydra_sources import use_package_files
 
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+    with _initialised():
         use_package_files()
         return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
 
