@@ -41,6 +41,16 @@ LATENT: dict[str, Any] = {
     "v_head_dim": 5,
     "qk_nope_head_dim": 6,
 }
+HYBRID: dict[str, Any] = {
+    **EXPERTS,
+    "num_hidden_layers": 4,
+    "head_dim": 12,
+    "partial_rotary_factor": 0.5,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 6,
+}
 MAMBA: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 16,
@@ -275,6 +285,24 @@ CASES: dict[str, Case] = {
                 "mscale": 1.0,
                 "mscale_all_dim": 0.7,
             },
+        ),
+        CODE,
+        text,
+    ),
+    "qwen3_next": Case(  # two shared experts of ours; half of the channels of a head rotate
+        "Qwen3NextForCausalLM",
+        lambda: hf.Qwen3NextConfig(**HYBRID, shared_expert_intermediate_size=16),
+        CODE,
+        text,
+    ),
+    "qwen3_next_dense": Case(
+        "Qwen3NextForCausalLM",
+        lambda: hf.Qwen3NextConfig(
+            **HYBRID | {"attention_bias": True},
+            shared_expert_intermediate_size=8,
+            layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
+            mlp_only_layers=[1, 3],
+            norm_topk_prob=False,
         ),
         CODE,
         text,

@@ -17,23 +17,14 @@ from blockyard.weights.convert.importing import import_weights
 from tests.support.every import every
 from tests.support.library_models import CASES, CODE
 
+NAMES = "deepseek_v3 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst"
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of a few models as transformers writes them."""
     folders = {}
-    for name in (
-        "deepseek_v3",
-        "gpt2",
-        "gpt_oss",
-        "llama",
-        "mixtral",
-        "qwen3",
-        "qwen3_moe",
-        "smollm3",
-        "t5",
-        "patchtst",
-    ):
+    for name in NAMES.split():
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
     return folders
@@ -77,6 +68,10 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("llama", {"intermediate_size": 41}, "intermediate_size=41: expected a multiple of 8"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types=.*each of the 2 layers"),
         ("qwen3", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types=.*sliding_attention"),
+        ("qwen3_next", {"shared_expert_intermediate_size": 12}, "expected a multiple of 8, that of an expert"),
+        ("qwen3_next", {"linear_num_key_heads": 3}, "linear_num_key_heads=3 does not divide 4"),
+        ("qwen3_next", {"layer_types": ["sliding_attention"] * 4}, "layer_types=.*linear_attention or full_attention"),
+        ("qwen3_next", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05: expected 1e-06"),
         ("smollm3", {"no_rope_layers": [1, 2, 1, 0, 1]}, "no_rope_layers=.*expected 0 or 1"),
         ("mixtral", {"sliding_window": 128}, "sliding_window=128"),
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),

@@ -4,8 +4,10 @@ Source: Shazeer et al. 2017 (arXiv 1701.06538); Fedus et al. 2021, Switch Transf
     balance loss; Zoph et al. 2022, ST-MoE (arXiv 2202.08906), eq. 5, the z-loss; Wang et al. 2024, Auxiliary-Loss-Free
     Load Balancing (arXiv 2408.15664), algorithm 1; DeepSeek-AI 2024, DeepSeek-V3 (arXiv 2412.19437), section 2.1.2;
     Zhou et al. 2022, Expert Choice Routing (arXiv 2202.09368), section 3; OpenAI 2025, gpt-oss-120b & gpt-oss-20b Model
-    Card (arXiv 2508.10925), section 2.2, for router_bias
-Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, DeepseekV3MoE, and GptOssMLP
+    Card (arXiv 2508.10925), section 2.2, for router_bias; Qwen Team 2024, Qwen2 (arXiv 2407.10671), section 2.2.2, and
+    its code, for shared_gate
+Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, DeepseekV3MoE, GptOssMLP,
+    and Qwen3NextSparseMoeBlock
 Equation: sum of w_e expert_e(x) over the chosen e, and of the shared experts; w are the scores of the router, divided
     by their sum over the chosen
 Cost: that of `active` + `shared` experts, and 2 D E FLOPs a token for a router of E experts. A compiled block and
@@ -67,6 +69,7 @@ class Experts(ChannelMixer):
         num_groups: groups that the experts are in, as many in each
         active_groups: groups that a token's experts are in: those whose two best scores have the largest sum
         scale: factor on the weights of the chosen experts, not on the shared ones
+        shared_gate: multiply what the shared experts give by a factor in (0, 1) that the token chooses
     """
 
     nested_choices: ClassVar[dict[str, Any]] = {"members": ("channel_mixer", "expert", {"expansion": 1.333})}
@@ -94,6 +97,7 @@ class Experts(ChannelMixer):
         num_groups: NumExperts = 1,
         active_groups: NumExperts = 1,
         scale: Positive = 1.0,
+        shared_gate: bool = False,
     ) -> None:
         super().__init__()
         _check_members(expert, members)
@@ -106,6 +110,9 @@ class Experts(ChannelMixer):
             raise ValueError(
                 f"channel_mixer.expert={expert} cannot be an expert; use mlp, glu or another mixer with weights"
             )
+        if shared_gate and not shared:
+            raise ValueError("channel_mixer Experts: shared_gate=true has no effect with shared=0; use shared=1")
+        self.shared_gate = output(ctx, ctx.dim, 1) if shared_gate else None
         self.router = output(ctx, ctx.dim, count, bias=router_bias)
         self.count, self.active, self.route, self.score = count, active, route, score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
@@ -144,8 +151,9 @@ class Experts(ChannelMixer):
         if self.training and self.capacity is not None:
             chosen = chosen & (chosen.cumsum(1) <= self._limit(real, x.shape[1]))
         y = self._mix(x, chosen, weights)  # (B, N, D)
+        gate = None if self.shared_gate is None else self.shared_gate(x).sigmoid()  # (B, N, 1)
         for mixer in self.shared:
-            y = y + mixer(x, seq)
+            y = y + (mixer(x, seq) if gate is None else mixer(x, seq) * gate)
         return y
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,6 +54,7 @@ CHOICES = {
     "norm=rms": "rmsnorm rms_norm",
     "norm=batch": "batchnorm batch_norm bn",
     "norm=dyt": "dynamic_tanh",
+    "layers=hybrid": "qwen3_next olmo_hybrid full_attention_interval",
     "layers=local_global": "layer_types sliding_window_pattern interleaved_attention",
     "layers=dense_first": "first_k_dense_replace mlp_only_layers",
     "layers=no_positions": "no_rope_layers nope_layers rnope irope",

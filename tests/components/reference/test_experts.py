@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig
+from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig, Qwen3NextConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextSparseMoeBlock
 
 from blockyard.channel_mixer.experts import Experts
 from blockyard.channel_mixer.glu import GLU
@@ -109,6 +110,29 @@ def gpt_oss(own: Experts) -> Callable[[Tensor], Tensor]:
     return lambda x: block(x)[0]
 
 
+def qwen3_next(own: Experts) -> nn.Module:
+    """Qwen3-Next's block with the weights of ours, of which one expert is shared."""
+    config = Qwen3NextConfig(
+        **SIZES,
+        moe_intermediate_size=HIDDEN,
+        shared_expert_intermediate_size=HIDDEN,
+        num_experts=COUNT,
+        num_experts_per_tok=own.active,
+    )
+    config._experts_implementation = "eager"
+    block = Qwen3NextSparseMoeBlock(config).double()
+    for number, expert in enumerate(own.expert):
+        copy_expert(expert, block.experts.gate_up_proj[number], block.experts.down_proj[number])
+    (shared,) = own.shared
+    with torch.no_grad():
+        block.gate.weight.copy_(own.router.weight)
+        block.shared_expert_gate.weight.copy_(own.shared_gate.weight)
+        block.shared_expert.gate_proj.weight.copy_(shared.proj_in.weight.chunk(2)[0])
+        block.shared_expert.up_proj.weight.copy_(shared.proj_in.weight.chunk(2)[1])
+        block.shared_expert.down_proj.weight.copy_(shared.proj_out.weight)
+    return block
+
+
 def gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """The output at X, and the gradient of a weighted sum of it."""
     x = X.clone().requires_grad_()
@@ -142,6 +166,17 @@ def test_deepseek(options: dict[str, Any]) -> None:
     own = of_deepseek(**options)
     for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(deepseek(own)), strict=True):
         assert_close(value, expected, **FLOAT32_STEPS)
+
+
+def test_qwen3_next() -> None:
+    """Qwen3-Next computes its scores in float32. Planted: a gate of the shared expert that is always one."""
+    own = built(shared=1, shared_gate=True, active=3)
+    theirs = qwen3_next(own)
+    for value, expected in zip(gradient(lambda x: own(x, WHOLE)), gradient(theirs), strict=True):
+        assert_close(value, expected, **FLOAT32_STEPS)
+    own.shared_gate = None
+    with pytest.raises(AssertionError):
+        assert_close(own(X, WHOLE), theirs(X), **FLOAT32_STEPS)
 
 
 class GroupsOfOneBest(Experts):
@@ -251,6 +286,7 @@ def padding_is_left_alone(kind: type[Experts] = Experts, **options: Any) -> None
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"shared": 1, "z_loss": 0.1},
+    {"shared": 2, "shared_gate": True},
     {"balance": "bias", "score": "sigmoid"},
     {"capacity": 0.5},
     {"route": "expert", "balance": "none"},
@@ -394,6 +430,7 @@ def test_a_shifted_choice_leaves_the_weights_alone() -> None:
         ({}, {"route": "expert"}),
         ({}, {"route": "expert", "balance": "none", "capacity": 1.0}),
         ({}, {"active_groups": 2}),
+        ({}, {"shared_gate": True}),
         ({}, {"num_groups": 3}),
         ({}, {"num_groups": 8}),
         ({}, {"num_groups": 4, "active": 3}),

@@ -8,6 +8,7 @@
       gpt-oss        experts in every layer, sinks, windows in every second layer
       Qwen3-MoE      norms of queries and keys, experts in some layers
       DeepSeek V3    latent attention, experts in groups in all but the first layers
+      Qwen3-Next     gated attention in every fourth layer, Gated DeltaNet in the others, experts
       OLMo 2         norms after the branches, of queries and keys over all heads
       ModernBERT     an encoder with norms of the embeddings, windows and another base of rotation in most layers
       Gemma 2        norms before and after the branches, soft caps, windows in every second layer
@@ -15,7 +16,7 @@
       Command-R      parallel blocks (preset palm)
 
 Layers that differ are kinds of `layers`: `near` has a window, `free` no positions, `near_free` both, `dense` no
-experts, `raw` no norm in front of attention.
+experts, `raw` no norm in front of attention, `recurrent` another mixer in its place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
@@ -71,6 +75,7 @@ class Layer:
     window: tokens that it sees; rotated: whether it has positions; base: that of its rotation
     normed: whether its attention reads a normalised stream
     dense: overrides of its channel mixer, where the others have experts
+    recurrent: overrides of its token mixer, where the others have attention
     """
 
     window: int | None = None
@@ -78,11 +83,13 @@ class Layer:
     base: float | None = None
     normed: bool = True
     dense: tuple[str, ...] = ()
+    recurrent: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of its kind."""
         parts = {
+            "recurrent": bool(self.recurrent),
             "near": self.window is not None,
             "free": not self.rotated,
             "raw": not self.normed,
@@ -92,7 +99,7 @@ class Layer:
 
     def overrides(self, attention: Sequence[str]) -> list[str]:
         """Those of its kind. attention: options of the config's own attention, which a window keeps."""
-        overrides = list(self.dense)
+        overrides = [*self.recurrent, *self.dense]
         if self.window is not None:
             overrides += ["token_mixer=windowed_attention", f"token_mixer.window={self.window}", *attention]
         if not self.normed:
@@ -109,9 +116,17 @@ class DecoderSizes:
     """
 
     def __init__(
-        self, settings: LibrarySettings, *, activation: str = "hidden_act", rope: Mapping[str, Any] | None = None
+        self,
+        settings: LibrarySettings,
+        *,
+        activation: str = "hidden_act",
+        rope: Mapping[str, Any] | None = None,
+        share: float | None = None,
     ) -> None:
-        """activation: the key of it; rope: the mapping of rotary positions, where it is not that of the config."""
+        """activation: the key of it; rope: the mapping of rotary positions, where it is not that of the config.
+
+        share: of the channels that rotate, where a config does not say so; None where all must
+        """
         self.settings = settings
         self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
         self.heads = settings.integer("num_attention_heads")
@@ -125,7 +140,7 @@ class DecoderSizes:
             self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
         self.overrides = [
             *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
-            *rotary(settings, rope),
+            *rotary(settings, rope, share),
         ]
 
     def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
@@ -154,13 +169,13 @@ class DecoderSizes:
         self.settings.take("sliding_window", None)
         return window
 
-    def layer_types(self, default: Sequence[str]) -> list[str]:
-        """Whether each layer attends to a window or to all tokens. Raises UserError for anything else."""
+    def layer_types(self, default: Sequence[str], other: str = SLIDING) -> list[str]:
+        """Whether each layer attends to all tokens, or is the other type. Raises UserError for anything else."""
         types = self.settings.take("layer_types", None)
         types = default if types is None else types
-        if not isinstance(types, list | tuple) or len(types) != self.depth or not {*types} <= {SLIDING, FULL}:
+        if not isinstance(types, list | tuple) or len(types) != self.depth or not {*types} <= {other, FULL}:
             raise UserError(
-                f"{self.settings.name}: layer_types={quoted(types)}: expected {SLIDING} or {FULL} for each of the "
+                f"{self.settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the "
                 f"{self.depth} layers"
             )
         return list(types)
@@ -200,8 +215,11 @@ def of_layers(layers: Sequence[Layer], attention: Sequence[str]) -> list[str]:
     return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
 
 
-def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> list[str]:
-    """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another."""
+def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None, usual: float | None = None) -> list[str]:
+    """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
+
+    usual: the share of the channels that rotate, as of `DecoderSizes`
+    """
     rope = dict(rope or settings.mapping("rope_parameters") or settings.mapping("rope_scaling"))
     settings.take("rope_scaling", None)
     where = f"{settings.name}: rope_parameters"
@@ -221,8 +239,10 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None) -> 
         expected = " or ".join(map(repr, ("default", *SCALINGS)))
         settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected {expected}")
         return overrides
-    share = rope.pop("partial_rotary_factor", 1.0)
-    if share != 1.0 or settings.take("partial_rotary_factor", 1.0) != 1.0:
+    share = rope.pop("partial_rotary_factor", settings.take("partial_rotary_factor", usual or 1.0))
+    if usual is not None:
+        overrides.append(f"position.fraction={real_number(where, 'partial_rotary_factor', share)!r}")
+    elif share != 1.0 or settings.values.get("partial_rotary_factor", 1.0) != 1.0:
         settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
     settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
     return overrides
@@ -349,12 +369,47 @@ def expert_rules(
     return rules
 
 
+def shared_expert_rules(number: int, hidden: int, theirs: str) -> list[ConversionRule]:
+    """Of the shared experts, which are one wide expert `theirs`."""
+    ours = [f"blocks.{{n}}.channel_mixer.shared.{e}" for e in range(number)]
+
+    def apart(wide: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat(pair) for pair in zip(*(each.split(hidden) for each in wide), strict=True)]
+
+    def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat(each) for each in zip(*(one.chunk(2) for one in own), strict=True)]
+
+    return [
+        ConversionRule(
+            tuple(f"{each}.proj_in.weight" for each in ours),
+            (f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight"),
+            apart,
+            join,
+        ),
+        ConversionRule(
+            tuple(f"{each}.proj_out.weight" for each in ours),
+            (f"{theirs}.down_proj.weight",),
+            lambda wide: wide[0].split(hidden, dim=1),
+            lambda own: [torch.cat([*own], 1)],
+        ),
+    ]
+
+
 def table_rules(is_tied: bool) -> list[ConversionRule]:
     """Of the table, the final norm and the head."""
     table, final = "model.embed_tokens.weight", same("final_norm.weight", "model.norm.weight")
     if is_tied:
         return [tied(("embedder.symbols.weight", "head.proj.weight"), table), final]
     return [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight"), final]
+
+
+def dense_layers(settings: LibrarySettings, depth: int) -> list[bool]:
+    """Whether each layer has no experts. Raises UserError for a list of something else than layers."""
+    every, named = settings.integer("decoder_sparse_step", 1, is_dimension=False), settings.take("mlp_only_layers", [])
+    named = [] if named is None else named
+    if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < depth for n in named):
+        raise UserError(f"{settings.name}: mlp_only_layers={quoted(named)}: expected numbers of the {depth} layers")
+    return [layer in named or bool((layer + 1) % every) for layer in range(depth)]
 
 
 def experts(settings: LibrarySettings, sizes: DecoderSizes, count: int, key: str, *, normalise: bool) -> list[str]:

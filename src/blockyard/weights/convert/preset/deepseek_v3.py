@@ -9,7 +9,6 @@ Reference: transformers DeepseekV3ForCausalLM
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +27,7 @@ from blockyard.weights.convert.llama_family import (
     experts,
     gated_rules,
     shared,
+    shared_expert_rules,
     table_rules,
     yarn_gain,
 )
@@ -35,6 +35,7 @@ from blockyard.weights.convert.rules import ConversionRule, mapped, modules, sam
 from blockyard.weights.convert.settings import LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
+MLP = "model.layers.{n}.mlp"
 NO_BITS = "weights of fewer bits are not read"
 
 
@@ -85,7 +86,10 @@ def read(settings: LibrarySettings) -> Foreign:
         *_attention_rules(sizes.heads, key, rotated, value, rank, query_rank, pairs=pairs),
         *(*modules(NORMS), *table_rules(is_tied)),
     ]
-    routed = [*expert_rules(count, hidden, "model.layers.{n}.mlp"), *_shared_rules(number, hidden)]
+    routed = [
+        *expert_rules(count, hidden, "model.layers.{n}.mlp"),
+        *shared_expert_rules(number, hidden, "model.layers.{n}.mlp.shared_experts"),
+    ]
     routed.append(same("blocks.{n}.channel_mixer.offset", "model.layers.{n}.mlp.gate.e_score_correction_bias"))
     mixer = ("channel_mixer=glu", *sizes.gated())
     for layer in range(sizes.depth):
@@ -125,33 +129,6 @@ def _rows(order: Tensor) -> tuple[Any, Any]:
     """Outputs in another order, and back."""
     back = order.argsort()
     return (lambda x: x[order]), (lambda x: x[back])
-
-
-def _shared_rules(number: int, hidden: int) -> list[ConversionRule]:
-    """Of the shared experts, which are one wide expert in theirs."""
-    ours = [f"blocks.{{n}}.channel_mixer.shared.{e}" for e in range(number)]
-    theirs = "model.layers.{n}.mlp.shared_experts"
-
-    def apart(wide: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat(pair) for pair in zip(*(each.split(hidden) for each in wide), strict=True)]
-
-    def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat(each) for each in zip(*(one.chunk(2) for one in own), strict=True)]
-
-    return [
-        ConversionRule(
-            tuple(f"{each}.proj_in.weight" for each in ours),
-            (f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight"),
-            apart,
-            join,
-        ),
-        ConversionRule(
-            tuple(f"{each}.proj_out.weight" for each in ours),
-            (f"{theirs}.down_proj.weight",),
-            lambda wide: wide[0].split(hidden, dim=1),
-            lambda own: [torch.cat([*own], 1)],
-        ),
-    ]
 
 
 def write(run: Trained) -> dict[str, Any]:

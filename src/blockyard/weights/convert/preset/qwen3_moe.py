@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockyard.errors import UserError, quoted
+from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
@@ -16,6 +16,7 @@ from blockyard.weights.convert.llama_family import (
     DecoderSizes,
     Layer,
     attention_rules,
+    dense_layers,
     expert_rules,
     experts,
     gated_rules,
@@ -35,7 +36,7 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.take("sliding_window", None)
     name = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
     count, hidden = settings.integer(name, is_dimension=False), settings.integer("moe_intermediate_size")
-    dense = _dense(settings, sizes.depth)
+    dense = dense_layers(settings, sizes.depth)
     mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [
@@ -48,14 +49,6 @@ def read(settings: LibrarySettings) -> Foreign:
     for layer, is_dense in enumerate(dense):
         rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
     return sizes.foreign(overrides, rules, is_tied, [Layer(dense=mixer if each else ()) for each in dense])
-
-
-def _dense(settings: LibrarySettings, depth: int) -> list[bool]:
-    """Whether each layer has no experts. Raises UserError for a list of something else than layers."""
-    every, named = settings.integer("decoder_sparse_step", 1, is_dimension=False), settings.take("mlp_only_layers", [])
-    if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < depth for n in named):
-        raise UserError(f"{settings.name}: mlp_only_layers={quoted(named)}: expected numbers of the {depth} layers")
-    return [layer in named or bool((layer + 1) % every) for layer in range(depth)]
 
 
 def write(run: Trained) -> dict[str, Any]:
