@@ -206,6 +206,7 @@ class Position(nn.Module):
 
     width: int = 0
     length_scale: float = 1.0
+    varies: bool = False  # in training its coordinates are drawn anew in each forward pass, by `vary`
 
     # The port of the mixer that each hook needs.
     needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores", "relate": "scores"}
@@ -227,6 +228,10 @@ class Position(nn.Module):
         None where the grids are equal or the scheme cannot do it. A value on the meta device gives the shape.
         """
         return None
+
+    def vary(self, coords: Tensor) -> Tensor:
+        """Returns coordinates (B|1, N, A) as training sees them. Called once in a forward pass, before all layers."""
+        return coords
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""

@@ -137,6 +137,11 @@ def _within_layers(kind: str, scheme: Position) -> Position:
             f"layers.kinds.{kind}: position {type(scheme).__name__} is made for one grid, to which coordinates are "
             "scaled before the first layer; use it as the config's own position"
         )
+    if scheme.varies:
+        raise ValueError(
+            f"layers.kinds.{kind}: coordinates that vary in training are drawn before the first layer, for all kinds; "
+            "set position.shift, jitter and rescale of the config's own position"
+        )
     return scheme
 
 

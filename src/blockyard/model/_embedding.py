@@ -143,6 +143,8 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
     Raises ValueError where the scheme does not reach as far as the sequence.
     """
     coords = scaled_coords(ctx, position, seq, start)
+    if position.varies and position.training:
+        coords = position.vary(coords)
     seq.position = position
     if position.acts_on - {"embed"}:
         seq.coords = coords

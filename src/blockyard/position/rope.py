@@ -19,6 +19,13 @@ lengths of evaluation and training (trainer.extrapolate):
              1 + ln s / ln original (Ding et al. 2024, LongRoPE, arXiv 2402.13753)
 
 GPT-NeoX rotates a fraction of the channels (Black et al. 2022, arXiv 2204.06745).
+
+In training a model may see other coordinates c of the tokens, drawn anew in each forward pass and the same in all
+layers (Simeoni et al. 2025, DINOv3, arXiv 2508.10104, section 3.2; transformers DINOv3ViTRopePositionEmbedding). With
+u = (c - centre) / (n / 2) on an axis of n tokens they are those of
+
+    (u + s) j r    s uniform in [-shift, shift] and ln j in [-ln jitter, ln jitter], of each axis; ln r in
+                   [-ln rescale, ln rescale] of all axes
 """
 
 from __future__ import annotations
@@ -30,10 +37,11 @@ import torch
 from annotated_types import Ge, MaxLen, MinLen
 from torch import Tensor
 
-from blockyard.contracts import Context, Length, Positive
+from blockyard.contracts import Context, Length, NonNegative, Positive
 from blockyard.position._rotary import Rotary, Share
 
 Factors = Annotated[tuple[Annotated[Positive, Ge(1)], ...], MinLen(1), MaxLen(4_096)]
+Stretch = Annotated[Positive, Ge(1)]
 FAST, SLOW = 32, 1  # rotations within a sequence above which YaRN keeps a pair, and below which it slows it fully
 
 
@@ -56,6 +64,9 @@ class Rope(Rotary):
         factors: of LongRoPE, one for each pair of channels that rotates, 1 or more; with scaling=none
         gain: factor by which yarn and LongRoPE multiply rotated queries and keys; null is that of their papers
         truncate: yarn blends from a whole pair to a whole pair; false does so from and to fractions, as in gpt-oss
+        shift: by how much of half a side coordinates are shifted in training at most; felt by scores with prefix tokens
+        jitter: by what factor an axis is stretched or shrunk in training at most; 2 in DINOv3
+        rescale: by what factor all axes are stretched or shrunk in training at most; 2 in DINOv3
     """
 
     def __init__(
@@ -72,6 +83,9 @@ class Rope(Rotary):
         factors: Factors | None = None,
         truncate: bool = True,
         gain: Positive | None = None,
+        shift: NonNegative = 0.0,
+        jitter: Stretch = 1.0,
+        rescale: Stretch = 1.0,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
         if scaling == "none" and factors is None and factor != 1:
@@ -96,6 +110,20 @@ class Rope(Rotary):
         self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
         self.low, self.high = low, high
         self.factors = None if factors is None else tuple(factors)
+        self.shift, self.jitter, self.rescale = shift, jitter, rescale
+        self.grid = ctx.tokens.grid
+        self.varies = bool(shift) or jitter > 1 or rescale > 1
+
+    def vary(self, coords: Tensor) -> Tensor:
+        """coords (B|1, N, A) -> coords of one draw, the same for all samples."""
+        half = torch.tensor(self.grid, dtype=coords.dtype, device=coords.device) / 2
+        middle, relative = half - 0.5, (coords - (half - 0.5)) / half
+        if self.shift:
+            relative = relative + relative.new_empty(1, self.num_axes).uniform_(-self.shift, self.shift)
+        for most, count in ((self.jitter, self.num_axes), (self.rescale, 1)):
+            if most > 1:
+                relative = relative * relative.new_empty(1, count).uniform_(-math.log(most), math.log(most)).exp()
+        return middle + half * relative
 
     def check_width(self, width: int) -> None:
         """Raises ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
