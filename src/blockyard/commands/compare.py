@@ -12,6 +12,8 @@ objective, are compared task by task, the one with the most runs first; a file o
   --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
                      default: the sweep's margin
   --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
+  --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
+                     compute the baseline needs for the loss of each arm
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
                      default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
@@ -62,6 +64,7 @@ class CompareArgs(Args):
     direction: str | None = None
     interesting: float | None = None
     over: str | None = None
+    ladder: str | None = None
     cost: str | None = None
     markdown: str | None = None
     latex: str | None = None
@@ -93,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
             direction=args.direction,
             margin=args.interesting,
             over=args.over,
+            ladder=args.ladder,
             cost_axis=args.cost,
             outputs=outputs,
             changes="--html" in files,  # only the page shows them
@@ -138,7 +142,7 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
 def parser() -> Parser:
     """The flags of the command."""
     flags = Parser("compare")
-    for flag in ("--baseline", "--metric", "--by", "--direction", "--over"):
+    for flag in ("--baseline", "--metric", "--by", "--direction", "--over", "--ladder"):
         flags.add_argument(flag)
     flags.add_argument("--interesting", type=flag_type(number(exclusive=True)))
     flags.add_argument("--cost")

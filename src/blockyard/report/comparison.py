@@ -20,6 +20,7 @@ from blockyard.report.arms.curves import curves
 from blockyard.report.arms.fairness import missing_result, provenance
 from blockyard.report.arms.review import review
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
+from blockyard.report.arms.size_ladder import ladder_row
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import AXES, default_axis, median_costs
@@ -34,6 +35,7 @@ from blockyard.report.load.document import (
     EvidenceRow,
     ExpectRow,
     ExternalRow,
+    LadderRow,
     MapRow,
     PictureRow,
     ProvenanceRow,
@@ -78,6 +80,7 @@ class Comparison:
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
     margin: float | None = None  # the smallest difference that matters, where one was set
     expect: ExpectRow | None = None
+    ladder: LadderRow | None = None
     evidence: EvidenceRow | None = None  # of a sweep that stops when it is decided
     warnings: list[str] = field(default_factory=list)
     baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
@@ -143,6 +146,7 @@ def compare(
     changes: bool = True,
     task: int = 0,
     over: str | None = None,
+    ladder: str | None = None,
 ) -> Comparison:
     """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
@@ -158,6 +162,7 @@ def compare(
 
     over: for what verdicts hold: seeds, samples (these models on new test samples) or both; default the sweep's, else
         seeds. Samples need the predictions that runs keep
+    ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and what each arm is worth in it
     task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
         with the most runs first. Runs of different tasks are never compared
 
@@ -172,7 +177,10 @@ def compare(
     over = over or (data.question or {}).get("over")
     if over not in (None, *OVERS):
         raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
-    return _result(data, terms, cost_axis, changes, _differ(data, terms, over))
+    result = _result(data, terms, cost_axis, changes, _differ(data, terms, over))
+    if ladder is not None:
+        result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder)
+    return result
 
 
 def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | None:

@@ -118,6 +118,37 @@ class ExternalRow(TypedDict):
     arms: list[ExternalGapRow]
 
 
+class LadderArmRow(TypedDict):
+    """The ladder of an arm, see `stats.ladder.ArmLadder`.
+
+    floor, scale, power: of the law; worst: the largest relative error of a rung; held_out: that of the largest rung
+    by the law of the others
+    """
+
+    name: str
+    compute: list[float]
+    loss: list[float]
+    floor: float
+    scale: float
+    power: float
+    worst: float
+    held_out: float
+    multiplier: float | None
+    interval: Limits | None
+    farther: float | None
+    farther_interval: Limits | None
+    trend: str | None
+
+
+class LadderRow(TypedDict):
+    """Arms over a ladder of sizes. factor: whose levels are the rungs; farther: times the largest, extrapolated."""
+
+    factor: str
+    baseline: str
+    farther: float
+    arms: list[LadderArmRow]
+
+
 class CellRow(TypedDict):
     """One cell, whether it has a run or not.
 
@@ -381,6 +412,7 @@ class ComparisonDocument(TypedDict, total=False):
     margin: float | None
     expect: ExpectRow | None
     evidence: EvidenceRow | None
+    ladder: LadderRow | None
     warnings: list[str]
     baselines: list[BaselineRow]
     external: list[ExternalRow]

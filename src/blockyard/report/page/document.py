@@ -29,8 +29,8 @@ _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
-    "table", "detail", "series", "curves", "scatter", "pairs", "evidence", "effects", "tuning", "cells", "attention",
-    "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
+    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "tuning", "cells",
+    "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
 )  # fmt: skip
 
 

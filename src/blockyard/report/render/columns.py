@@ -102,6 +102,39 @@ def externals(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
+def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
+    """Return the header and one row an arm of a ladder of sizes: what it is worth in compute."""
+    found = data.get("ladder")
+    if not found:
+        return [], []
+    header = [
+        "ladder",
+        "compute multiplier",
+        "gap",
+        f"at {found['farther']:g}x (extrapolated)",
+        "power",
+        "held-out rung",
+    ]
+    rows = []
+    for arm in found["arms"]:
+        is_base = arm["name"] == found["baseline"]
+        near = "baseline" if is_base else _times(arm["multiplier"], arm["interval"])
+        far = "" if is_base else _times(arm["farther"], arm["farther_interval"])
+        rows.append(
+            [arm["name"], near, arm["trend"] or "", far, f"{arm['power']:.3f}", f"{100 * arm['held_out']:+.1f} %"]
+        )
+    return header, rows
+
+
+def _times(value: float | None, interval: Sequence[float | None] | None) -> str:
+    """A multiplier; without a value the loss of the arm is below what the baseline's law can reach."""
+    low, high = interval or (None, None)
+    if value is None:
+        return "beyond any compute"
+    ends = f" ({low:.2f} to {'any' if high is None else f'{high:.2f}'})" if low is not None else ""
+    return f"{value:.2f}x{ends}"
+
+
 def costs(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
     columns = [column for column in COSTS if any(arm["cost"].get(column[0]) is not None for arm in data["arms"])]

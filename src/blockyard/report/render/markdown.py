@@ -41,7 +41,7 @@ def _text(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
-_LEFT = ("arm", "from elsewhere", "setting", "verdict", "Pareto", "simple baseline", "note")
+_LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
 def markdown(data: ComparisonDocument) -> str:
@@ -53,6 +53,8 @@ def markdown(data: ComparisonDocument) -> str:
     header, rows = columns.baselines(data)
     parts += [_table(header, rows)] if rows else []
     header, rows = columns.externals(data)
+    parts += [_table(header, rows)] if rows else []
+    header, rows = columns.ladders(data)
     parts += [_table(header, rows)] if rows else []
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
     header, rows = settings(data)

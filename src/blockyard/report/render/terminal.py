@@ -49,6 +49,10 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     if rows:
         screen.print()
         screen.print(_table(header, rows, screen))
+    header, rows = columns.ladders(data)
+    if rows:
+        screen.print()
+        screen.print(_table(header, rows, screen))
     header, rows = columns.costs(data)
     if len(header) > 2:
         screen.print()

@@ -1,0 +1,62 @@
+"""How often the intervals of compute multipliers cover the truth, on simulated ladders.
+
+    python benchmarks/ladder.py [--ladders 100]
+
+Two arms of known laws over four rungs, five seeds each, noise of 1 % that both arms share in part. The answer is a
+Markdown table on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from blockyard.report.stats.ladder import FARTHER, Law, Points, ladder, multiplier
+
+RUNGS = (1e12, 3e12, 1e13, 3e13)
+CASES = {
+    "same power": (Law(1.5, 200.0, 0.2), Law(1.5, 180.0, 0.2)),
+    "gap grows": (Law(1.5, 200.0, 0.2), Law(1.5, 400.0, 0.23)),
+    "no difference": (Law(1.5, 200.0, 0.2), Law(1.5, 200.0, 0.2)),
+}
+
+
+def runs(draw: np.random.Generator, base: Law, arm: Law, seeds: int, noise: float) -> dict[str, Points]:
+    """Losses of two arms; half of the variance of the noise is that of the seed, which both share."""
+    shared = draw.normal(size=(seeds, len(RUNGS)))
+    result = {}
+    for name, law in (("base", base), ("arm", arm)):
+        own = draw.normal(size=(seeds, len(RUNGS)))
+        factor = np.exp(noise * (shared + own) / np.sqrt(2))
+        result[name] = {
+            seed: [(compute, law.loss(compute) * float(factor[seed, rung])) for rung, compute in enumerate(RUNGS)]
+            for seed in range(seeds)
+        }
+    return result
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ladders", type=int, default=100)
+    args = parser.parse_args()
+    print("| laws | multiplier | covered at the largest rung | covered at ten times | held-out error, median |")
+    print("|---|---|---|---|---|")
+    for name, (base, arm) in CASES.items():
+        top = RUNGS[-1]
+        truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
+        near, far, errors = [], [], []
+        for seed in range(args.ladders):
+            found = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base")[1]
+            assert found.interval is not None
+            assert found.farther_interval is not None
+            near.append(found.interval[0] <= truth <= found.interval[1])
+            far.append(found.farther_interval[0] <= farther <= found.farther_interval[1])
+            errors.append(abs(found.held_out[0] / found.held_out[1] - 1))
+        shown = f"{100 * np.mean(near):.0f} % | {100 * np.mean(far):.0f} % | {100 * np.median(errors):.1f} %"
+        print(f"| {name} | {truth:.2f} | {shown} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+// The ladder of sizes: loss against compute on logarithmic axes, with the law of each arm.
+
+/** Draw the losses of all rungs, the laws, and what each arm is worth in compute. */
+function drawLadder(body) {
+  const { arms, baseline, farther, factor } = data.ladder;
+  const width = Math.max(280, Math.min(900, body.clientWidth));
+  const last = Math.max(...arms.flatMap((arm) => arm.compute));
+  const first = Math.min(...arms.flatMap((arm) => arm.compute));
+  const law = (arm, compute) => arm.floor + arm.scale * compute ** -arm.power;
+  const losses = arms.flatMap((arm) => [...arm.loss, law(arm, farther * last)]);
+  const chart = frame({ width, height: Math.max(280, Math.min(420, width * 0.5)), title: `${data.metric} by FLOPs of training`,
+    desc: arms.map((arm) => `${arm.name}: ${arm.loss.map((loss) => short(loss)).join(", ")}; power ${short(arm.power)}.`).join(" "),
+    x: { domain: [first / 1.3, farther * last * 1.3], label: "FLOPs of training", logarithm: true, format: count },
+    y: { domain: extent(losses, 0.06, true), label: data.metric, logarithm: true }, margin: { top: 30 } });
+  chart.plot.append(s("line", { class: "goal", x1: chart.x(last), x2: chart.x(last), y1: chart.top, y2: chart.bottom, "stroke-dasharray": "2 4", style: { stroke: "var(--baseline)" } }));
+  arms.forEach((arm, k) => {
+    const { stroke, dash, marker: kind } = ladderLook(arm.name, k);
+    const steps = Array.from({ length: 60 }, (_, n) => first * (farther * last / first) ** (n / 59));
+    chart.plot.append(s("path", { class: "line", d: path(steps.map((compute) => [chart.x(compute), chart.y(law(arm, compute))])), "stroke-dasharray": dash, style: { stroke } }));
+    arm.compute.forEach((compute, n) => chart.plot.append(s("path", { d: shape(kind, chart.x(compute), chart.y(arm.loss[n]), 4.5), style: { fill: stroke, stroke: "var(--ground)" } })));
+  });
+  const keys = h("p", { class: "keys" }, arms.map((arm, k) => {
+    const { stroke, dash } = ladderLook(arm.name, k);
+    return h("span", {}, s("svg", { class: "swatch", width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true", focusable: "false" },
+      s("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-dasharray": dash, style: { stroke, "stroke-width": "2" } })), arm.name);
+  }));
+  const times = (value, pair) => (known(value) ? [`×${short(value)}`, pair ? h("small", {}, ` ${interval(pair, 2)}`) : null] : "");
+  body.append(grid(`What each arm is worth in compute, against ${baseline}`,
+    ["arm", "compute multiplier", "gap", `at ${farther} times the compute (extrapolated)`, "power a", "largest rung, predicted from the others"],
+    arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : times(arm.multiplier, arm.interval), arm.trend || "", times(arm.farther, arm.farther_interval),
+      short(arm.power), `${change(100 * arm.held_out, 1)} %`]), [1, 3, 4, 5]),
+  figure("ladder", {
+    chart: h("div", {}, keys, chart.root),
+    caption: `Means of each rung of ${factor} (markers) and the law L = E + A / C^a of each arm, with one E for all. Right of the dotted line the laws are extrapolated. ` +
+      "The multiplier is how many times the compute the baseline needs for the loss that the arm has at the largest rung; intervals are 95 %, from a bootstrap over seeds.",
+    table: () => grid("Loss by compute", ["arm", "FLOPs", data.metric], arms.flatMap((arm) => arm.compute.map((compute, n) => [n ? "" : arm.name, count(compute), short(arm.loss[n], 4)])), [1, 2]),
+  }));
+}
+
+/** The style of an arm of the ladder, which stands for several arms of the table. */
+function ladderLook(name, k) {
+  if (name === data.ladder.baseline) return { stroke: "var(--baseline)", dash: null, marker: "circle" };
+  return { stroke: `var(--arm-${k % COLOURS})`, dash: DASHES[k % DASHES.length], marker: MARKERS[(k + 1) % MARKERS.length] };
+}

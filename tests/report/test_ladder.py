@@ -1,0 +1,128 @@
+"""Laws of loss against compute, and what an arm is worth in compute."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.ladder import RUNGS, runs
+from blockyard.errors import UserError
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.page.document import render
+from blockyard.report.render import columns
+from blockyard.report.stats import ladder as laws
+from blockyard.report.stats.ladder import Law, fit, ladder, multiplier
+from tests.report.report_runs import sweep
+
+BASE, ARM = Law(1.5, 200.0, 0.2), Law(1.5, 180.0, 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "RESAMPLES", 20)
+
+
+@pytest.mark.parametrize("law", [BASE, Law(0.8, 30.0, 0.12), Law(2.5, 4e3, 0.35)])
+def test_constants_are_recovered_from_exact_losses(law: Law) -> None:
+    computes = np.logspace(11, 15, 9)
+    [found] = fit([[(float(c), law.loss(float(c))) for c in computes]])
+    assert (found.floor, found.power) == pytest.approx((law.floor, law.power), rel=0.02)
+    assert found.loss(1e16) == pytest.approx(law.loss(1e16), rel=1e-3)
+
+
+def test_a_shared_floor_is_that_of_both_arms() -> None:
+    computes = [float(c) for c in np.logspace(11, 15, 7)]
+    first, second = fit([[(c, law.loss(c)) for c in computes] for law in (BASE, Law(1.5, 400.0, 0.25))])
+    assert first.floor == second.floor == pytest.approx(1.5, rel=0.02)
+    assert second.power == pytest.approx(0.25, rel=0.03)
+
+
+def test_the_multiplier_is_the_ratio_of_computes_for_one_loss() -> None:
+    assert BASE.compute(BASE.loss(3e13)) == pytest.approx(3e13)
+    assert multiplier(ARM, BASE, 3e13) == pytest.approx((200 / 180) ** (1 / 0.2))
+    assert math.isinf(multiplier(Law(1.0, 1.0, 0.2), BASE, 3e13))
+
+
+def test_a_ladder_of_noisy_runs_has_the_multiplier_within_its_interval() -> None:
+    base, arm = ladder(runs(np.random.default_rng(0), BASE, ARM, 5, 0.005), "base")
+    assert base.multiplier is None
+    assert arm.interval is not None
+    assert arm.interval[0] <= multiplier(ARM, BASE, RUNGS[-1]) <= arm.interval[1]
+    assert arm.trend == "stays"
+    predicted, measured = arm.held_out
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_a_gap_that_grows_is_seen() -> None:
+    """A steeper power: the multiplier is 1 at 1e12 FLOPs and 1.6 at 3e13, and beyond 2 at ten times that."""
+    steeper = Law(1.5, 200.0 * 1e12**0.03, 0.23)
+    arm = ladder(runs(np.random.default_rng(0), BASE, steeper, 5, 0.001), "base")[1]
+    assert arm.trend == "grows"
+    assert arm.farther is not None
+    assert arm.multiplier is not None
+    assert arm.farther > arm.multiplier > 1.3
+
+
+def test_what_has_no_law_is_refused() -> None:
+    few = {"a": {seed: [(1e12, 2.0), (1e13, 1.8), (1e14, 1.7)] for seed in range(3)}}
+    with pytest.raises(UserError, match="a has 3 rungs; a law needs 4 or more"):
+        ladder(few, "a")
+    rising = {"a": {seed: [(10.0**k, 1.0 + 0.5 * (k % 2)) for k in range(4)] for seed in range(3)}}
+    with pytest.raises(UserError, match=r"no law E \+ A C\^-a fits a: a rung is off by"):
+        ladder(rising, "a")
+    negative = {"a": {0: [(10.0**k, 1.0 - k) for k in range(4)]}}
+    with pytest.raises(UserError, match="not above 0"):
+        ladder(negative, "a")
+
+
+SIZES = {"16": 0.05, "32": 0.35, "64": 0.55, "128": 0.68}  # what a size takes off a loss of 1.21
+
+
+def sizes(folder: Path, **more: Any) -> Comparison:
+    """A grid of two blocks and four widths, whose losses fall with the width."""
+    arms, levels, values, summaries = {}, {}, {}, {}
+    for block, (dim, gain) in itertools.product(("pre_norm", "post_norm"), SIZES.items()):
+        name = f"{block}-{dim}"
+        arms[name] = [f"block={block}", f"model.dim={dim}"]
+        levels[name] = {"block": block, "size": dim}
+        values[name] = {seed: gain + 0.002 * seed + (0.03 if block == "pre_norm" else 0.0) for seed in range(4)}
+        summaries[name] = {"samples": 1000, "flops_per_sample": {"forward": 1, "training": int(dim) ** 2 * 1000}}
+    plan = sweep(
+        folder, arms, values, question={"kind": "grid", "metric": "test/loss"}, levels=levels, summaries=summaries
+    )
+    plan.facts["metric"] = {"name": "test/loss", "validation": "val/loss", "direction": "min"}
+    plan.save()
+    return compare(plan, changes=False, baseline="post_norm-16", **more)
+
+
+def test_a_grid_of_sizes_has_a_ladder(tmp_path: Path) -> None:
+    result = sizes(tmp_path, ladder="size")
+    assert result.ladder is not None
+    assert result.ladder["baseline"] == "post_norm"
+    pre, post = result.ladder["arms"]
+    assert (pre["name"], post["name"]) == ("pre_norm", "post_norm")
+    assert pre["compute"] == [1000.0 * 1000 * int(dim) ** 2 for dim in SIZES]
+    assert pre["multiplier"] is not None
+    assert pre["multiplier"] > 1
+    header, rows = columns.ladders(result.as_dict())
+    assert rows[1][:2] == ["post_norm", "baseline"]
+    assert "at 10x (extrapolated)" in header
+    assert "Ladder of sizes" in render(result.as_dict())
+    assert sizes(tmp_path / "without").ladder is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ladder": "sizes"}, "no factor of a grid; did you mean size"),
+        ({"ladder": "size", "metric": "test/accuracy"}, "test/accuracy is no loss"),
+    ],
+)
+def test_what_is_no_ladder_is_said(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sizes(tmp_path, **arguments)
