@@ -15,9 +15,10 @@ import pytest
 
 from blockyard.report import page
 from blockyard.report.home import page as home_page
-from blockyard.report.page.document import SCRIPTS, STYLES, policy, render, write
+from blockyard.report.page.document import SCRIPTS, STYLES, policy, read_part, render, write
 from blockyard.report.page.thin import thin
 from tests.report.page_data import HOSTILE, comparison
+from tests.support.every import every
 
 FOLDER = Path(page.__file__).parent
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -136,6 +137,12 @@ def test_scripts_make_elements_only_by_name(name):
 def test_every_script_is_in_a_page():
     assert {path.stem for path in FOLDER.glob("*.js")} == {*SCRIPTS, *home_page.SCRIPTS}
     assert {path.stem for path in FOLDER.glob("*.css")} == {*STYLES, *home_page.STYLES}
+
+
+def test_no_text_of_the_scripts_goes_over_several_lines() -> None:
+    """Lines lose their indentation in the page, which would change such a text."""
+    for name in SCRIPTS:
+        assert every(line.count("`") % 2 == 0 for line in read_part(f"{name}.js").splitlines()), name
 
 
 def test_it_is_small(full):

@@ -26,6 +26,7 @@ from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
+_INDENTS = re.compile(r"^ +", re.M)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
@@ -145,8 +146,11 @@ def joined_style(names: Sequence[str]) -> str:
 
 
 def joined_script(names: Sequence[str]) -> str:
-    """Return the scripts `names` in one function, so that no name of theirs is global, without comment lines."""
-    body = "\n".join(_COMMENT_LINES.sub("", read_part(f"{name}.js")) for name in names)
+    """Return the scripts `names` in one function, so that no name of theirs is global.
+
+    Without comment lines and indentation; no text of the scripts goes over several lines.
+    """
+    body = "\n".join(_INDENTS.sub("", _COMMENT_LINES.sub("", read_part(f"{name}.js"))) for name in names)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 
 
