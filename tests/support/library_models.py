@@ -51,6 +51,26 @@ HYBRID: dict[str, Any] = {
     "linear_key_head_dim": 5,
     "linear_value_head_dim": 6,
 }
+BESIDE: dict[str, Any] = {
+    **LLAMA,
+    "head_dim": 6,
+    "mamba_d_ssm": 24,
+    "mamba_n_heads": 3,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 6,
+}
+MULTIPLIERS: dict[str, Any] = {
+    "lm_head_multiplier": 0.6,
+    "embedding_multiplier": 1.5,
+    "mlp_multipliers": [0.7, 1.3],
+    "key_multiplier": 0.8,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "ssm_in_multiplier": 1.1,
+    "ssm_out_multiplier": 0.75,
+    "ssm_multipliers": [0.9, 1.4, 0.5, 1.6, 0.7],
+}
 MAMBA: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 16,
@@ -332,6 +352,20 @@ CASES: dict[str, Case] = {
             sliding_window=3,
             query_pre_attn_scalar=10,
             layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        ),
+        CODE,
+        text,
+    ),
+    "falcon_h1": Case(
+        "FalconH1ForCausalLM",
+        lambda: hf.FalconH1Config(**BESIDE, **MULTIPLIERS, mamba_rms_norm=True, mamba_norm_before_gate=False),
+        CODE,
+        text,
+    ),
+    "falcon_h1_tied": Case(
+        "FalconH1ForCausalLM",
+        lambda: hf.FalconH1Config(
+            **BESIDE | {"tie_word_embeddings": True}, embedding_multiplier=3.0, lm_head_multiplier=0.5
         ),
         CODE,
         text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -83,6 +84,33 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     assert_close(spec.call(eager(again.double().eval()), inputs), ours, **close)
     with pytest.raises(AssertionError):  # the comparison depends on the weights
         assert_close(spec.call(again, inputs), expected, **close)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("case", "key", "value"),
+    [
+        ("gpt_oss", "swiglu_limit", 7.0),
+        ("deepseek_v3", "topk_group", 4),
+        ("deepseek_v3", "rope_interleave", False),
+        ("qwen3_next", "rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}),
+        ("falcon_h1", "key_multiplier", 1.0),
+        ("falcon_h1", "ssm_multipliers", [1.0] * 5),
+    ],
+)
+def test_a_setting_read_as_another_is_seen(case: str, key: str, value: object, tmp_path: Path) -> None:
+    """Planted: a config that says something else than the library's model has."""
+    theirs, spec = saved(case, tmp_path / "theirs"), CASES[case]
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+    assert config[key] != value
+    path.write_text(json.dumps(config | {key: value}))
+    inputs = double(spec.inputs())
+    expected = spec.call(eager(theirs.double()), inputs)
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=spec.overrides)
+    ours = load(imported.folder).model.double()(Inputs(**inputs))
+    with pytest.raises(AssertionError):
+        assert_close(ours, expected, **closeness(case, expected))
 
 
 def test_every_converter_of_transformers_is_compared() -> None:

@@ -17,7 +17,7 @@ from blockyard.weights.convert.importing import import_weights
 from tests.support.every import every
 from tests.support.library_models import CASES, CODE
 
-NAMES = "deepseek_v3 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst"
+NAMES = "deepseek_v3 falcon_h1 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst"
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,10 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("deepseek_v3", {"first_k_dense_replace": 2}, "no layer of 2 has experts"),
         ("deepseek_v3", {"topk_method": "greedy"}, "topk_method='greedy'"),
         ("deepseek_v3", {"attention_bias": True}, "attention_bias='?True"),
+        ("falcon_h1", {"attention_bias": True}, "attention_bias='?True"),
+        ("falcon_h1", {"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers=.* is not a list of 5 numbers"),
+        ("falcon_h1", {"key_multiplier": 0.0}, "a multiplier is 0"),
+        ("falcon_h1", {"mamba_d_head": 5}, r"mamba_d_head: expected 24 / 3"),
         ("gpt_oss", {"swiglu_alpha": 1.0}, "swiglu_alpha=1.0: expected 1.702"),
         ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "weights of four bits are not read"),
         ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),
