@@ -94,7 +94,9 @@ def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
     elif name in OF_THEIR_FILE:
         yield {**_defaults(), **OF_THEIR_FILE[name], family: name}
     elif family in products.FAMILIES:
-        yield from (row for row in configs if row[family] == name and (family, name) not in BESIDE)
+        held = [row for row in configs if row[family] == name and (family, name) not in BESIDE]
+        yield from held
+        yield from ({**row, "position": "learned", family: name} for row in held)  # one_hot needs a channel a position
         beside = BESIDE.get((family, name), {})
         yield from ({**row, **beside, family: name} for row in configs)
     else:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from blockyard.config.choices import catalog
+
+KILLS = 7  # of each config of `kill_anywhere`
+KILLED = ("data", "token_mixer", "preset", "experiment")  # all choices of these families, and three tokenizers
+TOKENIZERS = ("pretrained", "vq", "waveform")  # which none of those has
+
 
 class Battery(NamedTuple):
     """One row of the table: what is tried, and the least number of cases."""
@@ -12,11 +18,22 @@ class Battery(NamedTuple):
     required: int
 
 
+def _choices(*families: str) -> int:
+    """How many choices the families have, so that a new one is a case without a number to raise."""
+    return sum(len(list((catalog.conf_dir() / family).glob("*.yaml"))) for family in families)
+
+
+_IN_A_RUN = [
+    path.name for path in catalog.conf_dir().iterdir() if path.is_dir() and path.name not in catalog.OUTSIDE_RUN
+]
 BATTERIES = {
-    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 1127),
+    "kill_anywhere": Battery(
+        "SIGKILL at random moments; the resumed run ends with the same bits",
+        KILLS * (_choices(*KILLED) + len(TOKENIZERS)),
+    ),
     "kill_file_operations": Battery("SIGKILL before and after every file operation of a run", 100),
     "resume_every_step": Battery("resume at every step of a run of three epochs", 400),
-    "resume_components": Battery("every registered component resumes with the same bits", 298),
+    "resume_components": Battery("every registered component resumes with the same bits", _choices(*_IN_A_RUN)),
     "signals": Battery("TERM, INT, HUP, USR1, doubles, STOP and CONT in every phase; the exit code is never 0", 60),
     "damaged_files": Battery("damaged, foreign and special files in place of those of a run", 150),
     "damaged_data": Battery("damaged and hostile tables, arrays, archives, weights and configs of libraries", 400),

@@ -16,7 +16,8 @@ from tests.battery.cases import battery, cases
 from tests.battery.valid_configs import COMMON, SAVED, draw, drawn_choices, experiments
 from tests.support.fork import forked
 
-pytestmark = battery("valid_configs")
+# In one worker, which looks once for the experiments whose data is here.
+pytestmark = [battery("valid_configs"), pytest.mark.xdist_group("valid_configs")]
 
 NUMBER = 320
 
@@ -48,13 +49,11 @@ def _train(outputs: Path, overrides: list[str], *, until: int | None = None) -> 
     return train(run_folder, resume=run_folder.resumes)
 
 
-def _whole_run(folder: Path, number: int) -> int:
-    """Draw a config, train it and evaluate it."""
+def _whole_run(folder: Path, overrides: list[str]) -> int:
+    """Train a config and evaluate it."""
     from blockyard.evaluate.api import evaluate
     from blockyard.runs.folder import RunFolder
 
-    overrides = draw(number)
-    (folder / "overrides").write_text(json.dumps(overrides))
     code = _train(folder / "whole", overrides)
     assert code == 0
     (run_json,) = (folder / "whole").rglob("run.json")
@@ -99,8 +98,9 @@ def test_a_valid_config_trains_evaluates_and_resumes(case: int, tmp_path: Path) 
             path.read_text() for name in ("overrides", "raised", "output") if (path := tmp_path / name).exists()
         )
 
-    assert _in_a_fork(tmp_path, lambda: _whole_run(tmp_path, case)) == 0, report()
-    overrides = json.loads((tmp_path / "overrides").read_text())
+    overrides = draw(case)
+    (tmp_path / "overrides").write_text(json.dumps(overrides))
+    assert _in_a_fork(tmp_path, lambda: _whole_run(tmp_path, overrides)) == 0, report()
     assert _in_a_fork(tmp_path, lambda: _train(tmp_path / "killed", overrides, until=SAVED)) == -signal.SIGKILL, (
         report()
     )
