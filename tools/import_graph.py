@@ -124,11 +124,20 @@ def statements(source: str, annotations: bool = False) -> list[tuple[ast.Import 
     annotations: also those below `if TYPE_CHECKING`, which never run
     """
     tree = ast.parse(source)
-    nested = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if n is not f}
-    guards = [n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
-    left_out = set() if annotations else {id(n) for guard in guards for n in ast.walk(guard)}
-    nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in left_out)
-    return [(node, id(node) in nested) for node in nodes]
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    return list(_imports_of([node for node in tree.body if annotations or node not in guarded], False))
+
+
+def _imports_of(body: Iterable[ast.AST], nested: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The import statements among others and below them. Only blocks are entered: an expression holds none."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, nested
+        inside = nested or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            statements_below = getattr(node, block, ())
+            if isinstance(statements_below, list):  # the body of a lambda or a conditional is an expression
+                yield from _imports_of(statements_below, inside)
 
 
 def climbs(package: Path) -> list[str]:
