@@ -16,7 +16,9 @@ from tests.support.paths import ROOT
 SHORTEST_PART = (
     "tests/test_isolation.py::test_nothing_of_the_user_is_left",
     "tests/weights/test_sources.py::test_what_cannot_be_read_is_refused_with_the_reason",
-    "tests/config/test_project_file.py",
+    "tests/config/test_project_file.py::test_what_is_typed_comes_first",
+    "tests/config/test_project_file.py::test_it_can_be_switched_off",
+    "tests/config/test_project_file.py::test_a_mistake_is_named_with_its_file",
 )
 PLANTED = {
     "OMP_NUM_THREADS": "7",

@@ -74,7 +74,7 @@ def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
 
 def traits(mixer: str) -> Traits:
     """The traits of a token mixer with the options of its YAML."""
-    target, options = node("token_mixer", mixer)
+    target, options = _node("token_mixer", mixer)  # which it only reads
     return target.traits_for(options)
 
 
@@ -99,7 +99,7 @@ def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Ca
 
 def legal(mixer: str, position: str, axes: int) -> bool:
     """Whether a token mixer and a position scheme are compatible on `axes` axes, by their declarations."""
-    declared, scheme = traits(mixer), node("position", position)[0]
+    declared, scheme = traits(mixer), _node("position", position)[0]
     ports = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs}
     return axes in declared.axes and axes in scheme.axes and ports <= declared.ports
 
@@ -112,7 +112,7 @@ def axes_of(family: str, name: str) -> int:
 
 def reads_later(position: str) -> bool:
     """Whether a position scheme reads later tokens, in facts of pairs or as neighbours: not for causal models."""
-    scheme = node("position", position)[0]
+    scheme = _node("position", position)[0]
     return bool(scheme.acts_on & scheme.of_later)
 
 
