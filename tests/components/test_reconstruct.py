@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.contracts import Seq
 from tests.support.helpers import LENGTH, tiny, token_ids
 from tests.support.tiny import ON_CPU, configured
 
@@ -58,3 +59,17 @@ def test_it_trains(model: str) -> None:
 def test_refusals(overrides: tuple[str, ...], says: str) -> None:
     text = " ".join(map(str, check(compose([*overrides, "logger=none"]))))
     assert says in text
+
+
+def test_predictions_come_back_in_the_units_of_the_inputs() -> None:
+    """As of head=token: times the size that the embedder took out, plus its offset."""
+    overrides = (*ON_CPU, "data=digits", "tokenizer=patch", "model=encoder", "model.dim=16", "objective=restore")
+    components = Components(configured(*overrides, "head=reconstruct")[0])
+    head = components.model(0).head
+    assert head.rescaled
+    x = torch.randn(2, len(head.codes), 16)
+    seq = Seq(torch.arange(x.shape[1]), torch.zeros(2, x.shape[1], 1))
+    raw = head(x, seq)
+    offset, size = torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([[[3.0]], [[0.5]]])  # (B, 1, C)
+    seq = Seq(torch.arange(x.shape[1]), torch.zeros(2, x.shape[1], 1), scale=(offset, size))
+    assert_close(head(x, seq), raw * size + offset)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Expansion, Head, Role, Seq
+from blockyard.head._pooled import rescale_tokens
 from blockyard.ops.linear import linear, output
 from blockyard.weight_init import Init
 
@@ -38,11 +39,12 @@ class Reconstruct(Head):
 
     def __init__(self, ctx: Context, *, expansion: Expansion = 2.0) -> None:
         super().__init__()
-        if ctx.tokens.variable or ctx.data.packed or ctx.tokens.rescaled:
+        if ctx.tokens.variable or ctx.data.packed:
             raise ValueError(
                 "head=reconstruct predicts all tokens from the last one: it needs sequences of one length and one "
-                "document, whose targets are not rescaled; use head=token"
+                "document; use head=token"
             )
+        self.rescaled = ctx.tokens.rescaled
         self.std, hidden = ctx.input_std, max(1, round(expansion * ctx.dim))
         self.codes = nn.Parameter(torch.empty(ctx.tokens.max_len, ctx.dim))  # (N, D)
         self.hidden = linear(ctx, ctx.dim, hidden, bias=True)
@@ -57,4 +59,5 @@ class Reconstruct(Head):
         count = x.shape[1] - seq.num_prefix
         if count != len(self.codes) or seq.valid is not None:
             raise ValueError(f"head=reconstruct has codes of {len(self.codes)} positions, and the sequence has {count}")
-        return self.proj(F.gelu(self.hidden(x[:, -1:] + self.codes.to(x.dtype))))
+        prediction: Tensor = self.proj(F.gelu(self.hidden(x[:, -1:] + self.codes.to(x.dtype))))
+        return rescale_tokens(prediction, seq) if self.rescaled else prediction
