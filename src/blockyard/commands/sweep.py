@@ -103,6 +103,7 @@ def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) ->
         value = stand.states[cell.run].metrics.get(metric)
         if value is not None and cell.variant == stand.chosen.get(plan.variants[cell.variant].arm):
             values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
+    sizes = _sizes(plan, data)
     asked = comparisons(question.get("expect"), [arm.name for arm in plan.arms], question.get("baseline"))
     design = Design(
         metric,
@@ -110,18 +111,20 @@ def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) ->
         len(asked),
         bool(question.get("until")),
         question.get("margin"),
-        _test_size(plan, data),
+        sizes[1] if sizes else None,
         values,
+        resplit=sizes[1] / sizes[0] if sizes and question.get("resplit") else None,
     )
     return list(sensitivity(design, question.get("baseline")))
 
 
-def _test_size(plan: SweepPlan, data: DataReader | None) -> int | None:
-    """Samples of the test split of the first arm; None where nothing has read it."""
+def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
+    """Samples of the training and the test split of the first arm; None where nothing has read them."""
     variant = next(iter(plan.variants.values()), None)
     if data is None or variant is None or data.read(variant.config).train_samples is None:
         return None
-    return len(data.splits(variant.config)[1].test)
+    splits = data.splits(variant.config)[1]
+    return len(splits.train), len(splits.test)
 
 
 def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:

@@ -76,6 +76,12 @@ class DataReader:
             self._last = (key, components, components.load())
         return components, self._last[2]
 
+    def same_splits(self, first: Node, second: Node) -> bool:
+        """Whether two configs have the same samples in the same splits; False where these are left to the runs."""
+        if any(self.read(config).train_samples is None for config in (first, second)):
+            return False
+        return len({self.splits(config)[0].data.fingerprint() for config in (first, second)}) == 1
+
     def release(self) -> None:
         """Drop the splits and what was kept of files; facts stay known."""
         self._last = None

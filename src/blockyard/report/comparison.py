@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from blockyard.errors import UserError
@@ -52,8 +53,10 @@ from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.external import external_rows
+from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.metric_range import metric_range
-from blockyard.report.stats.paired import Difference, Values
+from blockyard.report.stats.paired import Difference, Values, finite
+from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
 from blockyard.sweep.spec.question import OVERS
 from blockyard.sweep.spec.threshold import of_metric
@@ -174,13 +177,31 @@ def compare(
         raise UserError(f"direction={direction}: expected max or min")
     data = load_selection(selection, outputs=outputs, by=by, task=task)
     terms = _terms(data, metric, direction, baseline, margin)
+    resplit = (data.question or {}).get("resplit")
+    if resplit and (over or ladder is not None):
+        asked = "ladder" if over is None else f"over={over}"
+        raise UserError(f"{asked}: each seed of this sweep has a split of its own; its verdicts are over splits")
     over = over or (data.question or {}).get("over")
     if over not in (None, *OVERS):
         raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
-    result = _result(data, terms, cost_axis, changes, _differ(data, terms, over))
+    ratio = _split_ratio(data) if resplit else None
+    differ = _differ(data, terms, over) if ratio is None else _over_splits(data, terms.metric, ratio)
+    result = _result(data, terms, cost_axis, changes, differ, ratio)
     if ladder is not None:
         result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder)
     return result
+
+
+def _split_ratio(data: ComparisonInput) -> float:
+    """Return the most test samples over training samples of a finished run; 0 where none has finished."""
+    sizes = [(run.data.get("test"), run.data.get("train")) for arm in data.arms for run in arm.done]
+    return max((test / train for test, train in sizes if test and train), default=0.0)
+
+
+def _over_splits(data: ComparisonInput, metric: str, ratio: float) -> Differ:
+    """Return what compares sums of arms where each seed has a split of its own."""
+    values = {arm.name: arm.values(metric) for arm in data.arms}
+    return partial(difference_of_sums, values, ratio)
 
 
 def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | None:
@@ -236,9 +257,14 @@ def _terms(
 
 
 def _result(
-    data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes: bool, differ: Differ | None
+    data: ComparisonInput,
+    terms: _Terms,
+    cost_axis: str | None,
+    changes: bool,
+    differ: Differ | None,
+    ratio: float | None,
 ) -> Comparison:
-    """Return the comparison by these terms."""
+    """Return the comparison by these terms. ratio: test over training samples, where each seed has its own split"""
     cost_axis = cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms)
     metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
     question = data.question or {}
@@ -252,7 +278,14 @@ def _result(
         results = sequential.compare_arms(values, baseline, by_looks)
     else:
         results = compare_arms(
-            values, baseline, direction, margin=margin, limits=limits, outcome=outcome, differ=differ
+            values,
+            baseline,
+            direction,
+            margin=margin,
+            limits=limits,
+            outcome=outcome,
+            differ=differ,
+            averaged=mean_of if ratio is None else partial(split_mean, ratio=ratio),
         )
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
@@ -272,7 +305,7 @@ def _result(
     simple = simple_baselines(data.arms, metric)
     below = below_a_baseline(rows, simple, metric, direction)
     names = metric_names(data.records)
-    factors = _effects(data, values, results, baseline)
+    factors = _effects(data, values, results, baseline, ratio)
     lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
     terms.warnings.extend(review(data.arms, lines, factors, metric, direction, margin, terms.directions))
     return Comparison(
@@ -371,7 +404,8 @@ def _external(data: ComparisonInput, terms: _Terms, values: Values) -> list[Exte
     figures = (data.question or {}).get("external") or {}
     if not figures or terms.metric != data.metric:
         return []
-    return external_rows(figures, values, terms.direction, tested=data.standing is None)
+    fixed = data.standing is None and not (data.question or {}).get("resplit")
+    return external_rows(figures, values, terms.direction, tested=fixed)
 
 
 def _stopped(evidence: EvidenceRow | None) -> str | None:
@@ -379,11 +413,16 @@ def _stopped(evidence: EvidenceRow | None) -> str | None:
 
 
 def _effects(
-    data: ComparisonInput, values: Values, results: dict[str, ArmResult], baseline: str | None
+    data: ComparisonInput,
+    values: Values,
+    results: dict[str, ArmResult],
+    baseline: str | None,
+    ratio: float | None,
 ) -> EffectsRow | None:
     levels = {arm.name: arm.levels for arm in data.arms if arm.levels}
     if data.kind == "one_at_a_time":
         return effects.single_factor_effects(results, levels, baseline) if baseline else None
     if data.kind in ("grid", "inferred") and len(levels) == len(data.arms) and effects.is_grid(levels):
-        return effects.grid_effects(values, levels)
+        seeds = max((len(finite(by_seed)) for by_seed in values.values()), default=0)
+        return effects.grid_effects(values, levels, 1.0 if ratio is None else inflation(seeds, ratio))
     return None

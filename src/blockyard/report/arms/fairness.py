@@ -71,7 +71,10 @@ def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
         *_last_weights(arms),
     ]
     for name, fact in FACTS:
-        lines += _differences(name, arms, fact)
+        if fact is _fingerprint and (data.question or {}).get("resplit"):
+            lines += _splits(arms)
+        else:
+            lines += _differences(name, arms, fact)
     lines += [*_code(arms), *_load(arms)]
     return list(dict.fromkeys(lines))
 
@@ -135,6 +138,18 @@ def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
         within = any(sum(each in names for names in by_value.values()) > 1 for each in by_value[next(iter(by_value))])
         note = ", also within an arm" if within else ""
         yield f"the runs differ in {name}{note}: {'; '.join(parts[:_MAX_NAMED])}"
+
+
+def _splits(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield what is wrong with the splits of seeds that are to have one each, the same for all arms."""
+    by_seed: dict[int, dict[Hashable, None]] = {}
+    for run in (run for arm in arms for run in arm.done):
+        if fingerprint := _fingerprint(run):
+            by_seed.setdefault(run.seed, {})[fingerprint] = None
+    if torn := [seed for seed, found in by_seed.items() if len(found) > 1]:
+        yield f"the arms were tested on different splits for seed {', '.join(map(str, torn))}"
+    if len(by_seed) > 1 and len({tuple(found) for found in by_seed.values()}) < len(by_seed):
+        yield "some seeds have the same split of the data, although each was to have its own"
 
 
 def _code(arms: list[ArmRuns]) -> Iterator[str]:

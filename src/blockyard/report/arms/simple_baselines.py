@@ -6,6 +6,7 @@ than a rule says, whatever the differences between the arms are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from blockyard.report.load.arms import ArmRuns
@@ -38,7 +39,8 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
 
 
 def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str | None]]:
-    """The values, note and reason of each baseline, of the first run that has values for it, else of any run."""
+    """The values, note and reason of each baseline: the mean over runs, which differ where seeds have own splits."""
+    found: dict[str, list[dict[str, float]]] = {}
     result: dict[str, tuple[dict[str, float], str | None, str | None]] = {}
     for run in arm.done:
         values, notes, missing = (
@@ -47,11 +49,19 @@ def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str |
         )
         for name, own in values.items():
             finite = {f"{_TEST}{key}": float(value) for key, value in own.items() if is_finite(value)}
+            if finite:
+                found.setdefault(name, []).append(finite)
             if not result.get(name, ({}, None, None))[0]:
                 result[name] = (finite, notes.get(name), None)
         for name, reason in missing.items():
             result.setdefault(name, ({}, None, str(reason)))
-    return result
+    return {name: (_mean(found.get(name, [])), note, missing) for name, (_, note, missing) in result.items()}
+
+
+def _mean(values: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each metric; of equal values the value itself, without rounding."""
+    columns = {key: [own[key] for own in values if key in own] for key in (values[0] if values else ())}
+    return {key: of[0] if len(set(of)) == 1 else math.fsum(of) / len(of) for key, of in columns.items()}
 
 
 def below_a_baseline(

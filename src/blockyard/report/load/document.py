@@ -17,7 +17,7 @@ class GapRow(TypedDict, total=False):
     """The difference of an arm to the baseline, see `stats.paired.Difference`; empty for an arm without one.
 
     e: the largest e-value so far, in a sweep that stops when it is decided
-    over: "samples" or "both" where the test is over test samples
+    over: "samples" or "both" where the test is over test samples, "splits" where each seed has its own split
     """
 
     n: int

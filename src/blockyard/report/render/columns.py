@@ -224,6 +224,12 @@ def notes(data: ComparisonDocument) -> list[str]:
     gaps = [gap for arm in compared if (gap := arm["difference"])]
     if held := next((gap["over"] for gap in gaps if gap.get("over")), None):
         more = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
+        if held == "splits":
+            lines.append(
+                f"difference: to {data['baseline']}, paired by seed; interval and p{more} hold {FOR[held]}: all "
+                "variances are times 1 + seeds x test / training samples, as splits overlap (Nadeau and Bengio 2003)"
+            )
+            return lines
         lines.append(
             f"difference: to {data['baseline']}, paired by seed and test sample; interval and p{more} hold {FOR[held]}"
         )

@@ -220,6 +220,7 @@ MAX_ARMS = 24  # whose predictions are read
 MAX_WORST = 12  # samples of an arm
 MAX_DISPUTED = 24
 MAX_VIEWS = 160
+MAX_NAMED = 4  # runs with other test samples
 MAX_VALUES = 48  # of a sample with several values
 
 Runs: TypeAlias = "list[tuple[LoadedRun, SamplePredictions]]"
@@ -281,13 +282,18 @@ def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
     if not read:
         return {}, problems
     keys = [_key(each) for _, each in read]
+    others: list[str] = []
     most = Counter(keys).most_common(1)[0][0]
     by_arm: dict[str, Runs] = {}
     for (record, each), key in zip(read, keys, strict=True):
         if key == most:
             by_arm.setdefault(record.arm, []).append((record, each))
         else:
-            problems.append(f"{record.run}: its test samples are not those of the other runs")
+            others.append(record.run)
+    if len(others) <= MAX_NAMED:
+        problems += [f"{run}: its test samples are not those of the other runs" for run in others]
+    else:
+        problems.append(f"{len(others)} of {len(read)} runs have test samples of their own, {others[0]} among them")
     if len(arms) > MAX_ARMS:
         problems.append(f"only the first {MAX_ARMS} of {len(arms)} arms are read")
     return by_arm, problems

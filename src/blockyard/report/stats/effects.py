@@ -86,10 +86,11 @@ def is_grid(levels: Levels) -> bool:
     return len(factors) > 1 and len(points) == len(levels) and not any(None in point for point in points)
 
 
-def grid_effects(values: Values, levels: Levels) -> EffectsRow | None:
+def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> EffectsRow | None:
     """Return main effects and interactions of a grid as plain data; None where there are too few values.
 
     values: arm -> seed -> value of the metric; levels: arm -> factor -> level
+    inflation: of variances, where seeds have overlapping splits (`resplit`)
     """
     import numpy as np
     import statsmodels.api as sm
@@ -117,11 +118,11 @@ def grid_effects(values: Values, levels: Levels) -> EffectsRow | None:
     coefficients = np.linalg.lstsq(design.columns, target, rcond=None)[0]
     means = _means(rows)
     main = [
-        _effect(fit, coefficients, design, factor, of, level)
+        _effect(fit, coefficients, design, factor, of, level, inflation)
         for factor, of in factors.items()
         for level in range(1, len(of))
     ]
-    interactions = [_interaction(fit, design, pair, factors, means) for pair in pairs]
+    interactions = [_interaction(fit, design, pair, factors, means, inflation) for pair in pairs]
     _correct(main)
     _correct(interactions)
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
@@ -156,7 +157,7 @@ def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, base
 
 
 def _effect(
-    fit: Any, coefficients: np.ndarray, design: Design, factor: str, of: Sequence[str], level: int
+    fit: Any, coefficients: np.ndarray, design: Design, factor: str, of: Sequence[str], level: int, inflation: float
 ) -> MainEffectRow:
     import numpy as np
 
@@ -178,7 +179,7 @@ def _effect(
         holm_p=None,
     )
     if fit is not None and not _exact(fit):
-        test = fit.t_test(contrast)
+        test = fit.t_test(contrast, cov_p=inflation * fit.cov_params())
         low, high = test.conf_int()[0]
         result |= {"effect": float(test.effect[0]), "interval": [float(low), float(high)], "p": float(test.pvalue)}
     return result
@@ -190,6 +191,7 @@ def _interaction(
     pair: tuple[str, str],
     factors: Mapping[str, Sequence[str]],
     means: Mapping[tuple[str, str, str, str], float],
+    inflation: float,
 ) -> InteractionRow:
     import numpy as np
 
@@ -203,7 +205,8 @@ def _interaction(
         levels=[list(factors[first]), list(factors[second])],
     )
     if fit is not None and not _exact(fit):
-        test = fit.f_test(np.eye(design.columns.shape[1])[design.terms[pair]])
+        rows = np.eye(design.columns.shape[1])[design.terms[pair]]
+        test = fit.f_test(rows, cov_p=inflation * fit.cov_params())
         result |= {"F": float(test.fvalue), "p": float(test.pvalue)}
     return result
 

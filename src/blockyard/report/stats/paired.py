@@ -37,8 +37,8 @@ class Difference:
         test is then made of `mean`
     e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
         `interval` is a confidence sequence
-    over: "samples" or "both" where the test is over test samples, see `crossed`; error, free: the standard error of the
-        mean and its degrees of freedom there
+    over: "samples" or "both" where the test is over test samples, see `crossed`; "splits", see `resplit`
+    error, free: the standard error of the mean and its degrees of freedom there
     effect: see EFFECT; deviation: standard deviation of the differences
     """
 

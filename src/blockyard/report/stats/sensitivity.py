@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.paired import Values, finite, paired_difference
+from blockyard.report.stats.resplit import inflation
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, POWER, detectable_effect
 from blockyard.sweep.stopping.evidence import seeds_to_decide
 
@@ -25,6 +26,7 @@ class Design:
 
     compared: comparisons that share the error rate; test_size: samples of the test split, None where unknown
     values: of the cells that have finished: arm -> seed -> value
+    resplit: test samples over training samples, where each seed has a split of its own
     """
 
     metric: str
@@ -34,13 +36,19 @@ class Design:
     margin: float | None
     test_size: int | None
     values: Values
+    resplit: float | None = None
 
 
 def sensitivity(design: Design, baseline: str | None) -> Iterator[str]:
     """Yield what so many seeds, and so many test samples, can show, and where a margin is below that."""
     if design.compared and design.seeds >= MIN_SEEDS:
         yield _by_seeds(design, _deviation(design.values, baseline))
-    if design.test_size and metric_range(design.metric, ()) == SHARE and not design.metric.startswith("success("):
+    if (
+        design.resplit is None
+        and design.test_size
+        and metric_range(design.metric, ()) == SHARE
+        and not design.metric.startswith("success(")
+    ):
         yield from _by_samples(design, design.test_size)
 
 
@@ -49,11 +57,13 @@ def _by_seeds(design: Design, deviation: float | None) -> str:
         effect, how = _decided_effect(design.seeds, design.compared), "at most decide"
     else:
         effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
+        effect *= math.sqrt(inflation(design.seeds, design.resplit or 0.0))
         how = f"show, in {100 * POWER:.0f} % of sweeps,"
     known = f", here about {effect * deviation:.2g} (from the cells that have finished)" if deviation else ""
     comparisons = f"{design.compared} comparison{'s' * (design.compared != 1)}"
+    split = ", which have splits of their own that overlap," if design.resplit is not None else ""
     return (
-        f"{design.seeds} seeds {how} a difference of {effect:.2g} standard deviations of the paired differences"
+        f"{design.seeds} seeds{split} {how} a difference of {effect:.2g} standard deviations of the paired differences"
         f"{known}, with {comparisons}"
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -67,6 +67,7 @@ FOR = {
     "seeds": "for new seeds on these test samples",
     "samples": "for new test samples and these trained models",
     "both": "for new seeds and new test samples",
+    "splits": "for new seeds and new splits of these data",
 }
 BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (
     "baseline",
@@ -99,6 +100,7 @@ def compare_arms(
     limits: Range | None = None,
     outcome: str | None = None,
     differ: Differ | None = None,
+    averaged: Callable[[Sequence[float]], Mean] = mean_of,
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
@@ -107,7 +109,8 @@ def compare_arms(
     margin: the smallest difference that matters, for the advice on seeds
     limits: the range of the metric, where intervals end; differences lie between minus and plus its width
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs (`sweep.spec.threshold`)
-    differ: the difference of sums of arms over test samples (`crossed`), in place of that over seeds
+    differ: the difference of sums of arms over test samples (`crossed`) or splits (`resplit`), in place of seeds
+    averaged: the mean of an arm with its interval
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     others = [arm for arm in clean if baseline is not None and arm != baseline]
@@ -125,7 +128,7 @@ def compare_arms(
         }
     results = {}
     for arm, by_seed in clean.items():
-        mean = (rate_of if outcome == "success" else mean_of)(list(by_seed.values()))
+        mean = (rate_of if outcome == "success" else averaged)(list(by_seed.values()))
         mean = replace(mean, interval=None if outcome == "steps_to" else clipped(mean.interval, limits))
         gap = differences.get(arm)
         if gap is None:

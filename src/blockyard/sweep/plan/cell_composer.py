@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
+from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.sweep.spec.override_text import key_of, to_override
 
@@ -53,6 +54,10 @@ class CellComposer:
         if facts.note:
             self.notes[facts.note] = None
         return [facts.problem] if facts.problem else []
+
+    def same_data(self, first: Node, second: Node) -> bool:
+        """Whether two sound configs have the same data, as far as it is read here."""
+        return self._data is not None and self._data.same_splits(first, second)
 
     def checked(self, overrides: Sequence[str]) -> tuple[Composed, list[str]]:
         """The config of these overrides, and every reason why it cannot run."""

@@ -1,4 +1,4 @@
-"""Settings that the planner fixes in every cell: the precision, and how a logger names the run."""
+"""Settings that the planner fixes in every cell: precision, the seed of the split, how a logger names the run."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def with_sweep_labels(config: Node, sweep: str, arm: str) -> Node:
         return labelled
 
     return with_each_logger(config, label)
+
+
+def with_split(config: Node, seed: int) -> Node:
+    """The config whose data are split by the cell's own seed, as `resplit` of a sweep file asks."""
+    return config | {"data": {**config["data"], "split_seed": seed}}
 
 
 def with_run_name(config: Node, name: str) -> Node:

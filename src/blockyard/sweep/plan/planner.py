@@ -267,6 +267,7 @@ class _Planner:
         if problems:
             raise BadQuestionError(list(dict.fromkeys(problems)))
         self._check_sizes(widths)
+        self._check_splits()
         if equal := list(duplicates(self.question, self.variants.values(), self.folder)):
             more = len(equal) - LISTED
             rest = [f"and {more} more pairs of this kind"] if more > 0 else []
@@ -275,15 +276,20 @@ class _Planner:
     def cells(self) -> Iterator[Cell]:
         """All cells, variant by variant."""
         for variant in self.variants.values():
-            folder = self.folder(variant)
             for seed in self.question.seeds:
-                yield Cell(variant.key, seed, f"{folder}/s{seed}")
+                yield Cell(variant.key, seed, f"{self._folder_of(variant, seed)}/s{seed}")
 
     def folder(self, variant: Variant) -> str:
         """The folder of a variant's runs; its name ends in the identity."""
         if variant.key not in self._folders:
             self._folders[variant.key] = run_name(variant.config)
         return self._folders[variant.key]
+
+    def _folder_of(self, variant: Variant, seed: int) -> str:
+        """The folder of a cell's run: that of the variant, unless each seed has data of its own."""
+        if self.question.resplit:
+            return run_name(cell_settings.with_split(variant.config, seed))
+        return self.folder(variant)
 
     def notes(self) -> list[str]:
         """What the planner decided."""
@@ -306,6 +312,8 @@ class _Planner:
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
                 + (f" ({reason})" if reason else "")
             ]
+        if self.question.resplit and "split_seed" not in composed.config["data"] and not reasons:
+            reasons = ["resplit: the splits of this data are fixed, it has no data.split_seed; remove resplit"]
         if reasons:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))
             return
@@ -327,6 +335,17 @@ class _Planner:
             self.question.match, str(self.question.baseline), overrides, self.composer.compose, self.sizes
         )
         return widths
+
+    def _check_splits(self) -> None:
+        """Raise BadQuestionError where each seed is to have its own split and the data have only one."""
+        if not self.question.resplit or len(self.question.seeds) < 2:
+            return
+        config = next(each.config for each in self.variants.values() if each.arm == self.question.baseline)
+        first, second = (cell_settings.with_split(config, seed) for seed in self.question.seeds[:2])
+        if self.composer.same_data(first, second):
+            raise BadQuestionError(
+                ["resplit: data.split_seed changes nothing here, since the files say what is in which split; remove it"]
+            )
 
     def _check_sizes(self, widths: dict[str, int]) -> None:
         """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""

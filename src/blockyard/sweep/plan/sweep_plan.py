@@ -24,7 +24,7 @@ from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm, Cell, Refused, Variant, cell_name
 from blockyard.sweep.plan import compact_json
-from blockyard.sweep.plan.cell_settings import with_run_name
+from blockyard.sweep.plan.cell_settings import with_run_name, with_split
 from blockyard.sweep.spec.budget import Search
 from blockyard.sweep.spec.question import QuestionRecord
 
@@ -97,6 +97,8 @@ class SweepPlan:
     def config(self, cell: Cell) -> Node:
         """A copy of the complete config of a cell; a logger names the run after arm and seed."""
         config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
+        if self.question.get("resplit"):
+            config = with_split(config, cell.seed)
         variant = self.variants[cell.variant]
         return with_run_name(config, cell_name(variant.arm, variant.setting, cell.seed))
 

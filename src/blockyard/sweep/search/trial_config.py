@@ -15,6 +15,7 @@ from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.sweep.cells import Variant
 from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.cell_settings import with_split
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 
@@ -23,12 +24,14 @@ class ArmTemplate:
     """What all trials of an arm share.
 
     variant: of the plan; overrides: base and arm, from which a family is composed where the space names one
+    resplit: whether data are split by the seed
     """
 
     variant: Variant
     overrides: list[str]
     outputs: str
     composer: CellComposer
+    resplit: bool = False
     _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
     def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -48,6 +51,8 @@ class ArmTemplate:
             else:
                 issues += self._set_choice(config, choices, key, setting[key])
         layer_kinds.drop_equal_nodes(config)
+        if self.resplit:
+            config = with_split(config, seed)
         problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
         return config, choices, problems
 
@@ -75,7 +80,9 @@ def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTempla
     if variant is None:
         return None
     overrides = next(each.overrides for each in plan.arms if each.name == arm)
-    return ArmTemplate(variant, [*(plan.question.get("base") or ()), *overrides], plan.outputs, composer)
+    base = plan.question.get("base") or ()
+    resplit = bool(plan.question.get("resplit"))
+    return ArmTemplate(variant, [*base, *overrides], plan.outputs, composer, resplit)
 
 
 def _set_option(config: Node, key: str, value: Any) -> list[Issue]:

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from blockyard.runs.identity import run_name
 from blockyard.sweep.cells import Cell, Refused, Variant
+from blockyard.sweep.plan.cell_settings import with_split
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trials import Trials
 
@@ -127,7 +128,8 @@ def plan_with_chosen(plan: SweepPlan, arms: Sequence[Trials], facts: SearchFacts
             config, choices, _ = arm.template.config(setting, seeds[0])
             config |= {name: original[name] for name in ("seed", "outputs") if name in original}
             variants[key] = Variant(key, arm.arm, config, choices, setting)
-            cells += [Cell(key, seed, f"{run_name(config)}/s{seed}") for seed in seeds]
+            own = [with_split(config, seed) if arm.template.resplit else config for seed in seeds]
+            cells += [Cell(key, seed, f"{run_name(each)}/s{seed}") for seed, each in zip(seeds, own, strict=True)]
         record[arm.arm] = {"chosen": key, "trials": trials}
     return replace(
         plan,

@@ -58,6 +58,15 @@ def one_of(content: dict[str, Any], key: str, allowed: Sequence[str], problems: 
     return None
 
 
+def flag(content: dict[str, Any], key: str, problems: list[str]) -> bool | None:
+    """True, or None where the key is missing or false."""
+    value = content.get(key)
+    if value is None or isinstance(value, bool):
+        return value or None
+    problems.append(f"{key}: expected true or false, not {quote(value)}")
+    return None
+
+
 def not_one_of(value: Any, allowed: Sequence[str]) -> str:
     """The message for a value that is not among the allowed ones."""
     return f"{quote(value)} is not one of {', '.join(allowed)}{did_you_mean(value, allowed)}"

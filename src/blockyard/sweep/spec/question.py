@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -90,10 +90,12 @@ KEYS = (
     "success",
     "steps_to",
     "over",
+    "resplit",
     "external",
     "expect",
     "margin",
 )
+SPLIT_SEED = "data.split_seed"
 MATCHES = ("params", "flops", "active", "state")
 OVERS = ("seeds", "samples", "both")
 SEEDS = 3  # the default: the fewest that allow a verdict
@@ -130,6 +132,7 @@ class QuestionRecord(TypedDict, total=False):
     success: str | None
     steps_to: str | None
     over: str | None
+    resplit: bool | None
     external: dict[str, dict[str, Any]] | None
     expect: str | None
     margin: float | None
@@ -145,6 +148,7 @@ class Question:
     seeds: with `until` the most that there may be
     until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
     over: for what verdicts hold: seeds, samples or both; None is seeds
+    resplit: whether each seed has a split of the data of its own; None is no
     external: figures from papers and other tools: value, source, and n and sd where they are known
     margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
     """
@@ -170,6 +174,7 @@ class Question:
     success: str | None
     steps_to: str | None
     over: str | None
+    resplit: bool | None
     external: dict[str, dict[str, Any]] | None
     expect: str | None
     margin: float | None
@@ -185,7 +190,7 @@ class Question:
         plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
         # Plans without these have no such keys, as before there were any.
-        for key in ("until", "budget", "success", "steps_to", "over", "external"):
+        for key in ("until", "budget", "success", "steps_to", "over", "resplit", "external"):
             if plain[key] is None:
                 del plain[key]
         record: QuestionRecord = plain
@@ -205,6 +210,20 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Q
     question = parse(content, name=path.stem, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=file_paths.beside(arm.overrides, path)) for arm in question.arms)
     return replace(question, base=file_paths.beside(question.base, path), arms=arms)
+
+
+def _resplit_problems(question: Question) -> Iterator[str]:
+    """Why a split for each seed does not suit the other keys."""
+    if question.until:
+        yield "resplit: splits of one data set overlap, for which no test with looks is valid; give a number of seeds"
+    if question.over:
+        yield f"resplit: each seed has its own test samples, so verdicts cannot be over {question.over}; remove `over`"
+    if question.reached:
+        yield "resplit: an outcome of whole runs is compared by signs, for which there is no correction; use a metric"
+    setting = [arm.name for arm in question.arms if SPLIT_SEED in map(key_of, arm.overrides)]
+    setting += ["base"] if SPLIT_SEED in map(key_of, question.base) else []
+    if setting:
+        yield f"resplit: it sets {SPLIT_SEED} to the seed; remove {SPLIT_SEED} from {', '.join(setting[:3])}"
 
 
 def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
@@ -292,6 +311,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         success=fields.text(content, "success", problems),
         steps_to=fields.text(content, "steps_to", problems),
         over=fields.one_of(content, "over", OVERS, problems),
+        resplit=fields.flag(content, "resplit", problems),
         external=fields.external(content, problems),
         reached=fields.reached(content, problems),
         expect=fields.expect(content, names, problems),
@@ -300,6 +320,8 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     if question.over in ("samples", "both") and (until or question.reached):
         what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
         problems.append(f"over: {what} is judged over seeds; remove `over: {question.over}`")
+    if question.resplit:
+        problems += _resplit_problems(question)
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestionError(messages, question.base, question.arms)
