@@ -19,6 +19,8 @@ from blockyard.errors import UserError, fold, quoted
 if TYPE_CHECKING:
     import pandas
 
+    from blockyard.config.compose import Composed
+    from blockyard.engine.plain_trainer import TrainerData, TrainerModule
     from blockyard.report.comparison import Comparison
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.record import RunRecord
@@ -45,17 +47,24 @@ def train(
         return _train(arguments, config_dirs)
 
 
-def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> RunFolder:
+def _checked(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> Composed:
+    """The composed config. Raises UserError with every problem of it."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose
-    from blockyard.engine.run import train as train_in
-    from blockyard.runs.not_started import AlreadyDoneError
-    from blockyard.runs.start import create_run, discard
 
     composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
     problems = [str(issue) for issue in check(composed)]
     if problems:
         raise UserError("\n  - ".join(problems))
+    return composed
+
+
+def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> RunFolder:
+    from blockyard.engine.run import train as train_in
+    from blockyard.runs.not_started import AlreadyDoneError
+    from blockyard.runs.start import create_run, discard
+
+    composed = _checked(arguments, config_dirs)
     try:
         folder = create_run(composed.config, command=["blockyard.train", *arguments], choices=composed.choices)
     except AlreadyDoneError as done:
@@ -69,6 +78,26 @@ def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str
     if code:
         raise RunFailed(f"{folder.path} is {folder.status.state}: {folder.status.reason}")
     return folder
+
+
+def lightning(
+    *overrides: Overrides, config_dirs: Sequence[str | os.PathLike[str]] = ()
+) -> tuple[TrainerModule, TrainerData]:
+    """The LightningModule and the LightningDataModule of the config that overrides describe, for a Trainer of your own.
+
+    `Trainer(**module.trainer_arguments())` trains as long as a run does, and on one process to the same weights. The
+    data is read, and downloaded where the config allows it. Raises UserError with every problem of the config, and with
+    every option that only the loop of a run has.
+    """
+    arguments = as_texts(overrides)
+    with importable(packages_typed(arguments)):
+        config = _checked(arguments, config_dirs).config
+        from blockyard.objective._torchmetrics import import_torchmetrics
+
+        import_torchmetrics(config.get("allow") or ())  # before Lightning does
+        from blockyard.engine.plain_trainer import lightning_pair
+
+        return lightning_pair(config)
 
 
 def sweep(

@@ -2,7 +2,8 @@
 
 The way of a batch: the loader prepares it (`engine.loader`), `training_step` calls the model and the loss, Lightning
 calls backward and `optimizer_step`, and `LoopCallback` does what is due after the step. There is no
-`validation_step`: training, testing and `blockyard eval` share one evaluation, `blockyard.evaluate.loop`.
+`validation_step`: training, testing and `blockyard eval` share one evaluation, `blockyard.evaluate.loop`. The complete
+module for a Trainer of the user's own is `plain_trainer.TrainerModule`.
 """
 
 from __future__ import annotations
@@ -290,11 +291,16 @@ class Learner(CheapHookName):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Measure the gradient norm, and end the run before the step if it is not finite."""
+        self.measure_gradients(optimizer)
+        assert self.step.loss is not None
+        assert self.step.norm is not None
+        self.guard.check(self.step.number, self.step.loss, self.step.norm)
+
+    def measure_gradients(self, optimizer: Any) -> None:
+        """Set `step.norm` to the norm of all gradients together."""
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         self.step.norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        assert self.step.loss is not None
-        self.guard.check(self.step.number, self.step.loss, self.step.norm)
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **settings: Any) -> None:
         """Clip the gradients to `settings.clip`, with the norm measured before the step."""

@@ -51,7 +51,7 @@ def load_data(run: RunSetup) -> DataSetup:
         components.data.prepare()  # once on a machine
     splits = components.load()
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
-    dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
+    dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     return DataSetup(splits, layout, dataset, rank, device)
 
@@ -75,7 +75,7 @@ def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int,
     )
 
 
-def _targets_vary(spec: DataSpec) -> bool:
+def targets_vary(spec: DataSpec) -> bool:
     """Whether samples may have different numbers of targets: real values may be missing."""
     return spec.variable or spec.packed or spec.target in ("symbols", "values")
 

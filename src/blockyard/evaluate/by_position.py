@@ -89,7 +89,7 @@ class BySlice:
     outside of a slice are ignored, so that each process updates every metric, with or without samples of the slice.
     """
 
-    def __init__(self, objective: Objective, split: Split, names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, objective: Objective, split: Split | None, names: Sequence[str], device: torch.device) -> None:
         self.metric = objective.best()[0]
         self.sets = {
             name: {key: metric.to(device) for key, metric in objective.metrics(split).items()} for name in names

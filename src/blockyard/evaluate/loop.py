@@ -1,7 +1,7 @@
 """One pass over a split without training: the only code that computes metrics.
 
 Training calls it for validation, and at the end for the test; `blockyard eval` calls it too, so that both give the
-same values.
+same values. `PassMetrics` is the part of it that a Lightning Trainer of the user's own calls.
 """
 
 from __future__ import annotations
@@ -22,6 +22,32 @@ def samples_of_pass(split: Split, batch_size: int, limit: int | None) -> int:
     """How many samples `evaluate` looks at. limit: batches, or None for all."""
     steps = eval_steps(len(split), batch_size)
     return min(len(split), (min(steps, limit) if limit else steps) * batch_size)
+
+
+class PassMetrics:
+    """The metrics of an objective over one pass, and the one that selects weights over the samples of each slice.
+
+    slices: the names of the data's slices (`DataSpec.slices`)
+    shared: whether several processes share the pass; all of them must then call `compute`, and all get the same result
+    """
+
+    def __init__(
+        self, objective: Objective, split: Split | None, slices: Sequence[str], device: torch.device, *, shared: bool
+    ) -> None:
+        self._metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
+        self._by_slice = BySlice(objective, split, slices, device)
+        for metric in (*self._metrics.values(), *self._by_slice.metrics):
+            metric.sync_on_compute = shared
+
+    def update(self, prediction: Tensor, batch: Batch) -> None:
+        """Count the predictions of a prepared batch."""
+        for metric in self._metrics.values():
+            metric.update(prediction, batch.target)
+        self._by_slice.update(prediction, batch)
+
+    def compute(self) -> dict[str, float]:
+        """Every metric by name, without a prefix; `accuracy@NAME` for each slice that has a sample."""
+        return {name: float(metric.compute()) for name, metric in self._metrics.items()} | self._by_slice.compute()
 
 
 def evaluate(
@@ -52,10 +78,7 @@ def evaluate(
     observe: called with each prediction and its prepared batch, of this process
     """
     device = torch.device(device)
-    metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
-    by_slice = BySlice(objective, split, slices, device)
-    for metric in (*metrics.values(), *by_slice.metrics):
-        metric.sync_on_compute = world > 1
+    metrics = PassMetrics(objective, split, slices, device, shared=world > 1)
     steps = eval_steps(len(split), batch_size)
     training = model.training
     model.eval()
@@ -69,11 +92,9 @@ def evaluate(
                 # No key: random numbers of a sample are the same at every evaluation, and in batches of any size.
                 batch = objective.ready(take(split, order, None).to(device, non_blocking=True), None)
                 prediction = model(batch)
-                for metric in metrics.values():
-                    metric.update(prediction, batch.target)
-                by_slice.update(prediction, batch)
+                metrics.update(prediction, batch)
                 if observe is not None:
                     observe(prediction, batch)
-        return {name: float(metric.compute()) for name, metric in metrics.items()} | by_slice.compute()
+        return metrics.compute()
     finally:
         model.train(training)

@@ -1,0 +1,553 @@
+"""The module and the data module for a `pytorch_lightning.Trainer` of the user's own.
+
+A run has a loop of its own (`callbacks.loop`), which resumes to the bit and survives a kill. Whoever wants Lightning's
+loop with Lightning's callbacks, loggers and strategies takes these two instead: `blockyard.lightning` builds them.
+Model, data order, random streams and metrics are those of a run, so that on one process `Trainer.fit` ends with the
+weights of `blockyard train`, to the bit, and `Trainer.test` prints its metrics.
+
+What Lightning decides here, and a run decides itself there: how long the training is, when it is evaluated and saved,
+whether it goes on after values that are not finite, and the precision.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import Composed
+from blockyard.config.tree import Node
+from blockyard.contracts import Batch, Objective, OptimizerBuilder, Schedule, Split, Splits
+from blockyard.data.splits.order import eval_indices, eval_steps, take
+from blockyard.engine.callbacks.base import RunCallback
+from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.engine.faults.causality_probe import check_foreign
+from blockyard.engine.faults.small_maps import guard_small_maps
+from blockyard.engine.loader import BatchDataset
+from blockyard.engine.module import Learner, LearnerSettings
+from blockyard.engine.setup_data import lay_out, targets_vary
+from blockyard.engine.system.randomness import reseed
+from blockyard.engine.trainer import TrainerPlan
+from blockyard.errors import UserError
+from blockyard.evaluate.loop import PassMetrics
+from blockyard.runs.checkpoint import BadCheckpointError, load_content
+from blockyard.runs.checkpoint_weights import load_weights
+from blockyard.runs.folder import CONFIG
+from blockyard.runs.load import load
+from blockyard.weights.parts import NEVER
+
+log = logging.getLogger("blockyard")
+
+# What a config asks of the loop of a run, and Lightning's loop does not do.
+
+
+def unserved(components: Components) -> Iterator[str]:
+    """Yield the options of a config that change a run and would change nothing here, one sentence each."""
+    plan: TrainerPlan = components.node("trainer")
+    if plan.strategy in ("fsdp", "context"):
+        yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
+    if plan.attention != "auto":
+        yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
+    if plan.require_flash:
+        yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
+    for name in ("extrapolate", "loops"):
+        if getattr(plan, name):
+            yield f"trainer.{name} is evaluated at the end of a run; leave it out"
+    if components.init is not None and components.init.parent is not None:
+        yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
+    for name, callback in components.node("callbacks").items():
+        observes = isinstance(callback, Checkpoint) or "*" in getattr(callback, "incidental", ())
+        if isinstance(callback, RunCallback) and not observes:
+            yield f"callbacks.{name} is for the loop of a run; leave it out and give the Trainer a Lightning callback"
+
+
+# The training batches of one epoch and the batches of one evaluation, by number.
+
+
+class BatchNumbers(DistributedSampler[int]):
+    """The numbers of the batches of one pass over a loader.
+
+    It is a DistributedSampler because Lightning leaves those as they are: the batches are divided among the processes
+    by what a number stands for.
+
+    epoch: gives the number of the epoch; None for an evaluation, whose passes are alike
+    """
+
+    def __init__(self, count: int, epoch: Callable[[], int | None] | None = None) -> None:
+        self.count = count
+        self.position: tuple[int, int] | None = None  # epoch and batch at which the next pass begins
+        self._epoch_of = epoch
+        self._set = 0
+
+    def __iter__(self) -> Iterator[int]:
+        position, self.position = self.position, None
+        if self._epoch_of is None:
+            return iter(range(self.count))
+        if position is None:
+            known = self._epoch_of()
+            position = (self._set if known is None else known, 0)
+        epoch, first = position
+        return iter(range(epoch * self.count + first, (epoch + 1) * self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of a loader that no data module of a trainer has made."""
+        self._set = epoch
+
+
+class EpochBatches(BatchDataset):
+    """The training split as prepared batches by number; its length is that of the split, where BatchSizeFinder ends."""
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+
+class EvaluationBatches(Dataset[Batch]):
+    """A split as prepared batches by number, each sample once; missing ones of a process are dummies without target."""
+
+    def __init__(self, split: Split, objective: Objective, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
+        self.split, self.objective, self.batch_size = split, objective, batch_size
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return eval_steps(len(self.split), self.batch_size)
+
+    def __getitem__(self, number: int) -> Batch:
+        order = eval_indices(
+            number, num_samples=len(self.split), batch_size=self.batch_size, rank=self.rank, world=self.world
+        )
+        return self.objective.ready(take(self.split, order, None), None)
+
+
+class TrainingBatches(DataLoader[Batch]):
+    """The training batches, one epoch a pass. Lightning saves its position, so that a fit goes on inside an epoch.
+
+    trainer: whose fit this is, or None
+    """
+
+    def __init__(self, dataset: EpochBatches, trainer: pl.Trainer | None, **settings: Any) -> None:
+        layout = dataset.layout
+        self.numbers = BatchNumbers(layout.steps_per_epoch * layout.micro_batches, self._epoch)
+        self._trainer = trainer
+        super().__init__(dataset, batch_size=None, sampler=self.numbers, **settings)
+
+    def _epoch(self) -> int | None:
+        if self._trainer is None:
+            return None
+        return 0 if getattr(self._trainer, "overfit_batches", 0) else self._trainer.current_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and the batch that come next."""
+        if self._trainer is None:
+            return {}
+        done = self._trainer.fit_loop.total_batch_idx + 1
+        return dict(zip(("epoch", "batch"), divmod(done, int(self._trainer.num_training_batches)), strict=True))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Begin the next pass where `state_dict` says."""
+        if state_dict:
+            self.numbers.position = state_dict["epoch"], state_dict["batch"]
+
+
+class TrainerData(pl.LightningDataModule):
+    """The splits of a config for a Trainer, loaded already: a model may depend on what the data holds.
+
+    A step consumes one batch of `batch_size` samples over all processes and all micro-batches
+    (`accumulate_grad_batches`), as in a run. Both sizes may be set, which `BatchSizeFinder` does.
+    """
+
+    def __init__(self, components: Components, splits: Splits) -> None:
+        super().__init__()
+        self.components, self.splits = components, splits
+        self.plan: TrainerPlan = components.node("trainer")
+        self.batch_size: int = components.data.batch_size
+        self.eval_batch_size: int = components.data.eval_batch_size
+
+    def train_dataloader(self) -> TrainingBatches:
+        """The training split in the order of a run with this seed."""
+        trainer, components = self.trainer, self.components
+        layout = lay_out(self.splits, self.batch_size, self.plan, seed=seed_of(components), rank=0)
+        if trainer is not None:
+            accumulate = trainer.accumulate_grad_batches
+            layout = replace(layout, rank=trainer.global_rank, world=trainer.world_size, micro_batches=accumulate)
+        dataset = EpochBatches(
+            self.splits.train, layout, components.objective, weighted=targets_vary(components.data.spec)
+        )
+        return TrainingBatches(dataset, trainer, **self._settings)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """The validation split, each sample once."""
+        return self._evaluation(self.splits.validation, self.plan.limit_val)
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """The test split, each sample once."""
+        return self._evaluation(self.splits.test, self.plan.limit_test)
+
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        """The test split, as `test_dataloader`."""
+        return self.test_dataloader()
+
+    def _evaluation(self, split: Split, limit: int | None) -> DataLoader[Batch]:
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        dataset = EvaluationBatches(split, self.components.objective, self.eval_batch_size, rank=rank, world=world)
+        count = min(len(dataset), limit) if limit else len(dataset)
+        return DataLoader(dataset, batch_size=None, sampler=BatchNumbers(count), **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        workers = self.plan.num_workers
+        fork = {"multiprocessing_context": "fork"} if workers and sys.platform == "linux" else {}
+        return {"num_workers": workers, "pin_memory": torch.cuda.is_available(), **fork}
+
+
+def seed_of(components: Components) -> int:
+    """The seed of a config."""
+    return int(components.config.get("seed") or 0)
+
+
+# The module.
+
+
+class ScheduleRates(LRScheduler):
+    """A schedule as Lightning and torch know it: the learning rates of the step to come, from its number alone."""
+
+    def __init__(self, optimizer: Any, builder: OptimizerBuilder, schedule: Schedule, total: int) -> None:
+        self._builder, self._schedule, self._total = builder, schedule, total
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rate of each group; after the last step, those of the last step."""
+        if self.last_epoch >= self._total:
+            return [group["lr"] for group in self.optimizer.param_groups]
+        factor = self._schedule.factor(self.last_epoch, self._total)
+        return [group["initial_lr"] * factor for group in self.optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next step."""
+        super().step(epoch)
+        if self.last_epoch < self._total:
+            self._builder.start_step(self.optimizer, self._schedule.factor(self.last_epoch, self._total))
+
+    def apply(self) -> None:
+        """Set the rates of the step to come again, after the learning rate was changed."""
+        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of the step to come; the rest follows from the config."""
+        return {"last_epoch": self.last_epoch}
+
+
+def steps_of(trainer: pl.Trainer) -> int:
+    """The steps of a fit. Raises UserError where it has no end.
+
+    `Trainer.estimated_stepping_batches` would make the loader, whose state Lightning then does not restore.
+    """
+    if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
+        batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
+        batches = int(batches * limit) if isinstance(limit, float) else min(batches, limit or batches)
+        epoch = -(-batches // trainer.accumulate_grad_batches)
+        ends = [trainer.max_steps, -1 if trainer.max_epochs is None else trainer.max_epochs * epoch]
+        total: float = min((end for end in ends if end >= 0), default=math.inf)
+    else:
+        total = trainer.estimated_stepping_batches
+    if total == math.inf:
+        raise UserError("a schedule needs the number of steps; give the Trainer max_steps or max_epochs")
+    return int(total)
+
+
+class Predicted(NamedTuple):
+    """What `predict_step` returns of a batch.
+
+    sample: (B,) int64, the indices in the test split; -1 for dummies, which some processes of several have at the end
+    output: of the model, as `Objective.loss` takes it
+    """
+
+    sample: Tensor
+    output: Any
+
+
+class TrainerModule(Learner):
+    """A model, its objective, optimizer and schedule as a complete LightningModule.
+
+    It logs `train/loss` at every step, and `val/NAME` and `test/NAME` for every metric, named as in a run's metrics.
+    `lr` may be set, which `LearningRateFinder` does. A checkpoint of a Trainer has the config and the fitted tokenizer,
+    so that `load_from_checkpoint` needs nothing else; it takes the folder of a run as well.
+    """
+
+    def __init__(self, components: Components, model: nn.Module) -> None:
+        plan: TrainerPlan = components.node("trainer")
+        settings = LearnerSettings(
+            total=1, clip=plan.gradient_clip, compile=plan.compile, checkpoint=plan.checkpoint_blocks
+        )
+        super().__init__(model, components.objective, components.optimizer, components.schedule, settings)
+        self.components, self.plan = components, plan
+        self.save_hyperparameters({"config": components.config})
+        self._metrics: PassMetrics | None = None
+
+    @property
+    def lr(self) -> float:
+        """The learning rate at the schedule's factor 1. Groups of another rate keep their share of it."""
+        return float(self.optimizer_builder.lr)  # type: ignore[attr-defined]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        share = value / self.lr
+        self.optimizer_builder.lr = value  # type: ignore[attr-defined]
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups:
+                group["initial_lr"] *= share
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Return arguments of `pytorch_lightning.Trainer` with which it trains as long and as exactly as a run does."""
+        plan = self.plan
+        device = plan.device_type()
+        precision = ("bf16-mixed" if device == "cuda" else "32-true") if plan.precision == "auto" else plan.precision
+        every = {"val_check_interval": (plan.eval_every or 1) * plan.accumulate, "check_val_every_n_epoch": None}
+        return {
+            "accelerator": "gpu" if device == "cuda" else "cpu",
+            "devices": plan.devices,
+            "num_nodes": plan.num_nodes,
+            "strategy": plan.strategy,
+            "precision": "32-true" if precision == 32 else precision,
+            "max_steps": -1 if plan.max_steps is None else plan.max_steps,
+            "max_epochs": -1 if plan.max_epochs is None else plan.max_epochs,
+            "accumulate_grad_batches": plan.accumulate,
+            "log_every_n_steps": plan.log_every,
+            "deterministic": plan.deterministic,
+            **(every if plan.eval_every else {}),
+            **plan.extra,
+        }
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Adapt to the precision and the strategy of the Trainer."""
+        half = self.trainer.precision == "16-mixed"
+        if "16" in str(self.trainer.precision) and not half:
+            guard_small_maps(self.model)
+        alone = isinstance(self.trainer.strategy, pl.strategies.SingleDeviceStrategy | pl.strategies.DDPStrategy)
+        self.defers = self.objective.takes_projection and alone and not half
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """The Lightning callbacks of the config."""
+        named = self.components.node("callbacks")
+        return [callback for callback in named.values() if isinstance(callback, pl.Callback)]
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer of a run, and its schedule over the steps of the Trainer.
+
+        Raises UserError where the Trainer has no end, on which a schedule depends.
+        """
+        total = steps_of(self.trainer)
+        init = self.components.init
+        thaw = NEVER if init is None else init.thaw(self.model, total)
+        self.settings = replace(self.settings, total=total, thaw=thaw)
+        optimizer: Any = super().configure_optimizers()
+        rates = ScheduleRates(optimizer, self.optimizer_builder, self.schedule, total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Refuse loaders for another number of processes; put back the weights that are trained."""
+        layout = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "layout", None)
+        if layout is not None and layout.world != self.trainer.world_size:
+            raise UserError(
+                f"the loader is for {layout.world} processes and the Trainer has {self.trainer.world_size}; "
+                "pass the data module itself: fit(module, datamodule=data)"
+            )
+        self.trained_weights(self._optimizers())
+        for config in self.trainer.lr_scheduler_configs:
+            if isinstance(config.scheduler, ScheduleRates):
+                config.scheduler.apply()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Number the step, and set the random streams of this batch."""
+        trainer = self.trainer
+        self.number_step(trainer.global_step)
+        number = trainer.current_epoch * int(trainer.num_training_batches) + batch_idx
+        reseed(self.device, seed_of(self.components), "train", number, trainer.global_rank)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss of a prepared batch, logged as train/loss; see `Learner.training_step`."""
+        loss = super().training_step(batch, batch_idx)
+        mean = self.losses.take()
+        assert mean is not None
+        self.log("train/loss", mean, prog_bar=True, batch_size=len(batch))
+        auxiliary = self.auxiliaries.take()
+        if auxiliary is not None:
+            self.log("train/auxiliary", auxiliary, batch_size=len(batch))
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Nothing: whether training goes on after values that are not finite, callbacks of the Trainer decide."""
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip as the Trainer says, or else as the config does."""
+        if gradient_clip_val is not None:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif self.settings.clip is not None:
+            self.measure_gradients(optimizer)
+            super().configure_gradient_clipping(optimizer)
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    def on_validation_start(self) -> None:
+        """Put the weights that are evaluated into the model, and begin the metrics."""
+        for optimizer in self._optimizers():
+            if not self.optimizer_builder.exchanged(optimizer):
+                self.optimizer_builder.exchange(optimizer)
+        self._begin(self.trainer.val_dataloaders)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count the predictions of a prepared batch."""
+        self._count(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log val/NAME for each metric."""
+        self._log("val")
+
+    def on_validation_end(self) -> None:
+        """Put the weights that are trained back, after the callbacks have saved the others."""
+        if self.trainer.state.fn == "fit":
+            self.trained_weights(self._optimizers())
+
+    def on_test_start(self) -> None:
+        """Begin the metrics."""
+        self._begin(self.trainer.test_dataloaders)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count the predictions of a prepared batch."""
+        self._count(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log test/NAME for each metric."""
+        self._log("test")
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Predicted:
+        """The outputs of the model, with the index of each sample."""
+        assert batch.sample is not None
+        return Predicted(batch.sample, self.model(batch))
+
+    def _begin(self, loader: Any) -> None:
+        slices = self.components.data.spec.slices
+        split = getattr(getattr(loader, "dataset", None), "split", None)
+        shared = self.trainer.world_size > 1
+        self._metrics = PassMetrics(self.objective, split, slices, self.device, shared=shared)
+
+    def _count(self, batch: Batch) -> None:
+        assert self._metrics is not None
+        self._metrics.update(self.model(batch), batch)
+
+    def _log(self, part: str) -> None:
+        assert self._metrics is not None
+        for name, value in self._metrics.compute().items():
+            # As a float32 tensor a metric that is computed in float64 would lose digits.
+            self.log(f"{part}/{name}", torch.tensor(value, dtype=torch.float64, device=self.device))
+        self._metrics = None
+
+    def _optimizers(self) -> list[Any]:
+        return [] if self._trainer is None else list(self._trainer.optimizers)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the tokenizers learned."""
+        parts = self.components
+        own = parts.source_tokenizer is not parts.tokenizer
+        checkpoint["tokenizer"] = parts.tokenizer.state()
+        checkpoint["source_tokenizer"] = parts.source_tokenizer.state() if own else None
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        *,
+        which: str = "best",
+        outputs: str | os.PathLike[str] = "outputs",
+        allow: tuple[str, ...] | list[str] = (),
+    ) -> Self:
+        """The module of a run, with its weights, or of a checkpoint that a Trainer saved; in evaluation mode.
+
+        checkpoint_path: a run's folder, name or id, or `last`; or a .ckpt file, also one of a run
+        which, outputs, allow: as in `blockyard.load`
+        Raises UserError for a missing or damaged one, and where it uses packages that `allow` does not name.
+        """
+        path = Path(checkpoint_path)
+        if path.suffix != ".ckpt":
+            loaded = load(checkpoint_path, which=which, outputs=outputs, allow=allow)
+            return cls(loaded.components, loaded.model)
+        if (path.parent.parent / CONFIG).is_file():
+            loaded = load(path.parent.parent, which=path.stem, allow=allow)
+            return cls(loaded.components, loaded.model)
+        return cls._of_trainer(path, allow)
+
+    @classmethod
+    def _of_trainer(cls, path: Path, allow: tuple[str, ...] | list[str]) -> Self:
+        if not path.is_file():
+            raise UserError(f"{path} is no checkpoint of a Trainer and no run")
+        content = load_content(path, mmap=False)
+        config = (content.get("hyper_parameters") or {}).get("config")
+        if not isinstance(config, dict):
+            raise BadCheckpointError(path, "it has no config of blockyard")
+        components = checked_components(config, allow, path)
+        names = ("tokenizer", "source_tokenizer")
+        for name in names:
+            if state := content.get(name):
+                getattr(components, name).load_state(state)
+        model = components.model(seed_of(components))
+        load_weights(model, content, path)
+        return cls(components, model.eval())
+
+
+def checked_components(config: Node, allow: tuple[str, ...] | list[str], path: Path) -> Components:
+    """The components of a config from elsewhere. Raises UserError with every problem of it."""
+    needed = [name for name in config.get("allow") or () if name not in allow]
+    if needed:
+        raise UserError(f"{path} uses components of {', '.join(map(str, needed))}; if you trust it, allow={needed}")
+    config = config | {"allow": list(allow)}
+    issues = check(Composed(config, {}), training=False, starts=False)
+    if issues:
+        raise UserError(f"{path} cannot be rebuilt: " + "; ".join(map(str, issues)))
+    return Components(config)
+
+
+def lightning_pair(config: Node) -> tuple[TrainerModule, TrainerData]:
+    """The module and the data module of a checked config, with its data read and its first weights.
+
+    Raises UserError for options that only the loop of a run has, all of them together, and for missing data.
+    """
+    components = Components(config)
+    problems = list(unserved(components))
+    if problems:
+        raise UserError("\n  - ".join(problems))
+    init = components.init
+    if init is not None:
+        init.prepare_tokenizers(components)
+    if not components.data.missing():
+        components.data.prepare()
+    splits = components.load()
+    for remark in (*components.tokenizer.remarks(components.data.spec), *components.objective.remarks(splits)):
+        log.warning("%s", remark)
+    model = components.model(seed_of(components))
+    if init is not None:
+        init.load(components, model)
+    check_foreign(components, model, splits.train)
+    return TrainerModule(components, model), TrainerData(components, splits)
