@@ -4,8 +4,9 @@ Source: Sukhbaatar et al. 2015, End-To-End Memory Networks (arXiv 1503.08895); S
     Self-attention with Persistent Memory (arXiv 1907.01470), section 4.1; Geva et al. 2021, Transformer Feed-Forward
     Layers Are Key-Value Memories (arXiv 2012.14913)
 Reference: torch.nn.functional.scaled_dot_product_attention with trained keys and values; timm layers/mlp.py otherwise
-Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V
-Cost: O(N D E) time with E keys, 2 D E parameters
+Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V; with query=true x W_Q in place of x, with gain=false without
+    sqrt(E). query=true gain=false is softmax(X W_Q K^T / sqrt(D)) V
+Cost: O(N D E) time with E keys, 2 D E parameters; D^2 more of each for a map of queries
 
     With an elementwise activation in place of softmax it is an MLP: keys are the rows of its first matrix, values the
     columns of its second.
@@ -34,6 +35,8 @@ class Memory(ChannelMixer):
             vanish; any other activation applies to the unscaled scores, which makes it an MLP
         bias: use biases on the scores and on the outputs
         dropout: dropout rate on the weights of the values
+        query: compare the keys with a linear map of the token, and not with the token itself
+        gain: the factor sqrt(E) of softmax
     """
 
     def __init__(
@@ -44,15 +47,25 @@ class Memory(ChannelMixer):
         activation: Literal["softmax", "gelu", "gelu_tanh", "relu", "relu2", "silu"] = "softmax",
         bias: bool = False,
         dropout: Rate = 0.0,
+        query: bool = False,
+        gain: bool = True,
     ) -> None:
         super().__init__()
+        if not gain and activation != "softmax":
+            raise ValueError(
+                f"channel_mixer.gain=false: activation={activation} has no factor to leave out; use activation=softmax, "
+                "or leave gain out"
+            )
         keys = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS.get(activation)  # None is softmax
         if self.activation is None:
             self.fades = "it is a mean over all values, of which what training has not moved cancels"
         # Scores, sums over all channels, are as large in wider models; then so is what all keys together read.
-        self.scale, self.gain = (ctx.dim / ctx.width_ratio) ** -0.5, (keys * ctx.width_ratio) ** 0.5
-        self.proj_in = linear(ctx, ctx.dim, keys, bias=bias, content=0)  # the keys, (E, D)
+        self.scale = (ctx.dim / ctx.width_ratio) ** -0.5
+        self.gain = (keys * ctx.width_ratio) ** 0.5 if gain else ctx.width_ratio
+        # The keys (E, D), or where these are compared with a map of the token, that map.
+        self.proj_in = linear(ctx, ctx.dim, ctx.dim if query else keys, bias=bias, content=None if query else 0)
+        self.keys = linear(ctx, ctx.dim, keys, bias=bias, content=0) if query else None
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, keys, ctx.dim, bias=bias)  # the values, (D, E)
 
@@ -61,7 +74,8 @@ class Memory(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """Turns scores into weights: (B, N, E) -> (B, N, E)."""
+        """Turns scores, or with a map of queries these, into weights: (B, N, E | D) -> (B, N, E)."""
+        h = h if self.keys is None else self.keys(h)
         if self.activation is None:
             return self.dropout(self.gain * torch.softmax(self.scale * h, dim=-1))
         return self.dropout(self.activation(h))

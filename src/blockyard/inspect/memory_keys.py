@@ -57,13 +57,14 @@ def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[
 
 
 def _has_keys(mixer: Any) -> bool:
-    """Whether a channel of the first projection is a key: one weight for each row of it, and each column of the last.
+    """Whether a channel of the first projection, or of `keys`, is one: a weight for each row, and each column of the last.
 
     A gated mixer has two rows a channel, and is left out.
     """
     if not isinstance(getattr(mixer, "proj_in", None), nn.Module) or not hasattr(mixer, "mix"):
         return False
-    return bool(mixer.proj_in.weight.shape[0] == mixer.proj_out.weight.shape[1])
+    keys = getattr(mixer, "keys", None)  # of a memory that first maps the token to a query
+    return bool((mixer.proj_in if keys is None else keys).weight.shape[0] == mixer.proj_out.weight.shape[1])
 
 
 @torch.no_grad()

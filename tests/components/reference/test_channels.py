@@ -228,3 +228,24 @@ def test_memory_is_attention_to_trained_keys_and_values() -> None:
     assert keys.shape == values.shape == (24, D)
     looked_up = nn.functional.scaled_dot_product_attention(X, keys.expand(2, -1, -1), values.expand(2, -1, -1))
     assert_close(ours(X), looked_up * 24**0.5)
+
+
+def memory_by_formula(x: torch.Tensor, ours: Memory, scale: float) -> torch.Tensor:
+    """scale softmax(x W_Q K^T / sqrt(D)) V."""
+    assert ours.keys is not None
+    scores = x @ ours.proj_in.weight.T @ ours.keys.weight.T / D**0.5
+    weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    return scale * weights @ ours.proj_out.weight.T
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_memory_with_queries(gain: bool) -> None:
+    """With query=true gain=false it is softmax(X W_Q K^T / sqrt(D)) V."""
+    ours = stir(Memory(context(), expansion=1.5, query=True, gain=gain)).double()
+    assert ours.proj_in.weight.shape == (D, D)
+    assert_close(ours(X), memory_by_formula(X, ours, 24**0.5 if gain else 1.0))
+
+
+def test_memory_without_a_factor_needs_softmax() -> None:
+    with pytest.raises(ValueError, match="gain=false: activation=gelu has no factor to leave out"):
+        Memory(context(), activation="gelu", gain=False)
