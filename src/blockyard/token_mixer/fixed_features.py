@@ -3,7 +3,8 @@
 Source: Nadaraya 1964, On Estimating Regression, and Watson 1964; over an image's neighbours the range filter of
     Tomasi and Manduchi 1998, Bilateral Filtering for Gray and Color Images
 Reference: torch.nn.functional.scaled_dot_product_attention with features for queries and keys
-Equation: sum_j a_ij W x_j, a = softmax over j of -|f_i - f_j|^2 / (2 width^2), or of f_i . f_j / width^2
+Equation: sum_j a_ij W x_j, a = softmax over j of -|f_i - f_j|^2 / (2 width^2), or of f_i . f_j / width^2; with
+    normalise=true f / |f| in place of f
 Cost: O(N^2 D) time, O(N) memory with a fused kernel; 2 D^2 parameters
 
     For teaching: the attention map can be predicted by hand, patches look at patches of their colour.
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
@@ -33,14 +35,22 @@ class FixedFeatures(TokenMixer):
     Options:
         kernel: gaussian compares by distance, dot by inner product
         width: length scale of the comparison, in the units of the features
+        normalise: compare unit vectors, so that a dark patch is like a bright one of its hue; zero features stay zero
     """
 
     traits = Traits(causal=True, padding=True, packing=True, equivariant=True, reads_features=True)
 
-    def __init__(self, ctx: Context, *, kernel: Literal["gaussian", "dot"] = "gaussian", width: Positive = 0.2) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        kernel: Literal["gaussian", "dot"] = "gaussian",
+        width: Positive = 0.2,
+        normalise: bool = False,
+    ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.kernel, self.scale = ctx.causal, kernel, width**-2
+        self.causal, self.kernel, self.scale, self.normalise = ctx.causal, kernel, width**-2, normalise
         self.proj_in = linear(ctx, ctx.dim, ctx.dim, content=0)  # the values
         self.proj_out = residual(ctx, ctx.dim, ctx.dim)
 
@@ -57,6 +67,8 @@ class FixedFeatures(TokenMixer):
         exact = torch.promote_types(h.dtype, torch.float32)
         assert seq.features is not None
         q = k = seq.features.to(exact)  # (B, N, F)
+        if self.normalise:
+            q = k = F.normalize(k, dim=-1)
         if self.kernel == "gaussian":
             # -|a - b|^2 / 2 is a . b - |b|^2 / 2 up to |a|^2 / 2, which a softmax over b ignores.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)

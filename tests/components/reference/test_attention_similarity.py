@@ -172,15 +172,17 @@ def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @CAUSAL
 @pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("kernel", ["gaussian", "dot"])
-def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
-    """The Nadaraya-Watson estimate: an average weighted by a kernel of the features."""
-    ours = stirred(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7))
+def test_fixed_features(kernel: str, normalise: bool, padded: bool, causal: bool) -> None:
+    """The Nadaraya-Watson estimate: an average weighted by a kernel of the features, or of their directions."""
+    ours = stirred(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7, normalise=normalise))
     x, f = tokens(), torch.rand(2, N, 3, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
     seq = sequence(N, valid)
     seq.features = f
     out = ours(x, seq)
+    f = f / f.square().sum(-1, keepdim=True).sqrt() if normalise else f
     for b in range(2):
         count = 4 if padded and b == 0 else N
         for i in range(count):
@@ -191,6 +193,18 @@ def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
                 weights = torch.exp(f[b, seen] @ f[b, i] / 0.7**2)
             mean = (weights / weights.sum()) @ x[b, seen]
             assert_close(out[b, i], ours.proj_out.weight @ ours.proj_in.weight @ mean)
+
+
+def test_unit_vectors_leave_brightness_out() -> None:
+    """Dark and bright tokens of one hue share the weight, one of another hue gets none; black stays zero."""
+    hues = torch.tensor([[0.2, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    seq = sequence(4)
+    seq.features = hues[None]
+    mixer = FixedFeatures(context(), width=0.1, normalise=True).double()
+    with maps.listen(mixer) as seen:
+        mixer(torch.randn(1, 4, D, dtype=torch.float64), seq)
+    expected = torch.block_diag(torch.full((2, 2), 0.5), torch.eye(2)).double()
+    assert_close(seen[0].weights()[0, 0].double(), expected, rtol=0, atol=1e-6)
 
 
 def test_features_are_the_mean_colours_of_patches() -> None:
@@ -230,4 +244,4 @@ def test_planted_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
     """Planted: the norm of the keys is dropped, so bright tokens get all the weight."""
     monkeypatch.setattr(Tensor, "square", lambda x: x * 0)
     with pytest.raises(AssertionError):
-        test_fixed_features("gaussian", False, False)
+        test_fixed_features("gaussian", False, False, False)
