@@ -3,7 +3,7 @@
 Source: Melas-Kyriazi 2021, Do You Even Need Attention? (arXiv 2105.02723); the linear layer of Rosenblatt 1958
     where channels are connected too
 Reference: torch.nn.Linear over the transposed sequence
-Equation: y_i = sum_j W_ij x_j, W_ij a number or a D x D matrix
+Equation: y_i = sum_j W_ij x_j + b_i, W_ij a number or a D x D matrix, b_i a number or a vector
 Cost: O(N^2 D) time and N^2 parameters; with channels=full O(N^2 D^2) of both
 """
 
@@ -21,26 +21,37 @@ from blockyard.token_mixer._checks import check_call, check_context, check_lengt
 from blockyard.weight_init import Init
 
 
+Bias = bool | Literal["full"]
+
+
 class FullyConnected(TokenMixer):
     """Weights belong to token indices, so every sequence must have the length of training.
 
     Options:
         channels: shared has one number per pair of tokens, full a whole matrix between their channels
-        bias: add a learned bias to each token, and with channels=full to each of its channels
+        bias: add a trained number to each token, and with channels=full to each of its channels; full gives each
+            channel one of its own with channels=shared too
     """
 
     traits = Traits(causal=True, any_length=False)
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"bias"})
 
-    def __init__(self, ctx: Context, *, channels: Literal["shared", "full"] = "shared", bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, channels: Literal["shared", "full"] = "shared", bias: Bias = True) -> None:
         super().__init__()
         check_context(self, ctx)
+        if bias == "full" and channels == "full":
+            raise ValueError(
+                "token_mixer.bias=full: with channels=full each channel has a bias of its own already; use bias=true"
+            )
         self.length, self.causal = ctx.tokens.max_len + ctx.num_prefix, ctx.causal
         width = ctx.dim if channels == "full" else 1
         self.weight = nn.Parameter(torch.empty(self.length, width, self.length, width))  # to, from
-        self.bias = nn.Parameter(torch.empty(self.length, width)) if bias else None
-        full = channels == "full"
-        self.roles: dict[str, Role] = {"weight": "residual" if full else "fixed", "bias": "vector" if full else "fixed"}
+        biases = ctx.dim if bias == "full" else width
+        self.bias = nn.Parameter(torch.empty(self.length, biases)) if bias else None
+        self.roles: dict[str, Role] = {
+            "weight": "fixed" if width == 1 else "residual",
+            "bias": "fixed" if biases == 1 else "vector",
+        }
         self.std = residual_gain(ctx) / math.sqrt(self.length * width)
 
     def init_weights(self, init: Init) -> None:

@@ -2,7 +2,9 @@
 
 Source: Cheng et al. 2024, Multilinear Operator Networks (arXiv 2401.17992), eq. 2 and section 3.2
 Reference: the authors' PolyMlp in Multilinear_Operator_Networks
-Equation: C (a + alpha a * b), a = norm(shift(A x)), b = norm(B shift(D x))
+Equation: C (d + alpha a * b), a = norm(shift(A x)), b = norm(B shift(R x)) with R of low rank; skip=tied d = a, as the
+    authors' code has it, skip=own d = norm(shift(D x)). With norms=false C (A x * B R x + D x), the paper's eq. 2 of
+    two factors, up to the shift
 Cost: O(N D E) time with E hidden channels; decoding keeps one input on a line, one row of inputs on a grid
 
 Use it with block=single: it includes its own channel mixing. Counting layers from 1, the odd ones shift and the even
@@ -11,7 +13,7 @@ ones only mix channels, as the two units of the paper's block do.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +33,24 @@ class MONet(TokenMixer):
         expansion: hidden width as a multiple of model.dim
         compression: ratio of the hidden width to the rank of the second factor
         bias: use biases in the linear maps
+        skip: what the product is added to: its own first factor (tied), or a third linear map of the input (own)
+        norms: layer norms of the factors, and a trained factor on the product, which without them the maps can hold
     """
 
     roles: ClassVar[dict[str, Role]] = {"alpha": "fixed"}
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
-    def __init__(self, ctx: Context, *, expansion: Expansion = 3.0, compression: Width = 8, bias: bool = True) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        expansion: Expansion = 3.0,
+        compression: Width = 8,
+        bias: bool = True,
+        skip: Literal["tied", "own"] = "tied",
+        norms: bool = True,
+    ) -> None:
         super().__init__()
         check_context(self, ctx)
         self.causal, self.axes = ctx.causal, ctx.tokens.axes
@@ -45,12 +58,16 @@ class MONet(TokenMixer):
         self.window = shift_window(ctx.tokens)
         self.hidden = max(len(DIRECTIONS[self.axes]), round(expansion * ctx.dim))
         self.rank = max(len(DIRECTIONS[self.axes]), self.hidden // compression)
-        self.proj_in = linear(ctx, ctx.dim, self.hidden + self.rank, bias=bias)
+        self.widths = [self.hidden, self.rank, *([self.hidden] if skip == "own" else [])]
+        self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias)
         self.expand = linear(ctx, self.rank, self.hidden, bias=bias)
-        self.first_norm = nn.LayerNorm(self.hidden, eps=1e-6)
-        self.second_norm = nn.LayerNorm(self.hidden, eps=1e-6)
-        self.alpha = nn.Parameter(torch.empty(1))
+        self.first_norm, self.second_norm = self._norm(norms), self._norm(norms)
+        self.skip_norm = self._norm(norms) if skip == "own" else None
+        self.alpha = nn.Parameter(torch.empty(1)) if norms else None
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
+
+    def _norm(self, norms: bool) -> nn.Module:
+        return nn.LayerNorm(self.hidden, eps=1e-6) if norms else nn.Identity()
 
     def init_weights(self, init: Init) -> None:
         """The product starts at the scale of the linear part."""
@@ -62,15 +79,15 @@ class MONet(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq, cache))
 
     def mix(self, h: Tensor, seq: Seq, cache: InputCache | None = None) -> Tensor:
-        """Shift and product between the projections: (B, N, E + rank) -> (B, N, E)."""
-        first, second = h.split([self.hidden, self.rank], dim=-1)
+        """Shift and product between the projections: (B, N, E + rank [+ E]) -> (B, N, E)."""
+        first, second, *own = h.split(self.widths, dim=-1)
         if self.shifts:
             past, k_seq = (h, None) if cache is None else cache.append(h, seq)
-            k_first, k_second = past.split([self.hidden, self.rank], dim=-1)
-            first = shifted(first, seq, self.causal, self.axes, k_first, k_seq)  # (B, N, E)
-            second = shifted(second, seq, self.causal, self.axes, k_second, k_seq)  # (B, N, rank)
+            pairs = zip((first, second, *own), past.split(self.widths, dim=-1), strict=True)
+            first, second, *own = (shifted(each, seq, self.causal, self.axes, key, k_seq) for each, key in pairs)
         a, b = self.first_norm(first), self.second_norm(self.expand(second))  # 2 x (B, N, E)
-        return a + self.alpha * a * b
+        skip = a if self.skip_norm is None else self.skip_norm(own[0])
+        return skip + (a if self.alpha is None else self.alpha * a) * b
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache that keeps the tokens the next one can take channels from."""

@@ -176,6 +176,36 @@ def test_monet(layer: int) -> None:
     assert_close(ours(x, plane()), expected)
 
 
+def monet_by_formula(x: Tensor, ours: MONet) -> Tensor:
+    """E (A x * B x + D x) of MONet's polynomial of degree two, B a product of two matrices."""
+    a, low, own = ours.proj_in.weight.split([32, 8, 32])
+    b = ours.expand.weight @ low
+    return ((x @ a.T) * (x @ b.T) + x @ own.T) @ ours.proj_out.weight.T
+
+
+def test_monet_with_a_skip_of_its_own_is_the_polynomial() -> None:
+    ours = stirred(MONet(grid_context().at(1), expansion=2.0, compression=4, bias=False, skip="own", norms=False))
+    assert {name for name, _ in ours.named_parameters()} == {"proj_in.weight", "expand.weight", "proj_out.weight"}
+    x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
+    assert_close(ours(x, plane()), monet_by_formula(x, ours))
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_monets_own_skip_with_tied_weights_is_the_tied_one(layer: int, norms: bool) -> None:
+    tied, own = (
+        stirred(MONet(grid_context().at(layer), expansion=2.0, compression=4, skip=skip, norms=norms))
+        for skip in ("tied", "own")
+    )
+    weights = dict(tied.state_dict())
+    for name in ("proj_in.weight", "proj_in.bias"):
+        weights[name] = torch.cat([weights[name], weights[name][:32]])
+    weights |= {name.replace("first", "skip"): value for name, value in weights.items() if "first_norm" in name}
+    own.load_state_dict(weights)
+    x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
+    assert_close(own(x, plane()), tied(x, plane()))
+
+
 def test_gmlp_is_timms() -> None:
     ours = stirred(GMLP(context(), expansion=2.0))
     theirs = GatedMlp(D, 2 * D, gate_layer=partial(SpatialGatingUnit, seq_len=6)).double()
@@ -200,6 +230,22 @@ def test_fully_connected(channels: str, causal: bool) -> None:
     theirs.load_state_dict({"weight": weight.reshape(6 * width, -1), "bias": ours.bias.detach().flatten()})
     expected = theirs(x.flatten(1)).view_as(x) if channels == "full" else theirs(x.transpose(1, 2)).transpose(1, 2)
     assert_close(ours(x, sequence(6)), expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fully_connected_with_a_bias_for_each_channel(causal: bool) -> None:
+    """Shared weights W (N, N) and biases b (N, D), by a loop."""
+    ours = stirred(FullyConnected(context(causal=causal), bias="full"))
+    x = torch.randn(2, 6, D, dtype=torch.float64)
+    assert ours.bias.shape == (6, D)
+    w = ours.weight[:, 0, :, 0]
+    rows = [sum(w[i, j] * x[:, j] for j in range(i + 1 if causal else 6)) + ours.bias[i] for i in range(6)]
+    assert_close(ours(x, sequence(6)), torch.stack(rows, 1))
+
+
+def test_fully_connected_channels_have_their_biases_already() -> None:
+    with pytest.raises(ValueError, match="each channel has a bias of its own already; use bias=true"):
+        FullyConnected(context(), channels="full", bias="full")
 
 
 @pytest.mark.parametrize("mixer", [GMLP, FullyConnected])
