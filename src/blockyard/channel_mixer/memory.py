@@ -4,8 +4,8 @@ Source: Sukhbaatar et al. 2015, End-To-End Memory Networks (arXiv 1503.08895); S
     Self-attention with Persistent Memory (arXiv 1907.01470), section 4.1; Geva et al. 2021, Transformer Feed-Forward
     Layers Are Key-Value Memories (arXiv 2012.14913)
 Reference: torch.nn.functional.scaled_dot_product_attention with trained keys and values; timm layers/mlp.py otherwise
-Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V; with query=true x W_Q in place of x, with gain=false without
-    sqrt(E). query=true gain=false is softmax(X W_Q K^T / sqrt(D)) V
+Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V; query=true has x W_Q in place of x, and gain=false no
+    sqrt(E): both together are softmax(x W_Q K^T / sqrt(D)) V
 Cost: O(N D E) time with E keys, 2 D E parameters; D^2 more of each for a map of queries
 
     With an elementwise activation in place of softmax it is an MLP: keys are the rows of its first matrix, values the
@@ -53,8 +53,8 @@ class Memory(ChannelMixer):
         super().__init__()
         if not gain and activation != "softmax":
             raise ValueError(
-                f"channel_mixer.gain=false: activation={activation} has no factor to leave out; use activation=softmax, "
-                "or leave gain out"
+                f"channel_mixer.gain=false: activation={activation} has no factor to leave out; use "
+                "activation=softmax, or leave gain out"
             )
         keys = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS.get(activation)  # None is softmax

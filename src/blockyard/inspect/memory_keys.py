@@ -57,7 +57,7 @@ def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[
 
 
 def _has_keys(mixer: Any) -> bool:
-    """Whether a channel of the first projection, or of `keys`, is one: a weight for each row, and each column of the last.
+    """Whether a channel of the first projection is a key, or of `keys`: a weight for each row, and column of the last.
 
     A gated mixer has two rows a channel, and is left out.
     """

@@ -20,7 +20,6 @@ from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
 
-
 Bias = bool | Literal["full"]
 
 
