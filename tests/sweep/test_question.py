@@ -157,6 +157,30 @@ def test_what_a_file_may_leave_out():
             "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
         ),
         (f"claim: x\n{ARMS}\nsearch: {{trials: 1}}", "search.space: null has no key"),
+        (
+            f"claim: x\n{ARMS}\nseeds: 2\nsearch: {{trials: 1, seeds: 3, space: {{a.b: [1]}}}}",
+            "search.seeds: expected on how many of the 2 seeds a setting is tried, not 3",
+        ),
+        (
+            f"claim: x\n{ARMS}\ntune_seeds: 2\nsearch: {{trials: 1, space: {{a.b: [1]}}}}",
+            "tune_seeds: has no effect on a search; write search: {seeds: 2}",
+        ),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, only: {{c: {{a.c: [1]}}}}, space: {{a.b: [1]}}}}",
+            "search.only: unknown arm 'c' (arms: a, b)",
+        ),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, only: {{a: {{a.b: [1]}}}}, space: {{a.b: [1]}}}}",
+            "search.only.a.a.b: search.space has it for every arm",
+        ),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, only: {{a: {{block: [1]}}}}, space: {{a.b: [1]}}}}",
+            "search.only.a.block: the arm sets it; remove one of them",
+        ),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, only: [a], space: {{a.b: [1]}}}}",
+            'search.only: ["a"] is not a space for single arms',
+        ),
         (f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 2, high: 1}}}}}}", "low 2 must be below high 1"),
         (
             f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 0, high: 1, log: true}}}}}}",

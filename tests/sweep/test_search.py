@@ -203,3 +203,67 @@ def test_without_a_search_the_plan_stays_as_it_is(tmp_path: Path) -> None:
     sweep_plan = replace(sweep_plan, question=sweep_plan.question | {"search": None})
     assert search_runner.run_search(sweep_plan, Fake()) is sweep_plan
     assert not list(tmp_path.iterdir())
+
+
+def noisy(config: dict[str, Any]) -> float:
+    """A score whose best setting on seed 0 is not the best one of the mean: rates above 0.02 only please seed 0."""
+    rate = config["optimizer"]["lr"]
+    return peak(config) + (0.5 if config["seed"] == 0 else -0.5) * (rate > 0.02)
+
+
+def test_a_setting_is_tried_on_several_seeds_and_chosen_by_the_mean(tmp_path: Path) -> None:
+    several = plan(tmp_path, trials=8, sampler="random", seeds=4)
+    several.search["seeds"] = 3
+    executor = Fake(noisy)
+    finished = search_runner.run_search(several, executor)
+    assert len(executor.tasks) == 2 * 8 * 3
+    assert sum(task.trial["prunes"] for task in executor.tasks if task.trial) == 16
+    for arm in ("pre", "post"):
+        (variant,) = [v for v in finished.variants.values() if v.arm == arm]
+        assert variant.setting["optimizer.lr"] <= 0.02
+        tried = [trial for trial in trials(finished, arm) if trial.user_attrs["setting"]["optimizer.lr"] > 0.02]
+        assert tried, "a rate that seed 0 alone likes"
+        for trial in trials(finished, arm):
+            values = trial.user_attrs["values"]
+            assert set(values) == {"0", "1", "2"}
+            assert trial.value == pytest.approx(sum(values.values()) / 3)
+        assert [cell.seed for cell in finished.cells if cell.variant == variant.key] == [0, 1, 2, 3]
+    again = Fake(noisy)
+    search_runner.run_search(several, again)
+    assert again.tasks == []
+
+
+def test_a_search_on_several_seeds_goes_on_within_a_trial(tmp_path: Path) -> None:
+    """What a killed process left: some seeds of a trial have ended, or all, without a value of the trial."""
+    several = plan(tmp_path, trials=4, sampler="random", seeds=3, arms=ARMS[:1])
+    several.search["seeds"] = 2
+    first = Fake(capacity=1)
+    search_runner.run_search(several, first, stopped=lambda: len(first.tasks) >= 4)
+    done = len(first.tasks) - len(first.waiting)
+    second = Fake(capacity=1)
+    finished = search_runner.run_search(several, second)
+    assert states(finished, "pre") == ["COMPLETE"] * 4
+    assert done + len(second.tasks) == 8
+
+
+def test_a_seed_that_fails_fails_the_trial(tmp_path: Path) -> None:
+    several = plan(tmp_path, trials=3, sampler="random", seeds=2, arms=ARMS[:1])
+    several.search["seeds"] = 2
+    finished = search_runner.run_search(
+        several, Fake(lambda config: peak(config) if config["seed"] == 0 else (1, "the loss is nan"))
+    )
+    assert states(finished, "pre") == ["FAIL"] * 3
+    assert finished.cells == ()
+
+
+def test_a_key_that_only_one_arm_has(tmp_path: Path) -> None:
+    own = {"pre": {"block.dropout": [0.0, 0.1, 0.2]}}
+    conditional = plan(tmp_path, trials=6, sampler="random")
+    conditional.search["only"] = own
+    executor = Fake()
+    finished = search_runner.run_search(conditional, executor)
+    assert len(executor.tasks) == 12
+    keys = {arm: {tuple(t.user_attrs["setting"]) for t in trials(finished, arm)} for arm in ("pre", "post")}
+    assert keys == {"pre": {("optimizer.lr", "block.dropout")}, "post": {("optimizer.lr",)}}
+    tried = {t.user_attrs["setting"]["block.dropout"] for t in trials(finished, "pre")}
+    assert len(tried) > 1

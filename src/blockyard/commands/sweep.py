@@ -156,7 +156,8 @@ def _trials(plan: SweepPlan) -> list[Cell]:
     """As many cells as a search may run, each like its arm."""
     from blockyard.sweep.cells import Cell
 
-    runs = plan.search["trials"] + len(plan.question["seeds"])
+    tried = plan.search.get("seeds", 1)
+    runs = plan.search["trials"] * tried + len(plan.question["seeds"]) - tried
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 

@@ -13,6 +13,7 @@ from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.document import ProvenanceRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.status import now
+from blockyard.sweep.spec.budget import space_of
 
 # Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.
 
@@ -22,12 +23,14 @@ NEAR = 0.05  # of a continuous range, on its own scale, counts as its end
 def range_ends(data: ComparisonInput) -> Iterator[str]:
     """Yield a sentence for each tuned key and each end of its range at which validation chose arms' values."""
     question = data.question or {}
-    tried: Mapping[str, Any] = question.get("tune") or (question.get("search") or {}).get("space") or {}
-    for key, values in tried.items():
+    search = question.get("search")
+    shared: Mapping[str, Any] = question.get("tune") or (search["space"] if search else {})
+    tried = {arm.name: space_of(search, arm.name) if search else shared for arm in data.arms}
+    for key in dict.fromkeys(key for space in (shared, *tried.values()) for key in space):
         ends: dict[str, list[str]] = {}
         for arm in data.arms:
             value = (arm.chosen or {}).get(key)
-            if _number(value) and (end := _end(value, values)):
+            if key in tried[arm.name] and _number(value) and (end := _end(value, tried[arm.name][key])):
                 ends.setdefault(end, []).append(f"{arm.name} ({value:.4g})")
         for end, names in ends.items():
             yield f"{key}: {end} was best for {', '.join(names)}; a wider range may hold a better one"

@@ -113,7 +113,7 @@ def _trials(plan: SweepPlan) -> list[SettingRow]:
             "arm": arm,
             "setting": trial.get("setting") or {},
             "mean": trial.get("value"),
-            "values": {seed: trial.get("value")} if trial.get("value") is not None else {},
+            "values": trial.get("values") or ({seed: trial["value"]} if trial.get("value") is not None else {}),
             "chosen": study.get("chosen") == f"{arm}#{trial.get('number')}",
             "state": trial.get("state"),
         }

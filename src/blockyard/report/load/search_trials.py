@@ -6,6 +6,7 @@ of a comparison they would answer questions that the sweep does not ask.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[l
         dropped.update(
             run.path
             for run in runs
-            if (best is None or run.path != best.path) and run.path.parent not in arms_with_runs
+            if (best is None or run.path.parent != best.path.parent) and run.path.parent not in arms_with_runs
         )
         kept = f"only the best on {metric} is kept, {best.run}" if best else "none of them finished"
         notes.append(
@@ -86,6 +87,16 @@ def _metric(study: _Study) -> tuple[str, str]:
 
 
 def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | None:
+    """A run of the best setting, by the mean over its seeds, of those that ran on the most seeds."""
     sign = -1.0 if direction == "max" else 1.0
-    scored = [(sign * value, run.run, run) for run in runs if (value := run.value(metric)) is not None]
-    return min(scored, key=lambda entry: entry[:2])[2] if scored else None
+    settings: dict[Path, list[tuple[float, LoadedRun]]] = {}
+    for run in runs:
+        if (value := run.value(metric)) is not None:
+            settings.setdefault(run.path.parent, []).append((sign * value, run))
+    most = max(map(len, settings.values()), default=0)
+    means = [
+        (math.fsum(value for value, _ in tried) / most, tried[0][1].run, tried[0][1])
+        for tried in settings.values()
+        if len(tried) == most
+    ]
+    return min(means, key=lambda entry: entry[:2])[2] if means else None

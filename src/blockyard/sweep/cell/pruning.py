@@ -31,6 +31,8 @@ def trial_callbacks(task: Task) -> dict[str, RunCallback]:
         return {}
     folder = RunFolder.open(Path(str(task.config["outputs"])) / task.key)
     folder.add_facts({NAME: {key: task.trial[key] for key in ("storage", "study", "number")}})
+    if not task.trial.get("prunes", True):  # a later seed of a setting whose first one ran to its end
+        return {}
     return {NAME: TrialReporter(folder, task.trial)}
 
 

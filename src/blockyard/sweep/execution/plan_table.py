@@ -88,9 +88,12 @@ def _question(plan: SweepPlan) -> Iterator[str]:
         yield f"  {'tune':<9} {values}, by {metric['validation']} on seeds {seeds}"
     if question.get("search"):
         search = question["search"]
+        on = f" on {search['seeds']} seeds each" if "seeds" in search else ""
+        own = "".join(f", {arm} also {', '.join(more)}" for arm, more in search.get("only", {}).items())
         yield (
-            f"  {'search':<9} {search['trials']} trials for each arm ({search['sampler']}, pruner {search['pruner']}), "
-            f"by {metric['validation']}, over {', '.join(search['space'])}; then the best one on all seeds"
+            f"  {'search':<9} {search['trials']} trials for each arm{on} ({search['sampler']}, pruner "
+            f"{search['pruner']}), by {metric['validation']}, over {', '.join(search['space'])}{own}; "
+            "then the best one on all seeds"
         )
 
 

@@ -26,6 +26,7 @@ from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.spec.budget import space_of
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read
 
@@ -61,12 +62,14 @@ def cell_config(
     """The complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
     question = read(path)
     factors = question.body if question.kind == "grid" else {}
-    space = [*question.tune, *question.space]
+    searched = question.search["only"] if question.search and "only" in question.search else {}
+    space = [*question.tune, *question.space, *(key for own in searched.values() for key in own)]
     values = {argument.partition("=")[0]: argument.partition("=")[2] for argument in arguments}
     own = {"arm", "seed", *space, *([] if "arm" in values else factors)}
     base = [argument for argument in arguments if argument.partition("=")[0] not in own]
     plan = make_plan(path, outputs=outputs, config_dirs=config_dirs, overrides=base, command=command)
-    return _config(plan, _arm(plan, values), _setting(plan, values), _seed(plan, values))
+    arm = _arm(plan, values)
+    return _config(plan, arm, _setting(plan, arm, values), _seed(plan, values))
 
 
 def _arm(plan: SweepPlan, values: dict[str, str]) -> str:
@@ -94,9 +97,9 @@ def _has_levels(levels: dict[str, str], values: dict[str, str | None]) -> bool:
     )
 
 
-def _setting(plan: SweepPlan, values: dict[str, str]) -> dict[str, Any]:
+def _setting(plan: SweepPlan, arm: str, values: dict[str, str]) -> dict[str, Any]:
     """The value of every key that is tuned or searched. Raises UserError where one is missing."""
-    space = [*(plan.question.get("tune") or {}), *(plan.search["space"] if plan.question.get("search") else {})]
+    space = [*(plan.question.get("tune") or {}), *(space_of(plan.search, arm) if plan.question.get("search") else {})]
     missing = [key for key in space if key not in values]
     if missing:
         raise UserError(f"--one: give a value for {' and '.join(missing)}, which {plan.name} tunes or searches")

@@ -53,13 +53,15 @@ class SizeMatch:
         return [f"it changes the {QUANTITIES[self.by]} of {arm}, so the arms would no longer match; remove it"]
 
 
-def infer_integers(question: Question, config: Node) -> None:
-    """Mark the ranges of the search space that are of whole numbers, because their option takes no others.
+def infer_integers(space: dict[str, Any], config: Node) -> None:
+    """Mark the ranges of a search space that are of whole numbers, because their option takes no others.
 
-    config: complete, of the sweep's base
+    config: complete, of the sweep's base, or of the arm that has the space
     """
-    for key, dimension in _ranges(question).items():
-        if "int" in dimension or not all(isinstance(dimension.get(name, 1), int) for name in ("low", "high", "step")):
+    for key, dimension in space.items():
+        if not isinstance(dimension, dict) or "int" in dimension:
+            continue
+        if not all(isinstance(dimension.get(name, 1), int) for name in ("low", "high", "step")):
             continue
         node, last = _owner(config, key)
         option = options(locate(node["_target_"])).get(last) if is_node(node) else None
@@ -70,8 +72,8 @@ def infer_integers(question: Question, config: Node) -> None:
 
 def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
     """Yield which arms have not every option of the search space, or not with all its values."""
-    space = question.space
     for variant in variants:
+        space = budget.space_of(question.search, variant.arm) if question.search else {}
         for key, dimension in space.items():
             if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
                 continue
@@ -87,10 +89,6 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
                         yield f"search.space.{key}: arm {variant.arm} cannot have {to_text(value)}: {problem}"
 
 
-def _ranges(question: Question) -> dict[str, dict[str, Any]]:
-    return {key: dimension for key, dimension in question.space.items() if isinstance(dimension, dict)}
-
-
 def _owner(config: Node, key: str) -> tuple[Node | None, str]:
     """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name."""
     *path, last = layer_kinds.place(config, key).split(".")
@@ -101,14 +99,14 @@ def _owner(config: Node, key: str) -> tuple[Node | None, str]:
 
 
 def space_problems(
-    question: Question, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
+    arm: str, space: dict[str, Any], where: str, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
 ) -> Iterator[str]:
-    """Yield which values of the search space the baseline, composed from `overrides`, cannot have, and why."""
-    for key, dimension in question.space.items():
+    """Yield which values of a search space an arm, composed from `overrides`, cannot have, and why. where: its key"""
+    for key, dimension in space.items():
         for value in dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"]):
             composed, reasons = composer.checked([*overrides, to_override(key, value)])
-            reasons = reasons or match.problems(str(question.baseline), composed.config)
-            yield from (f"search.space.{key}: {to_text(value)}: {reason}" for reason in reasons)
+            reasons = reasons or match.problems(arm, composed.config)
+            yield from (f"{where}.{key}: {to_text(value)}: {reason}" for reason in reasons)
 
 
 def tune_problems(variants: Iterable[Variant], match: SizeMatch) -> Iterator[str]:
@@ -235,7 +233,7 @@ class _Planner:
             raise BadQuestionError(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
         if self.question.match and composed.matched:
             raise BadQuestionError([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
-        infer_integers(self.question, composed.config)
+        infer_integers(self.question.space, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
             reached = self.question.reached
@@ -351,8 +349,19 @@ class _Planner:
         """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""
         match = SizeMatch(self.question.match, self.matched, self.sizes)
         baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
-        overrides = self._overrides(baseline, widths)
-        problems = list(space_problems(self.question, overrides, self.composer, match))
+        spaces = [(baseline, self.question.space, "search.space")]
+        for arm in self.question.arms:
+            search = self.question.search
+            own = search.get("only", {}).get(arm.name, {}) if search else {}
+            config = next((each.config for each in self.variants.values() if each.arm == arm.name), None)
+            if own and config is not None:
+                infer_integers(own, config)
+                spaces.append((arm, own, f"search.only.{arm.name}"))
+        problems = [
+            problem
+            for arm, space, key in spaces
+            for problem in space_problems(arm.name, space, key, self._overrides(arm, widths), self.composer, match)
+        ]
         problems = problems or list(arms_without_space(self.question, self.variants.values()))
         if not problems and self.question.tune:
             problems = list(tune_problems(self.variants.values(), match))[:1]

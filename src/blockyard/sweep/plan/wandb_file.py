@@ -24,6 +24,7 @@ from blockyard.errors import UserError
 from blockyard.runs.redact import redact
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import override_text
+from blockyard.sweep.spec.budget import space_of
 from blockyard.sweep.spec.locate import sweep_names
 
 FOLDER = "wandb"
@@ -76,10 +77,14 @@ def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
 
 def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
     search = plan.search
+    if search.get("seeds", 1) > 1:
+        raise UserError(
+            f"{plan.name}: W&B's agents run a setting once, and search.seeds asks for {search['seeds']} seeds"
+        )
     content: dict[str, Any] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
     if search["pruner"] == "halving":
         content["early_terminate"] = {"type": "hyperband", "min_iter": 1, "eta": 2}
-    space = {key: _distribution(dimension) for key, dimension in search["space"].items()}
+    space = {key: _distribution(dimension) for key, dimension in space_of(search, arm).items()}
     fixed = {ARM: {"value": arm}, SEED: {"value": plan.question["seeds"][0]}}
     return content | {"parameters": {**fixed, **space}}
 

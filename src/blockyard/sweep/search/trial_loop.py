@@ -6,6 +6,7 @@ again on request, with its setting and in its place.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,7 @@ class TrialLoop:
         self.options = plan.search
         self.capacity = capacity
         self.seeds = list(plan.question["seeds"])
+        self.tried = self.seeds[: self.options.get("seeds", 1)]  # on which each setting runs
         self.owner = Owner(plan.folder)
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
@@ -126,15 +128,20 @@ class TrialLoop:
             self._start(arm, arm.create())
 
     def _start(self, arm: Trials, trial: FrozenTrial) -> None:
-        number, setting, seed = trial.number, arm.setting(trial), self.seeds[0]
+        number, setting = trial.number, arm.setting(trial)
+        seed = next((each for each in self.tried if str(each) not in arm.values(trial)), None)
+        if seed is None:  # its process was killed after the last seed
+            self._complete(arm, number)
+            return
         config, choices, problems = arm.template.config(setting, seed)
         key = None if problems else f"{run_name(config)}/s{seed}"
-        arm.set_attributes(number, owner=self.owner.name, setting=setting, run=key)
+        first = seed == self.tried[0]
+        arm.set_attributes(number, owner=self.owner.name, setting=setting, **({"run": key} if first else {}))
         if key is None:
             arm.fail(number, f"refused: {'; '.join(problems)}")
             self._report(arm, number)
             return
-        duplicate = arm.duplicate_of(trial, key)
+        duplicate = arm.duplicate_of(trial, key) if first else None
         if duplicate is not None:
             if duplicate.state.is_finished():
                 arm.copy_result(number, duplicate)
@@ -151,7 +158,12 @@ class TrialLoop:
                 choices,
                 command=("blockyard", "sweep", self.plan.name),
                 retry=bool({"kills", AGAIN} & set(trial.user_attrs)),
-                trial={"storage": trial_store.storage_url(self.plan.folder), "study": arm.arm, "number": number},
+                trial={
+                    "storage": trial_store.storage_url(self.plan.folder),
+                    "study": arm.arm,
+                    "number": number,
+                    "prunes": first,
+                },
             )
         )
 
@@ -169,8 +181,8 @@ class TrialLoop:
             value = trial_store.finite_or_none(summary.get("metrics", {}).get(self.metric))
             if value is None:
                 arm.fail(number, f"{self.metric} is not a finite number")
-            else:
-                arm.complete(number, value)
+            elif not self._seed_ended(arm, number, outcome.key, value):
+                return
         elif outcome.code != PAUSED and kills < _MAX_KILLS and self._was_killed(outcome):
             arm.set_attributes(number, kills=kills)
             self.say(f"{arm.arm} trial {number}: {reason}; trying once more")
@@ -178,6 +190,21 @@ class TrialLoop:
         else:
             arm.fail(number, reason, pruned=outcome.code == PAUSED)
         self._report(arm, number)
+
+    def _seed_ended(self, arm: Trials, number: int, key: str, value: float) -> bool:
+        """Record the value of one seed of a trial, and of the trial where that was its last; return whether it was."""
+        values = arm.values(arm[number]) | {key.rpartition("/s")[2]: value}
+        arm.set_attributes(number, values=values)
+        if len(values) < len(self.tried):
+            return False
+        self._complete(arm, number)
+        return True
+
+    @staticmethod
+    def _complete(arm: Trials, number: int) -> None:
+        """Record the mean over the seeds as the value of a trial."""
+        values = arm.values(arm[number]).values()
+        arm.complete(number, math.fsum(values) / len(values))
 
     def _was_killed(self, outcome: Outcome) -> bool:
         """Whether a run was interrupted; the status of the run tells for one that Ray or SLURM lost."""

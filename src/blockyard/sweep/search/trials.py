@@ -1,7 +1,7 @@
 """The trials of one arm. Optuna's storage is the only record of them.
 
-Besides Optuna's own fields, a trial carries: owner (a lock that tells whether its process is alive),
-setting, run (the folder below `outputs`), kills (of its process), reason, and `again` (the number of
+Besides Optuna's own fields, a trial carries: owner (a lock that tells whether its process is alive), setting, run (the
+folder below `outputs`, of the first seed), values (by seed), kills (of its process), reason, and `again` (the number of
 the failed trial that it replaces, because a finished trial cannot be reopened).
 """
 
@@ -20,7 +20,7 @@ from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import OWNER
-from blockyard.sweep.spec.budget import Search
+from blockyard.sweep.spec.budget import Search, space_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -33,13 +33,17 @@ AGAIN = "again"
 
 
 class TrialRecord(TypedDict):
-    """One trial in plan.json. curve: the values that the pruner saw; run: its folder below `outputs`."""
+    """One trial in plan.json. value: the mean over its seeds, each in `values`; run: the folder of the first one.
+
+    curve: the values that the pruner saw, of the first seed
+    """
 
     number: int
     state: str
     setting: dict[str, Any]
     value: float | None
     run: str | None
+    values: dict[str, float]
     reason: str | None
     curve: list[float | None]
 
@@ -68,18 +72,20 @@ class Trials:
         metric: on validation, with its direction; seed: of all trials
         Raises UserError where Optuna rejects the space, or while another process searches for another purpose.
         """
-        purpose = {
+        arm = template.variant.arm
+        purpose: dict[str, Any] = {
             "metric": metric,
             "pruner": search.get("pruner") or "none",
-            "space": search["space"],
+            "space": space_of(search, arm),
             "seed": seed,
             "identity": identity(template.variant.config),
         }
         try:
-            space = trial_store.distributions(search["space"])
+            space = trial_store.distributions(space_of(search, arm))
         except (ValueError, KeyError) as error:
             raise UserError(f"search.space: {error}") from error
-        arm = template.variant.arm
+        if "seeds" in search:  # values of one seed are not those of several
+            purpose["seeds"] = search["seeds"]
         study = trial_store.open_study(folder, arm, purpose, direction)
         return cls(arm, study, template, search, space, int(search["trials"]), direction)
 
@@ -110,7 +116,11 @@ class Trials:
 
     def setting(self, trial: FrozenTrial) -> dict[str, Any]:
         """The config values that a trial tries."""
-        return trial.user_attrs.get("setting") or trial_store.to_setting(trial.params, self.search["space"])
+        return trial.user_attrs.get("setting") or trial_store.to_setting(trial.params, space_of(self.search, self.arm))
+
+    def values(self, trial: FrozenTrial) -> dict[str, float]:
+        """The value of each seed on which a trial has run to its end."""
+        return dict(trial.user_attrs.get("values") or {})
 
     def duplicate_of(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
         """The first earlier trial of the same run, or None."""
@@ -132,6 +142,7 @@ class Trials:
                 "setting": self.setting(trial),
                 "value": trial.values[0] if trial.state.name == "COMPLETE" else None,
                 "run": trial.user_attrs.get("run"),
+                "values": self.values(trial),
                 "reason": trial.user_attrs.get("reason"),
                 "curve": [trial_store.finite_or_none(value) for _, value in sorted(trial.intermediate_values.items())],
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from blockyard.sweep.spec.fields import did_you_mean, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
@@ -13,6 +13,7 @@ from blockyard.sweep.spec.override_text import key_problem, quote, to_text
 MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")
 SEARCH: dict[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
+FURTHER = ("seeds", "only")  # keys of a search that plans have only where the file has them
 LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
 RANGE = ("low", "high", "log", "int", "step")
 _WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
@@ -121,14 +122,16 @@ def settings(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def parse_tune_seeds(value: Any, tuned: bool, seeds: int, problems: list[str]) -> int | None:
+def parse_tune_seeds(value: Any, tuned: bool, searched: bool, seeds: int, problems: list[str]) -> int | None:
     """The number of first seeds on which settings are tried; None for all.
 
     seeds: how many the file has; 0 where that could not be read
     """
     if value is None:
         return None
-    if not tuned:
+    if searched:
+        problems.append(f"tune_seeds: has no effect on a search; write search: {{seeds: {quote(value)}}}")
+    elif not tuned:
         problems.append("tune_seeds: has no effect without tune: {key: [values]}; remove it")
     elif not _is_int(value) or value < 1:
         problems.append(f"tune_seeds: expected a number of seeds, 1 or more, or null for all, not {quote(value)}")
@@ -140,24 +143,36 @@ def parse_tune_seeds(value: Any, tuned: bool, seeds: int, problems: list[str]) -
 
 
 class Search(TypedDict):
-    """The search of a sweep file with its defaults. space: key -> choices, or a range (`RANGE`)."""
+    """The search of a sweep file with its defaults.
+
+    space: of every arm: key -> choices, or a range (`RANGE`); only: arm -> the space that it has besides
+    seeds: on how many of the first seeds each setting is tried; missing for one
+    """
 
     trials: int
     sampler: str
     pruner: str
     space: dict[str, Any]
+    seeds: NotRequired[int]
+    only: NotRequired[dict[str, dict[str, Any]]]
 
 
-def parse_search(value: Any, problems: list[str]) -> Search | None:
-    """The search with its defaults: trials, sampler, pruner, space."""
+def space_of(search: Search, arm: str) -> dict[str, Any]:
+    """What is searched for an arm: the space that all arms share, and what only this one has."""
+    return search["space"] | search.get("only", {}).get(arm, {})
+
+
+def parse_search(value: Any, seeds: int, problems: list[str]) -> Search | None:
+    """The search with its defaults. seeds: how many the file has; 0 where that could not be read"""
     if value is None:
         return None
     if not isinstance(value, dict):
         problems.append(f"search: expected a mapping of {', '.join(SEARCH)}, not {quote(value)}")
         return None
     for key in value:
-        if key not in SEARCH:
-            problems.append(f"search.{key}: unknown key{did_you_mean(key, tuple(SEARCH))} (keys: {', '.join(SEARCH)})")
+        if key not in (*SEARCH, *FURTHER):
+            keys = (*SEARCH, *FURTHER)
+            problems.append(f"search.{key}: unknown key{did_you_mean(key, keys)} (keys: {', '.join(keys)})")
     search = SEARCH | value
     trials = search["trials"]
     if not _is_int(trials) or not 1 <= trials <= MAX_TRIALS:
@@ -174,10 +189,36 @@ def parse_search(value: Any, problems: list[str]) -> Search | None:
             "{optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}"
         )
         return None
+    _check_space("search.space", space, problems)
+    result = Search(trials=trials, sampler=search["sampler"], pruner=search["pruner"], space=space)
+    count = search.get("seeds")
+    if count is not None and (not _is_int(count) or count < 1 or (seeds and count > seeds)):
+        problems.append(
+            f"search.seeds: expected on how many of the {seeds} seeds a setting is tried, not {quote(count)}"
+        )
+    elif count is not None and count > 1:
+        result["seeds"] = count
+    if search.get("only") is not None:
+        result["only"] = _only(search["only"], space, problems)
+    return result
+
+
+def _only(value: Any, shared: dict[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Spaces of single arms, by their names."""
+    if not isinstance(value, dict) or not value or not all(isinstance(own, dict) and own for own in value.values()):
+        form = "{ARM: {KEY: [values]}}"
+        problems.append(f"search.only: {quote(value)} is not a space for single arms; write {form}")
+        return {}
+    for arm, own in value.items():
+        _check_space(f"search.only.{arm}", own, problems)
+        problems += [f"search.only.{arm}.{key}: search.space has it for every arm" for key in own if key in shared]
+    return value
+
+
+def _check_space(where: str, space: dict[str, Any], problems: list[str]) -> None:
     for key, dimension in space.items():
-        problems += [problem] if (problem := key_problem(str(key), "search.space")) else []
-        _check_dimension(f"search.space.{key}", dimension, problems)
-    return Search(trials=trials, sampler=search["sampler"], pruner=search["pruner"], space=space)
+        problems += [problem] if (problem := key_problem(str(key), where)) else []
+        _check_dimension(f"{where}.{key}", dimension, problems)
 
 
 def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:

@@ -28,6 +28,7 @@ from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import budget as spending
 from blockyard.sweep.spec import fields, file_paths, sweep_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
+from blockyard.sweep.spec.expectation import unknown_arm
 from blockyard.sweep.spec.override_text import key_of
 from blockyard.sweep.spec.threshold import Threshold
 
@@ -212,6 +213,17 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Q
     return replace(question, base=file_paths.beside(question.base, path), arms=arms)
 
 
+def _only_problems(search: spending.Search, arms: list[Arm]) -> Iterator[str]:
+    """What is wrong with the spaces of single arms: such an arm does not exist, or sets the key itself."""
+    by_name = {arm.name: arm for arm in arms}
+    for name, own in search.get("only", {}).items():
+        if name not in by_name:
+            yield f"search.only: {unknown_arm(name, list(by_name))}"
+            continue
+        for key in sorted({*own} & set(map(key_of, by_name[name].overrides))):
+            yield f"search.only.{name}.{key}: the arm sets it; remove one of them"
+
+
 def _resplit_problems(question: Question) -> Iterator[str]:
     """Why a split for each seed does not suit the other keys."""
     if question.until:
@@ -275,7 +287,9 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     else:
         seeds = spending.parse_seeds(content.get("seeds", SEEDS), problems)
     tuned = spending.parse_tune(content.get("tune"), problems)
-    search = spending.parse_search(content.get("search"), problems)
+    search = spending.parse_search(content.get("search"), len(seeds), problems)
+    if search:
+        problems += _only_problems(search, arms)
     check_owners(arms, [*tuned, *(search["space"] if search else ())], content, problems)
     if content.get("tune") is not None and content.get("search") is not None:
         problems.append("search: tune and search both choose settings; remove one of them")
@@ -283,7 +297,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     if cells > MAX_CELLS:
         problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
     tune_seeds = spending.parse_tune_seeds(
-        content.get("tune_seeds"), bool(content.get("tune") or content.get("search")), len(seeds), problems
+        content.get("tune_seeds"), bool(content.get("tune")), search is not None, len(seeds), problems
     )
     if until and tuned and tune_seeds is None:  # a setting is chosen before testing begins
         tune_seeds = until["first"]
