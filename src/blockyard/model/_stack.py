@@ -23,7 +23,7 @@ from blockyard.contracts import (
 )
 from blockyard.model._ngrams import ROWS, Rows, Size, checked_ngrams
 from blockyard.model._prefix import NO_PREFIX, Prefix
-from blockyard.model._transformer import Transformer
+from blockyard.model._transformer import Sees, Transformer
 from blockyard.token_mixer.attention import Attention
 
 CROSS: Callable[[Context], TokenMixer] = partial(Attention)  # the default cross-attention mixer
@@ -97,6 +97,10 @@ class Stack(Architecture):
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
+        return self.transformer(ctx, parts)
+
+    def transformer(self, ctx: Context, parts: Parts, *, sees: Sees = "past") -> Transformer:
+        """Returns the blocks of `ctx` with the options of this stack, and what a subclass adds to them."""
         return Transformer(
             ctx,
             parts,
@@ -107,6 +111,7 @@ class Stack(Architecture):
             smear=self.smear,
             backout=self.backout,
             unit_weights=self.unit_weights,
+            sees=sees,
         )
 
 

@@ -17,7 +17,7 @@ from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts,
 from blockyard.model._ngrams import ROWS, Rows, Size
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
-from blockyard.model._transformer import Sees, Transformer
+from blockyard.model._transformer import Sees
 
 
 class Decoder(Stack):
@@ -77,15 +77,4 @@ class Decoder(Stack):
                 "model.sees=source is about a source in front of the sequence, and this data has none; use "
                 "model.sees=past, or pairs of texts with data.joined=true"
             )
-        return Transformer(
-            ctx,
-            parts,
-            prefix=self.prefix,
-            dropout=self.dropout,
-            ngrams=self.ngrams,
-            embed_norm=self.embed_norm,
-            smear=self.smear,
-            backout=self.backout,
-            unit_weights=self.unit_weights,
-            sees=self.sees,
-        )
+        return self.transformer(ctx, parts, sees=self.sees)

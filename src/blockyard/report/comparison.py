@@ -246,7 +246,8 @@ def _terms(
     direction = recorded[metric] = direction_of(metric, recorded, direction or recorded.get(metric) or own)
     baseline = _baseline(baseline, data)
     question = data.question or {}
-    expected, warnings = question.get("expect"), fairness.warnings(data, metric)
+    own_margin = margin or (question.get("margin") if metric == data.metric else None)
+    expected, warnings = question.get("expect"), fairness.warnings(data, metric, own_margin)
     # The expectation and the margin of a sweep refer to its own metric.
     if metric == data.metric:
         margin = margin or question.get("margin")
@@ -307,7 +308,7 @@ def _result(
     names = metric_names(data.records)
     factors = _effects(data, values, results, baseline, ratio)
     lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
-    terms.warnings.extend(review(data.arms, lines, factors, metric, direction, margin, terms.directions))
+    terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
     return Comparison(
         title=data.title,
         claim=question.get("claim"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.document import ProvenanceRow
 from blockyard.report.load.run_record import LoadedRun
+from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.runs.status import now
 from blockyard.sweep.spec.budget import space_of
 
@@ -57,12 +59,13 @@ def _number(value: Any) -> TypeGuard[int | float]:
 
 
 _MAX_NAMED = 6
+_UNEQUAL = 1.01  # ratio of samples from which budgets differ
 
 Fact = Callable[[LoadedRun], Hashable]
 
 
-def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
-    """Return every reason to read the table with care, one sentence each."""
+def warnings(data: ComparisonInput, metric: str, margin: float | None = None) -> list[str]:
+    """Return every reason to read the table with care, a sentence each. margin: the smallest difference that matters"""
     arms = data.arms
     lines = [
         *data.warnings,
@@ -72,6 +75,8 @@ def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
         *range_ends(data),
         *_sizes(data),
         *_last_weights(arms),
+        *_unequal_budgets(arms),
+        *_small_test_set(arms, metric, margin),
     ]
     for name, fact in FACTS:
         if fact is _fingerprint and (data.question or {}).get("resplit"):
@@ -153,6 +158,30 @@ def _splits(arms: list[ArmRuns]) -> Iterator[str]:
         yield f"the arms were tested on different splits for seed {', '.join(map(str, torn))}"
     if len(by_seed) > 1 and len({tuple(found) for found in by_seed.values()}) < len(by_seed):
         yield "some seeds have the same split of the data, although each was to have its own"
+
+
+def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    """Yield a sentence where arms were trained on different numbers of samples."""
+    samples = {
+        arm.name: statistics.median(float(run.summary["samples"]) for run in arm.done)
+        for arm in arms
+        if arm.done and all(isinstance(run.summary.get("samples"), int | float) for run in arm.done)
+    }
+    if samples and min(samples.values()) > 0 and max(samples.values()) > _UNEQUAL * min(samples.values()):
+        listed = ", ".join(f"{name} {count:,.0f}" for name, count in list(samples.items())[:6])
+        yield f"the arms were trained on different numbers of samples: {listed}"
+
+
+def _small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
+    """Yield a sentence where the margin is less than one sample of the test set."""
+    sizes = [size for arm in arms for run in arm.done if isinstance(size := run.data.get("test"), int) and size > 0]
+    if margin is None or not sizes or metric_range(metric, ()) != SHARE or metric.startswith("success("):
+        return
+    if margin < 1 / max(sizes):
+        yield (
+            f"the margin {margin:g} is less than one of the {max(sizes):,} test samples ({1 / max(sizes):.2g} of "
+            f"{metric}): a difference that small is not measured"
+        )
 
 
 def _code(arms: list[ArmRuns]) -> Iterator[str]:

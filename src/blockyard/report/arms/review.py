@@ -5,15 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.document import CurveRow, EffectsRow
-from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.verdict import ALPHA
 
 _LAST = 0.2  # of the training
 _STILL = 0.1  # of the whole improvement, made in that last part
 _EVALUATIONS = 5  # of a run, from which its end can be told from its start
-_UNEQUAL = 1.01  # ratio of samples from which budgets differ
 
 
 def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> Iterator[str]:
@@ -53,30 +50,6 @@ def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
     return (last - max(late)) / (last - first)
 
 
-def unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
-    """Yield a sentence where arms were trained on different numbers of samples."""
-    samples = {
-        arm.name: statistics.median(float(run.summary["samples"]) for run in arm.done)
-        for arm in arms
-        if arm.done and all(isinstance(run.summary.get("samples"), int | float) for run in arm.done)
-    }
-    if samples and min(samples.values()) > 0 and max(samples.values()) > _UNEQUAL * min(samples.values()):
-        listed = ", ".join(f"{name} {count:,.0f}" for name, count in list(samples.items())[:6])
-        yield f"the arms were trained on different numbers of samples: {listed}"
-
-
-def small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
-    """Yield a sentence where the margin is less than one sample of the test set."""
-    sizes = [size for arm in arms for run in arm.done if isinstance(size := run.data.get("test"), int) and size > 0]
-    if margin is None or not sizes or metric_range(metric, ()) != SHARE or metric.startswith("success("):
-        return
-    if margin < 1 / max(sizes):
-        yield (
-            f"the margin {margin:g} is less than one of the {max(sizes):,} test samples ({1 / max(sizes):.2g} of "
-            f"{metric}): a difference that small is not measured"
-        )
-
-
 def contradicted_effects(effects: EffectsRow | None) -> Iterator[str]:
     """Yield a sentence for each interaction in which the sign of a factor's effect depends on the other's level."""
     for pair in effects["interactions"] if effects else ():
@@ -96,19 +69,15 @@ def contradicted_effects(effects: EffectsRow | None) -> Iterator[str]:
 
 
 def review(
-    arms: Sequence[ArmRuns],
     curves: Sequence[CurveRow],
     effects: EffectsRow | None,
     metric: str,
     direction: str,
-    margin: float | None,
     directions: Mapping[str, str],
 ) -> list[str]:
     """Return every sentence, in order. directions: of the metrics on validation, where they are known."""
     name = f"val/{metric.partition('/')[2].partition('@')[0]}"
     return [
-        *unequal_budgets(arms),
-        *small_test_set(arms, metric, margin),
         *contradicted_effects(effects),
         *still_improving(curves, metric, directions.get(name, direction)),
     ]

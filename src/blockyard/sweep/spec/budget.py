@@ -7,14 +7,13 @@ import math
 from collections import Counter
 from typing import Any, NotRequired, TypedDict
 
-from blockyard.sweep.spec.fields import did_you_mean, not_one_of
+from blockyard.sweep.spec.fields import LARGEST_FLOAT, did_you_mean, is_number, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
 
 MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")
 SEARCH: dict[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
 FURTHER = ("seeds", "only")  # keys of a search that plans have only where the file has them
-LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
 RANGE = ("low", "high", "log", "int", "step")
 _WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
 _STEPS = 10**9  # values of a range with a step
@@ -65,7 +64,7 @@ def parse_budget(value: Any, until: bool, problems: list[str]) -> dict[str, floa
         problems.append(f"budget: has no effect with a fixed number of seeds; remove it, or write seeds: {UNTIL_FORM}")
     elif not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in BUDGETS:
         problems.append(f"budget: {quote(value)} is not one limit; {form}")
-    elif not _is_number(limit := next(iter(value.values()))) or limit <= 0:
+    elif not is_number(limit := next(iter(value.values()))) or limit <= 0:
         problems.append(f"budget.{next(iter(value))}: expected a number above 0, not {quote(limit)}; {form}")
     else:
         return {next(iter(value)): float(limit)}
@@ -243,7 +242,7 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
             problems.append(f"{where}.{key}: expected true or false, not {quote(dimension[key])}")
     whole = dimension.get("int") is True
     bounds = ("low", "high", "step") if dimension.get("step") is not None else ("low", "high")
-    bad = [key for key in bounds if not (_is_int if whole else _is_number)(dimension.get(key))]
+    bad = [key for key in bounds if not (_is_int if whole else is_number)(dimension.get(key))]
     kind = "an integer" if whole else "a number"
     for key in bad:
         bound = f" (at most {LARGEST_FLOAT:g})" if isinstance(dimension.get(key), int | float) and not whole else ""
@@ -279,7 +278,3 @@ def _duplicates(values: list[Any]) -> list[str]:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT

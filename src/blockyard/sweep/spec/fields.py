@@ -12,6 +12,7 @@ from blockyard.sweep.spec.expectation import FORM, parse_expectation, unknown_ar
 from blockyard.sweep.spec.override_text import override_problem, quote
 from blockyard.sweep.spec.threshold import Kind, Threshold, threshold
 
+LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
 _METRIC = re.compile(r"(test|val)/[A-Za-z_][\w./@-]*")
 
 
@@ -123,14 +124,14 @@ def external(content: dict[str, Any], problems: list[str]) -> dict[str, dict[str
     for name, figure in value.items():
         where = f"external.{name}"
         problems += [f"{where}.{key}: unknown key (keys: value, source, n, sd)" for key in figure if key not in FIGURE]
-        if not _number(figure.get("value")):
+        if not is_number(figure.get("value")):
             problems.append(f"{where}.value: expected a number, not {quote(figure.get('value'))}")
         if not isinstance(figure.get("source"), str) or not figure["source"].strip():
             problems.append(f"{where}.source: missing; say where the figure is from")
         n, sd = figure.get("n"), figure.get("sd")
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             problems.append(f"{where}.n: expected a number of runs, not {quote(n)}")
-        if sd is not None and (not _number(sd) or sd < 0 or not isinstance(n, int) or n < 2):
+        if sd is not None and (not is_number(sd) or sd < 0 or not isinstance(n, int) or n < 2):
             problems.append(f"{where}.sd: expected a standard deviation of n runs, two or more, not {quote(sd)}")
     return value
 
@@ -138,8 +139,9 @@ def external(content: dict[str, Any], problems: list[str]) -> dict[str, dict[str
 FIGURE = ("value", "source", "n", "sd")
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Whether a value is a number that float32 holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
 
 
 def margin(content: dict[str, Any], problems: list[str]) -> float | None:
