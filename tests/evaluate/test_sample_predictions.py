@@ -16,6 +16,7 @@ from torch import Tensor
 
 from blockyard.cli import main
 from blockyard.contracts import Batch, DataSpec
+from blockyard.data.text_file import TextFile
 from blockyard.evaluate.sample_predictions import TOP, SampleRecorder
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
@@ -24,6 +25,7 @@ from blockyard.runs import predictions_file
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from blockyard.runs.predictions_file import TEST, read_predictions, write_predictions
+from blockyard.tokenizer.byte import Byte
 from tests.support.engine_runs import run, text_run
 from tests.support.every import every
 from tests.support.tiny import steps
@@ -83,12 +85,40 @@ def test_eval_writes_the_same_bytes_for_a_run_without_them(
     assert "exclude each other" in capsys.readouterr().err
 
 
-def test_an_objective_of_tokens_says_why_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_language_model_the_sums_of_each_sequence_are_kept(tmp_path: Path) -> None:
     run_folder = text_run(tmp_path, "tokenizer=byte")
+    kept, metrics = read_predictions(run_folder.path / TEST), run_folder.summary()["metrics"]
+    assert kept.kind == "tokens"
+    assert kept["loss"].sum() / kept["count"].sum() == pytest.approx(metrics["test/loss"], rel=1e-5)
+    assert len(kept) == kept.meta["of"]
+    assert every(count == 16 for count in kept["count"].tolist())  # the context
+
+
+@pytest.mark.parametrize("sample", ["window", "line"])
+def test_sequences_know_the_text_that_they_are_from(sample: str, tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"{number:02d} word\n" * (number + 3))
+    data = TextFile(path=str(tmp_path), split_by="document", sample=sample, context=8)  # type: ignore[arg-type]
+    test = data.load(Byte()).test
+    texts: dict[int, list[str]] = {}
+    for index in range(len(test)):
+        order = torch.tensor([index])
+        written = "".join(map(chr, test.batch(order, None).inputs[0].tolist()))
+        texts.setdefault(int(test.document_of(order)), []).append(written)
+    assert len(texts) > 1
+    if sample == "line":  # each text has a number of its own in every line
+        assert every(len({line[:2] for line in lines}) == 1 for lines in texts.values())
+        assert len({lines[0][:2] for lines in texts.values()}) == len(texts)
+    else:
+        assert list(texts) == sorted(texts)
+
+
+def test_an_objective_of_tokens_says_why_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder = text_run(tmp_path, "tokenizer=byte", "model=encoder", "objective=masked_token")
     assert not (run_folder.path / TEST).exists()
-    assert "NextToken predicts the parts of a sample" in run_folder.summary()["predictions"]["left_out"]
+    assert "predicts the parts of a sample" in run_folder.summary()["predictions"]["left_out"]
     assert main(["eval", f"run={run_folder.path}", "predictions=true"]) == 2
-    assert "NextToken predicts the parts of a sample" in capsys.readouterr().err
+    assert "predicts the parts of a sample" in capsys.readouterr().err
 
 
 def _batches(count: int, width: int, target: Callable[[Tensor], Tensor], size: int = 8) -> list[tuple[Tensor, Batch]]:
@@ -177,7 +207,9 @@ def test_the_file_is_bounded_and_every_run_keeps_the_same_samples(monkeypatch: p
 
 
 def test_what_has_no_one_prediction_is_refused_with_a_reason() -> None:
-    assert "NextToken predicts the parts" in str(SampleRecorder(NextToken(), object(), CLASSES, total=4).reason)  # type: ignore[arg-type]
+    several = SampleRecorder(NextToken(), object(), CLASSES, total=4)  # type: ignore[arg-type]
+    several(torch.zeros(2, 3, 2, 7), Batch(torch.zeros(2, 3), torch.zeros(2, 3).long(), sample=torch.arange(2)))
+    assert "not those of one next token" in str(several.reason)
     huge = SampleRecorder(Regress(), object(), VALUES, total=4)  # type: ignore[arg-type]
     width = predictions_file.MAX_BYTES // 800 + 1
     huge(torch.zeros(2, width), Batch(torch.zeros(2, 1), torch.zeros(2, width), sample=torch.arange(2)))

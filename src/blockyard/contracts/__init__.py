@@ -102,6 +102,7 @@ from blockyard.contracts.specs import (
 from blockyard.contracts.splits import (
     AsksForPart,
     HasBaselines,
+    HasDocuments,
     HasLengths,
     HasTexts,
     KeyedOrder,
@@ -148,6 +149,7 @@ __all__ = [
     "GraphTokenizer",
     "HasAuxiliary",
     "HasBaselines",
+    "HasDocuments",
     "HasLengths",
     "HasTexts",
     "Head",

@@ -52,6 +52,14 @@ class HasLengths(Protocol):
 
 
 @runtime_checkable
+class HasDocuments(Protocol):
+    """A split of sequences that are cut out of texts, so that those of one text are not independent."""
+
+    def document_of(self, order: Tensor) -> Tensor:
+        """Returns the number of the text that each sample `order` (B,) is from, int64 (B,)."""
+
+
+@runtime_checkable
 class KeyedOrder(Protocol):
     """A split that may have more samples than a table of their order should hold.
 

@@ -2,6 +2,7 @@
 
 classes   logits (B, V)      -> the five most probable classes with their probabilities, and the cross entropy
 values    outputs (B, V)     -> the values in the units of the data, and the objective's loss of each sample
+tokens    logits (B, N, V)   -> of the next token of texts: the sum of the cross entropies of a sequence
 other     a reason why there is no one prediction for a sample
 """
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, Standardized
+from blockyard.contracts import Batch, DataSpec, HasDocuments, Objective, Split, Standardized
 from blockyard.runs.predictions_file import MAX_BYTES, Kind, SamplePredictions
 
 TOP = 5  # classes that are kept of each sample
@@ -34,9 +35,9 @@ class SampleRecorder:
         self._parts: list[dict[str, Tensor]] = []
 
     def __call__(self, prediction: Tensor, batch: Batch) -> None:
-        """Collect a prepared batch. prediction: (B, V); samples of index -1 are dummies."""
+        """Collect a prepared batch. prediction: (B, V) or (B, N, V); samples of index -1 are dummies."""
         if self.reason is None and self.kind is None:
-            self.kind, self.reason = _kind(prediction, batch)
+            self.kind, self.reason = _kind(prediction, batch, tokens=self.objective.predicts_next)
         if self.reason is not None:
             return
         assert isinstance(batch.target, Tensor)
@@ -45,8 +46,12 @@ class SampleRecorder:
         if not bool(kept.any()):
             return
         prediction, target = prediction.detach()[kept], batch.target[kept]
-        collect = self._classes if self.kind == "classes" else self._values
-        part = {"sample": batch.sample[kept].int(), **collect(prediction, target)}
+        sample = batch.sample[kept]
+        if self.kind == "tokens":
+            part = {"sample": sample.int(), **self._tokens(prediction, target, sample.cpu())}
+        else:
+            collect = self._classes if self.kind == "classes" else self._values
+            part = {"sample": sample.int(), **collect(prediction, target)}
         self._parts.append({name: tensor.cpu() for name, tensor in part.items()})
 
     def result(self, **meta: object) -> SamplePredictions | None:
@@ -67,7 +72,7 @@ class SampleRecorder:
 
     def _kept(self, sample: Tensor, width: int) -> Tensor:
         """Which of the samples (B,) are kept, bool: the same ones for every model of the same width."""
-        numbers = 3 + 2 * (min(TOP, width) if self.kind == "classes" else width)
+        numbers = 4 if self.kind == "tokens" else 3 + 2 * (min(TOP, width) if self.kind == "classes" else width)
         most = MAX_BYTES // (_NUMBER * numbers)
         if self.total <= most:
             return sample >= 0
@@ -83,6 +88,17 @@ class SampleRecorder:
             "loss": loss.masked_fill(~Batch.counted(target), math.nan).float(),
             "top": top.int(),
             "probability": logits.softmax(-1).gather(1, top).float(),
+        }
+
+    def _tokens(self, logits: Tensor, target: Tensor, sample: Tensor) -> dict[str, Tensor]:
+        losses = F.cross_entropy(
+            logits.flatten(0, 1).float(), target.flatten(), ignore_index=Batch.ignore, reduction="none"
+        )
+        document = self.split.document_of(sample) if isinstance(self.split, HasDocuments) else sample
+        return {
+            "document": document.int(),
+            "count": Batch.counted(target).sum(1).int(),
+            "loss": losses.view(target.shape).double().sum(1).float(),
         }
 
     def _values(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -126,15 +142,19 @@ def _losses(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
 
 def _refusal(objective: Objective) -> str | None:
     """Why an objective has no one prediction for each sample, or None."""
-    if objective.takes == "sequence" and objective.target in ("class", "values"):
+    if objective.predicts_next or (objective.takes == "sequence" and objective.target in ("class", "values")):
         return None
     name = type(objective).__name__
     return f"{name} predicts the parts of a sample, such as its tokens; it has no class or values of the sample"
 
 
-def _kind(prediction: Tensor, batch: Batch) -> tuple[Kind | None, str | None]:
-    """What the predictions of a batch are, or why they are not collected."""
+def _kind(prediction: Tensor, batch: Batch, *, tokens: bool) -> tuple[Kind | None, str | None]:
+    """What the predictions of a batch are, or why they are not collected. tokens: whether they are of the next token"""
     target = batch.target
+    if tokens and isinstance(prediction, Tensor) and isinstance(target, Tensor) and batch.sample is not None:
+        if prediction.ndim == 3 and not target.is_floating_point():
+            return "tokens", None
+        return None, f"predictions of shape {tuple(prediction.shape)} are not those of one next token each"
     if prediction.ndim != 2 or not isinstance(target, Tensor) or batch.sample is None:
         return None, f"predictions of shape {tuple(prediction.shape)} are neither classes nor values of a sample"
     if target.ndim == 1 and not target.is_floating_point():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -213,12 +213,14 @@ def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | 
     if of_metric(terms.metric):
         raise UserError(f"over={over}: {terms.metric} is an outcome of whole runs, which are judged over seeds")
     scores = {arm.name: arm_scores(arm.runs, terms.metric) for arm in data.arms}
+    of_texts = any(own.documents for by_seed in scores.values() for own in by_seed.values())
+    held = f"{over} documents" if of_texts else over
 
     def differ(first: tuple[str, ...], second: tuple[str, ...]) -> Difference:
         pairs = [(scores[a], scores[b]) for a, b in zip(first, second, strict=True)]
         common = set.intersection(*(set(by_seed) for pair in pairs for by_seed in pair))
         parts = [gaps(*({seed: by_seed[seed] for seed in common} for by_seed in pair)) for pair in pairs]
-        return crossed_difference(sum(parts[1:], parts[0]), over)
+        return replace(crossed_difference(sum(parts[1:], parts[0]), over), over=held)
 
     return differ
 

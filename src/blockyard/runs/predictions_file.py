@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 * 2**20  # of the arrays together, before compression; of more samples, as many as fit are kept
 TEST = "predictions-test.npz"
-Kind: TypeAlias = Literal["classes", "values"]
+Kind: TypeAlias = Literal["classes", "values", "tokens"]
 _META = "meta"
 _FIELDS: dict[str, tuple[str, ...]] = {
     "classes": ("sample", "target", "loss", "top", "probability"),
     "values": ("sample", "target", "loss", "prediction"),
+    "tokens": ("sample", "document", "count", "loss"),
 }
 _MATRICES = {"top", "probability", "prediction"}
 
@@ -34,13 +35,15 @@ _MATRICES = {"top", "probability", "prediction"}
 class SamplePredictions:
     """The predictions of one run for n samples of a split.
 
-    kind: "classes" or "values"
+    kind: "classes", "values" or "tokens"
     arrays: by name, the first axis is the sample in every one:
         sample (n,) int32, its index in the split, increasing
         loss (n,) float32: for classes cross entropy in nats, for values the objective's own, NaN without a target
         of classes: target (n,) int32, -100 without one; top (n, K) int32, the K most probable classes, the most
             probable first; probability (n, K) float32
         of values: target and prediction (n, V) float32 in the units of the data, NaN without a target
+        of tokens: loss is the sum over the targets of a sequence; count (n,) int32, how many these are; document (n,)
+            int32, the text of the split that the sequence is from, or its own index where texts are not known
     meta: part, weights, step, of (samples of the pass, of which n are kept), classes (how many), fingerprint
     """
 
@@ -110,7 +113,7 @@ def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
     count = len(arrays["sample"])
     for name, array in arrays.items():
         sides = 2 if name in _MATRICES or (kind == "values" and name == "target") else 1
-        whole = name in ("sample", "top") or (kind == "classes" and name == "target")
+        whole = name in ("sample", "top", "document", "count") or (kind == "classes" and name == "target")
         if array.ndim != sides or len(array) != count or array.dtype.kind != ("i" if whole else "f"):
             raise ValueError(f"{name} is {array.dtype} {array.shape}")
     if kind == "classes" and (arrays["top"].shape != arrays["probability"].shape or not arrays["top"].shape[1]):

@@ -37,12 +37,20 @@ class Windows:
     One key per epoch thus shows the stream once per epoch, cut at different places each time.
 
     stream: (T,) int32 token ids; segment: (T,) int32 documents of a packed stream, or None
+    texts: (T,) int32, the text of the split that each token is from; None is one text
     """
 
     redrawn = False
 
-    def __init__(self, stream: Tensor, segment: Tensor | None, context: int, bytes_per_token: float) -> None:
-        self.stream, self.segment, self.context = stream, segment, context
+    def __init__(
+        self,
+        stream: Tensor,
+        segment: Tensor | None,
+        context: int,
+        bytes_per_token: float,
+        texts: Tensor | None = None,
+    ) -> None:
+        self.stream, self.segment, self.context, self.texts = stream, segment, context, texts
         self.bytes_per_token = bytes_per_token
 
     def __len__(self) -> int:
@@ -56,7 +64,12 @@ class Windows:
         """Return the text of the first `count` sequences in sequences `factor` times as long."""
         stop = count * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
-        return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token)
+        texts = None if self.texts is None else self.texts[:stop]
+        return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token, texts)
+
+    def document_of(self, order: Tensor) -> Tensor:
+        """Return the text in which each sequence starts, (B,); sequences of one text are not independent."""
+        return torch.zeros_like(order) if self.texts is None else self.texts[order * self.context].to(order.dtype)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
@@ -76,10 +89,13 @@ class Lines:
     Lines of more than `context` + 1 tokens are truncated. The padding is token id 0.
 
     stream: (T,) int32 token ids of all lines; lengths: (n,) int64 tokens of each
+    texts: (n,) int32, the text of the split that each line is from; None is one text
     """
 
-    def __init__(self, stream: Tensor, lengths: Tensor, context: int, bytes_per_token: float) -> None:
-        self.stream, self.bytes_per_token = stream, bytes_per_token
+    def __init__(
+        self, stream: Tensor, lengths: Tensor, context: int, bytes_per_token: float, texts: Tensor | None = None
+    ) -> None:
+        self.stream, self.bytes_per_token, self.texts = stream, bytes_per_token, texts
         self.start = lengths.cumsum(0) - lengths
         self.lengths = lengths.clamp_max(context + 1)
 
@@ -91,6 +107,10 @@ class Lines:
         lines = copy(self)
         lines.start, lines.lengths = self.start[:count], self.lengths[:count]
         return lines
+
+    def document_of(self, order: Tensor) -> Tensor:
+        """Return the text that each line is from, (B,); lines of one text are not independent."""
+        return torch.zeros_like(order) if self.texts is None else self.texts[order].to(order.dtype)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, longest) and lengths (B,)."""
@@ -160,26 +180,32 @@ class TextData(LoadedData):
         return SplitDocuments(*([texts[i] for i in split] for split in (train, validation, test)))
 
     def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Windows | Lines:
-        units = nonblank_lines(texts) if self.sample == "line" else texts
-        encoded = ((unit, torch.tensor(tokenizer.encode(unit), dtype=torch.int32)) for unit in units)
+        units = (
+            (number, unit)
+            for number, text in enumerate(texts)
+            for unit in (nonblank_lines([text]) if self.sample == "line" else [text])
+        )
+        encoded = ((number, unit, torch.tensor(tokenizer.encode(unit), dtype=torch.int32)) for number, unit in units)
         # A line of one token has no next token to predict; a batch of such lines would have no loss.
         minimum = 2 if self.sample == "line" else 1
-        kept = [(unit, token_ids) for unit, token_ids in encoded if len(token_ids) >= minimum]
+        kept = [(number, unit, token_ids) for number, unit, token_ids in encoded if len(token_ids) >= minimum]
         if not kept:
             problem = "has no line of two tokens or more" if self.sample == "line" else "is empty"
             raise ValueError(f"the {name} split of the text {problem}; raise its fraction or use a longer text")
-        sequences = [token_ids for _, token_ids in kept]
+        sequences = [token_ids for _, _, token_ids in kept]
+        source = torch.tensor([number for number, _, _ in kept], dtype=torch.int32)
         stream, lengths = torch.cat(sequences), torch.tensor([len(token_ids) for token_ids in sequences])
-        bytes_per_token = sum(len(unit.encode()) for unit, _ in kept) / len(stream)
+        bytes_per_token = sum(len(unit.encode()) for _, unit, _ in kept) / len(stream)
         if self.spec.variable:
-            return Lines(stream, lengths, self.context, bytes_per_token)
+            return Lines(stream, lengths, self.context, bytes_per_token, source)
         if len(stream) <= self.context:
             raise ValueError(
                 f"data.context={self.context}: the {name} split has {len(stream)} tokens and needs at least "
                 f"{self.context + 1}; use data.context={len(stream) - 1} or less, or a longer text"
             )
         segment = torch.arange(len(sequences), dtype=torch.int32).repeat_interleave(lengths) if self.packed else None
-        return Windows(stream, segment, self.context, bytes_per_token)
+        source = source.repeat_interleave(lengths)
+        return Windows(stream, segment, self.context, bytes_per_token, source)
 
 
 def nonblank_lines(texts: Sequence[str]) -> list[str]:

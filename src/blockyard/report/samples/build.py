@@ -274,11 +274,14 @@ def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
         if len(arms) > MAX_ARMS and list(arms).index(record.arm) >= MAX_ARMS:
             continue
         try:
-            read.append((record, read_predictions(record.path / TEST)))
+            own = read_predictions(record.path / TEST)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             problems.append(f"{record.run}: {error}")
+        else:
+            if own.kind != "tokens":  # sums of sequences, which have no table
+                read.append((record, own))
     if not read:
         return {}, problems
     keys = [_key(each) for _, each in read]

@@ -1,7 +1,19 @@
-"""The score of every run on every test sample, for comparisons over samples."""
+"""The score of every run on every test sample, for comparisons over samples.
+
+Of texts a score is per token or byte, and sequences of one text are not independent. Their units are documents of
+different lengths, so that the mean is a ratio: with the sum g of a document and its count c, the values of a run are
+
+    u_d = g_d / mean(c) - R (c_d / mean(c) - 1)        R = sum(g) / sum(c)
+
+whose mean is R and whose variance is that of the ratio, linearised.
+
+Source: Cochran 1977, Sampling Techniques, sec. 6.4 (the ratio estimate) and 9A (clusters of unequal size); Miller 2024
+(arXiv 2411.00640), sec. 2.2, for clustered questions. Coverage: by simulation.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,16 +24,24 @@ from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.predictions_file import TEST, SamplePredictions, read_predictions
 
 SCORES = ("test/accuracy", "test/loss")
+OF_TOKENS = "test/loss and test/bits_per_..."
 _AGREES = 1e-4  # relative, of the mean of the scores with the metric that the run recorded: float32 sums
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one run. sample: (E,) its index; score: (E,) float64; target: what the samples are told apart by"""
+    """The scores of one run.
+
+    sample: (E,) its index, or that of the document; score: (E,) float64; target: what the samples are told apart by
+    count: (E,) float64, the tokens of each document, of whose scores `score` is the sum; None where samples weigh alike
+    documents: whether the samples are texts that several sequences are from
+    """
 
     sample: np.ndarray
     target: np.ndarray
     score: np.ndarray
+    count: np.ndarray | None = None
+    documents: bool = False
 
 
 def arm_scores(runs: Iterable[LoadedRun], metric: str) -> dict[int, Scores]:
@@ -31,21 +51,35 @@ def arm_scores(runs: Iterable[LoadedRun], metric: str) -> dict[int, Scores]:
 
 def gaps(first: dict[int, Scores], second: dict[int, Scores]) -> np.ndarray:
     """Return the differences (S, E) over the common seeds. Raises UserError where two runs have other samples."""
-    rows = []
+    rows, counts = [], []
     for seed in sorted(first.keys() & second.keys()):
         a, b = first[seed], second[seed]
         if not (np.array_equal(a.sample, b.sample) and np.array_equal(a.target, b.target)):
             raise UserError(f"over: the runs of seed {seed} were tested on different samples; use over=seeds")
+        counts.append(a.count)
         rows.append(a.score - b.score)
     if len({len(row) for row in rows}) > 1:
         raise UserError("over: seeds were tested on different numbers of samples; use over=seeds")
-    return np.stack(rows) if rows else np.zeros((0, 0))
+    if not rows:
+        return np.zeros((0, 0))
+    if counts[0] is None:
+        return np.stack(rows)
+    return _as_ratio(np.stack(rows), counts[0])
+
+
+def _as_ratio(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return values (S, E) whose mean is the ratio of the sums (S, E) to the counts (E,), and whose variance is its."""
+    share = count / count.mean()
+    return sums / count.mean() - (sums.sum() / (len(sums) * count.sum())) * (share - 1)
 
 
 def _scores(run: LoadedRun, metric: str) -> Scores:
     where = f"over: {run.run}"
-    if metric not in SCORES:
-        raise UserError(f"over: {metric} is no mean over samples; possible for {' and '.join(SCORES)}")
+    of_tokens = metric == "test/loss" or metric.startswith("test/bits_per_")
+    if metric not in SCORES and not of_tokens:
+        raise UserError(
+            f"over: {metric} is no mean over samples; possible for {' and '.join(SCORES)}, of texts {OF_TOKENS}"
+        )
     try:
         kept = read_predictions(run.path / TEST)
     except FileNotFoundError:
@@ -54,15 +88,36 @@ def _scores(run: LoadedRun, metric: str) -> Scores:
         raise UserError(f"{where}: {error}") from error
     if len(kept) != kept.meta.get("of", len(kept)):
         raise UserError(f"{where} kept {len(kept)} of {kept.meta['of']} test samples; use over=seeds")
+    if kept.kind == "tokens":
+        return _of_documents(kept, run, metric)
     score = _of_samples(kept, metric)
     labelled = np.isfinite(score)
-    value, recorded = float(score[labelled].mean()), run.metrics[metric]
+    _check_mean(float(score[labelled].mean()), run, metric)
+    return Scores(kept["sample"][labelled], kept["target"][labelled], score[labelled])
+
+
+def _check_mean(value: float, run: LoadedRun, metric: str) -> None:
+    """Raise UserError where a mean over samples is not the metric that the run has recorded."""
+    recorded = run.metrics[metric]
     if abs(value - recorded) > _AGREES * max(abs(recorded), 1e-6):
         raise UserError(
-            f"{where}: the mean over its samples, {value:.6g}, is not its {metric}, {recorded:.6g}, which weighs them "
-            "otherwise; use over=seeds"
+            f"over: {run.run}: the mean over its samples, {value:.6g}, is not its {metric}, {recorded:.6g}, which "
+            "weighs them otherwise; use over=seeds"
         )
-    return Scores(kept["sample"][labelled], kept["target"][labelled], score[labelled])
+
+
+def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> Scores:
+    """The sums of each text, or of each sequence where the split is one text, in the unit of the metric."""
+    if metric == "test/accuracy" or not np.isfinite(run.metrics.get("test/loss", math.nan)):
+        raise UserError(f"over: {run.run}: {metric} is not kept of the tokens of a sequence; possible for {OF_TOKENS}")
+    unit = run.metrics[metric] / run.metrics["test/loss"]  # nats to bits of a byte, a value or a code
+    texts = kept["document"]
+    documents = len(np.unique(texts)) > 1 and len(np.unique(texts)) < len(texts)
+    numbers, place = np.unique(texts if len(np.unique(texts)) > 1 else kept["sample"], return_inverse=True)
+    score = np.bincount(place, weights=kept["loss"].astype(np.float64)) * unit
+    count = np.bincount(place, weights=kept["count"])
+    _check_mean(float(score.sum() / count.sum()), run, metric)
+    return Scores(numbers, count, score, count, documents)
 
 
 def _of_samples(kept: SamplePredictions, metric: str) -> np.ndarray:

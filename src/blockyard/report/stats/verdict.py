@@ -67,6 +67,8 @@ FOR = {
     "seeds": "for new seeds on these test samples",
     "samples": "for new test samples and these trained models",
     "both": "for new seeds and new test samples",
+    "samples documents": "for new texts and these trained models",
+    "both documents": "for new seeds and new texts",
     "splits": "for new seeds and new splits of these data",
 }
 BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (

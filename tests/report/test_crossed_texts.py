@@ -1,0 +1,106 @@
+"""Comparisons of language models for new texts: sums of documents of different lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+
+from blockyard.cli import main
+from blockyard.errors import UserError
+from blockyard.report.comparison import compare
+from blockyard.report.samples.build import samples
+from blockyard.report.samples.scores import Scores, gaps
+from blockyard.report.stats.crossed import crossed_difference
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.report.report_runs import norms_sweep
+from tests.report.test_crossed import predicted
+
+FILE = """\
+claim: x
+base: [experiment=gpt_code, debug=fast, model.depth=1, model.dim=16, model.heads=2, logger=none, trainer=cpu,
+  trainer.limit_test=null, data=text_file, data.path={path}, data.split_by=document, data.test_fraction=0.3,
+  data.context=32, data.batch_size=16, tokenizer=byte]
+arms: {{plain: [], mlp: [channel_mixer=mlp]}}
+seeds: 3
+metric: test/bits_per_byte
+over: both
+"""
+
+
+def of_documents(sums: np.ndarray, count: np.ndarray) -> dict[int, Scores]:
+    """Scores of runs, by seed, from the sums (S, D) of documents with `count` tokens each."""
+    number = np.arange(len(count))
+    return {seed: Scores(number, count, row, count, documents=True) for seed, row in enumerate(sums)}
+
+
+def ratio_gaps(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return gaps(of_documents(sums, count), of_documents(np.zeros_like(sums), count))
+
+
+def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_clusters() -> None:
+    """The cluster-robust variance of statsmodels over single tokens, whose factor of D / (D - 1) is left out there."""
+    draw = np.random.default_rng(0)
+    count = draw.integers(5, 60, size=25)
+    text = np.repeat(np.arange(25), count)
+    token = draw.normal(size=25)[text] + draw.normal(size=len(text))
+    sums = np.bincount(text, weights=token)
+    one = ratio_gaps(np.stack([sums, sums]), count.astype(float))
+    found = crossed_difference(one, "samples")
+    robust = sm.OLS(token, np.ones(len(token))).fit(
+        cov_type="cluster", cov_kwds={"groups": text, "use_correction": False}
+    )
+    assert found.mean == pytest.approx(token.mean())
+    assert found.error == pytest.approx(float(robust.bse[0]) * np.sqrt(25 / 24))
+
+
+@pytest.mark.parametrize("over", ["samples", "both"])
+def test_intervals_cover_the_mean_of_new_texts(over: str) -> None:
+    """Twenty texts of very different lengths; sequences of a text err together, so that sequences alone cover less."""
+    draw = np.random.default_rng(1)
+    covered, apart = [], []
+    for _ in range(1_000):
+        count = np.exp(draw.normal(3, 0.7, size=20)).round() + 1
+        text = np.repeat(np.arange(20), count.astype(int))
+        of_text = draw.normal(size=(1, 20))
+        of_seed = (0.3 if over == "both" else 0.0) * draw.normal(size=(5, 1))
+        noise = draw.normal(size=(5, len(text)))
+        token = of_text[:, text] + of_seed + noise
+        sums = np.stack([np.bincount(text, weights=row) for row in token])
+        for values, into in ((ratio_gaps(sums, count), covered), (token, apart)):
+            low, high = crossed_difference(values, over).interval or (0, 0)
+            into.append(low <= 0 <= high)
+    assert 0.91 <= np.mean(covered) <= 0.99
+    assert np.mean(apart) < 0.75
+
+
+def test_a_sweep_of_language_models_is_judged_for_new_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(30):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number} says {number * 7} words\n" * (number + 4))
+    (tmp_path / "texts.yaml").write_text(FILE.format(path=tmp_path / "texts"))
+    assert main(["sweep", str(tmp_path / "texts.yaml"), f"outputs={tmp_path / 'out'}", "--workers", "1"]) == 0
+    assert "for new seeds and new texts" in capsys.readouterr().out
+    plan = SweepPlan.load(tmp_path / "out/sweeps/texts")
+    by_texts = compare(plan, changes=False, over="samples")
+    gap = by_texts.arm("mlp")["difference"]
+    by_seeds = compare(plan, changes=False, over="seeds").arm("mlp")["difference"]
+    assert gap is not None
+    assert by_seeds is not None
+    assert gap["mean"] == pytest.approx(by_seeds["mean"], rel=1e-4)
+    assert gap["over"] == "samples documents"
+    assert gap["interval"] != by_seeds["interval"]
+    with pytest.raises(UserError, match="test/accuracy is not kept of the tokens"):
+        compare(plan, changes=False, over="both", metric="test/accuracy")
+
+
+def test_sums_of_sequences_have_no_table_of_samples(tmp_path: Path) -> None:
+    """Nor do they hide those of runs that have one."""
+    plan = norms_sweep(tmp_path)
+    result = compare(plan, changes=False)
+    assert result.samples is None
+    for cell in plan.cells[:2]:
+        predicted(plan.path(cell), 0.5, 60)
+    assert samples([]) is None
