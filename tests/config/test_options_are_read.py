@@ -38,6 +38,8 @@ UNTOLD = {
         ("rope", name): "beside two others; test_rotary.py has them" for name in ("original", "low", "high", "truncate")
     },
     ("rope", "shift"): "felt by scores with prefix tokens alone; test_varied_coordinates.py has some",
+    ("attention", "project"): "a list of parts; test_projections.py leaves each of them out",
+    ("attention", "map"): "a node; test_projections.py has an MLP",
     ("experts", "expert"): "the name of a choice; test_experts.py gives mlp and glu",
     ("experts", "members"): "filled in from the choice that expert names; test_experts.py gives its own",
 }

@@ -141,9 +141,11 @@ def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
 def _heads(
     path: str, mixer: Attention, context: MixerContext, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
-    q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.parts)[:3]
+    q, k, v = (matrix.detach().double().cpu() for matrix in mixer.matrices()[:3])
     v = k if mixer.tied_kv else v
-    out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
+    out = torch.eye(mixer.heads * mixer.value_dim).double()
+    if isinstance(mixer.proj_out, nn.Linear):
+        out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
     if isinstance(mixer.join, nn.Linear):
         out = out @ mixer.join.weight.detach().double().cpu()  # (D, H values)
     fold, left_out = fold_weights(context.before)
@@ -192,10 +194,12 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("trained keys and values")
     if isinstance(mixer, StrictAttention) and mixer.question is not None:
         left_out.append("the trained query vector shared by all tokens: QK uses each token's own vector as its query")
-    if mixer.proj_in.bias is not None:
+    if mixer.biased:
         left_out.append("biases of the projections")
     if not isinstance(mixer.q_norm, nn.Identity):
         left_out.append("the factor by which the q/k norm divides (its gain is folded in)")
+    if mixer.projections is not None and mixer.projections.maps:
+        left_out.append("the map of the token in front of queries, keys and values")
     if mixer.conv is not None:
         left_out.append("the short convolution of queries, keys and values")
     if mixer.scores.by_count:

@@ -4,8 +4,8 @@ Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1
     (arXiv 2305.13245); kv_every after Brandon et al. 2024, Cross-Layer Attention (arXiv 2405.12981), section 3; gate
     after Qiu et al. 2025, Gated Attention for Large Language Models (arXiv 2505.06708), section 2.2, position G1;
     exclusive after Zhai 2026, Exclusive Self Attention (arXiv 2603.09078); tied_kv after Google 2026, Gemma 4
-    (attention_k_eq_v); conv after So et al. 2021, Primer (arXiv 2109.08668), section 4.2; of norms, scores and values
-    see _query_key_norms.py, _scores.py and _values.py
+    (attention_k_eq_v); conv after So et al. 2021, Primer (arXiv 2109.08668), section 4.2; of norms, scores, values and
+    maps of their own see _query_key_norms.py, _scores.py, _values.py and _projections.py
 Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for kv_every transformers Gemma3nTextAttention; for
     gate transformers Qwen3NextAttention, and x-transformers Attention(gate_values=True, gate_values_headwise=True)
 Equation: y = softmax(Q K^T / sqrt(K)) V; exclusive y - (y v^T) v / |v|^2 with the token's own value v in each head;
@@ -23,6 +23,7 @@ Cost: O(N^2 D) time, O(N) memory with a fused kernel; a layer that reads keys an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -39,6 +40,7 @@ from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import CAPPED
 from blockyard.token_mixer._caches import ConvolvedCache, EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context, key_heads
+from blockyard.token_mixer._projections import ALL, Projection, Projections, TokenMap, check_projections, one_product
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores, ScoreScale, Sink
 from blockyard.token_mixer._short_conv import Kernel, ShortConv, last_inputs
@@ -74,6 +76,11 @@ class Attention(TokenMixer):
             and scores a trained factor for each head; sphere the same with one for each channel, after rotation, and
             scores of sqrt(key_dim); false is none
         bias: use biases in the projections
+        project: which of queries, keys, values and output have a projection; the others are the token itself, and what
+            the heads have read
+        fused: compute queries, keys and values in one product, where all three are projections of the token; false
+            has three of a third of the width
+        map: a channel mixer, as a node, of which queries, keys and values each have one in front of their projections
         dropout: dropout rate on the attention weights
         gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
             channel
@@ -117,6 +124,9 @@ class Attention(TokenMixer):
         output_dim: Width | None = None,
         qk_norm: QueryKeyNorm = False,
         bias: bool = False,
+        project: tuple[Projection, ...] = ALL,
+        fused: bool = True,
+        map: TokenMap | None = None,  # noqa: A002 - as a map is called everywhere
         dropout: Rate = 0.0,
         gate: OutputGate = "none",
         conv: Kernel = 0,
@@ -149,7 +159,22 @@ class Attention(TokenMixer):
         self.gate_width = {"none": 0, "head": ctx.heads, "channel": ctx.heads * self.value_dim}[gate]
         self.parts = [*self.widths, *([kv_heads] if gated else []), *([self.gate_width] if self.gate_width else [])]
         self.conv = ShortConv(sum(self.widths), conv) if conv else None
-        self.proj_in = linear(ctx, ctx.dim, sum(self.parts), bias=bias, content=sum(self.widths[:2]))
+        self.biased = bias
+        of_output = ctx.heads * self.value_dim if output_dim is None else output_dim
+        check_projections(
+            ctx,
+            dict(zip(ALL, (*self.widths, of_output), strict=True)),
+            project=project,
+            fused=fused,
+            token_map=map,
+            tied_kv=tied_kv,
+            bias=bias,
+        )
+        self.projections: Projections | None = None
+        if one_product(project, fused, map):
+            self.proj_in = linear(ctx, ctx.dim, sum(self.parts), bias=bias, content=sum(self.widths[:2]))
+        else:
+            self.projections = Projections(ctx, self.parts, bias=bias, project=project, token_map=map)
         self.q_norm = query_norm(qk_norm, ctx.heads, self.head_dim)
         self.k_norm = nn.Identity() if self.takes_keys else key_norm(qk_norm, kv_heads, self.head_dim)
         self.key_width, width = self.head_dim, ctx.heads * self.value_dim
@@ -167,7 +192,7 @@ class Attention(TokenMixer):
         self.join: nn.Module = nn.Identity()
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
-        self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
+        self.proj_out: nn.Module = residual(ctx, width, ctx.dim, bias=bias) if "output" in project else nn.Identity()
 
     @property
     def shapes_scores(self) -> str | None:
@@ -178,6 +203,20 @@ class Attention(TokenMixer):
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """With what layers give and take. A layer that does so by an option reads no memory."""
         return _with_carry(cls.traits, options)
+
+    @classmethod
+    def has(cls, method: str, options: dict[str, Any]) -> bool:
+        """With maps of their own it is no projection, mixing, projection."""
+        named = {"project": "project", "fused": "fused", "map": "token_map"}
+        settings: dict[str, Any] = {named[name]: value for name, value in options.items() if name in named}
+        plain = one_product(**settings) and "output" in options.get("project", ALL)
+        return super().has(method, options) and (method != "mix" or plain)
+
+    def matrices(self) -> list[Tensor]:
+        """The projections of queries, keys, values and what follows (width, D); the identity where one has none."""
+        if self.projections is not None:
+            return self.projections.matrices()
+        return list(self.proj_in.weight.detach().split(self.parts))
 
     def _check_values(self, kv_every: int) -> None:
         """Raises ValueError where keys cannot be the values."""
@@ -227,16 +266,29 @@ class Attention(TokenMixer):
         """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
         check_call(self, self.traits, seq, cache, memory)
         if memory is None:
-            return self.proj_out(self.mix(self.proj_in(x), seq, cache))  # (B, N, D)
+            return self.proj_out(self._mix_tokens(x, seq, cache))  # (B, N, D)
         if cache is not None:
             raise ValueError("cross-attention keeps no cache; pass either cache or memory")
         return self.proj_out(self._cross(x, seq, memory))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
+        return self._mix_parts(self._convolved(h, seq, cache).split(self.parts, dim=-1), seq, cache)
+
+    def _mix_tokens(self, x: Tensor, seq: Seq, cache: KVCache | None) -> Tensor:
+        """The same of tokens in front of the projection: x (B, N, D) -> (B, N, H values or output)."""
+        if self.projections is None:
+            return self.mix(self.proj_in(x), seq, cache)
+        parts = self.projections(x, seq)
+        if self.conv is not None:
+            return self.mix(torch.cat(parts, dim=-1), seq, cache)
+        return self._mix_parts(parts, seq, cache)
+
+    def _mix_parts(self, parts: Sequence[Tensor], seq: Seq, cache: KVCache | None) -> Tensor:
+        """The same of queries, keys, values and gates, each (B, N, width)."""
+        q, k, v, *gates = parts
         if self.takes_keys:
-            return self.join(self._gated(self._read(h[..., : self.widths[0]], seq), h))
-        q, k, v, *gates = self._convolved(h, seq, cache).split(self.parts, dim=-1)
+            return self.join(self._gated(self._read(q, seq), parts[-1]))
         q, k = self._heads(q, self.head_dim), self._heads(k, self.head_dim)
         v = k if self.tied_kv else self._heads(v, self.value_dim)  # (B, H', N, values)
         q, k = self.q_norm(q), self.k_norm(k)
@@ -248,7 +300,7 @@ class Attention(TokenMixer):
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         if seq.given is not None:
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
-        return self.join(self._gated(self._attended(q, k, v, seq, k_seq), h))
+        return self.join(self._gated(self._attended(q, k, v, seq, k_seq), parts[-1]))
 
     def _convolved(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
         """h (B, N, ...) with queries, keys and values after the short convolution, where there is one."""
@@ -260,11 +312,11 @@ class Attention(TokenMixer):
             cache.inputs = last_inputs(cache.inputs, qkv.detach(), self.conv.kernel - 1)
         return torch.cat([y, h[..., sum(self.widths) :]], dim=-1)
 
-    def _gated(self, y: Tensor, h: Tensor) -> Tensor:
-        """y (B, N, H values), times the gate, which is the last part of h (B, N, ...)."""
+    def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        """y (B, N, H values), times the gate, which is the last part (B, N, H | H values), where there is one."""
         if not self.gate_width:
             return y
-        gate = h[..., -self.gate_width :].sigmoid()  # (B, N, H | H values)
+        gate = gate.sigmoid()
         if self.gate_width == y.shape[-1]:
             return y * gate
         return (y.unflatten(-1, (self.heads, -1)) * gate[..., None]).flatten(2)
@@ -315,11 +367,11 @@ class Attention(TokenMixer):
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values or output)."""
-        q = self._projected(x, slice(self.widths[0]))  # (B, N, H K)
+        (q,) = self._projected(x, seq, 0)  # (B, N, H K)
         k, v = self._memory_keys(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
         y = self._attend(self.scores.scaled(q, seq, memory.seq, FULL), k, v, seq, memory.seq, FULL)
-        return self.join(self._gated(y, self._projected(x, slice(sum(self.widths), None))) if self.gate_width else y)
+        return self.join(self._gated(y, *self._projected(x, seq, -1)) if self.gate_width else y)
 
     def _memory_keys(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """Keys (B, H', M, K) and values of the memory; in inference computed once for all decoding steps."""
@@ -327,18 +379,23 @@ class Attention(TokenMixer):
         stored = memory.seq.memo.get(self) if reuse else None
         if stored is not None and stored[0] is memory.x:
             return stored[1], stored[2]
-        kv = self._projected(memory.x, slice(self.widths[0], sum(self.widths)))  # (B, M, ...)
-        k, v = kv.split(self.widths[1:], dim=-1)
+        k, v = self._projected(memory.x, memory.seq, 1, 2)  # (B, M, ...)
         k = self._heads(k, self.head_dim)
         k, v = self.k_norm(k), k if self.tied_kv else self._heads(v, self.value_dim)
         if reuse:
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
 
-    def _projected(self, x: Tensor, outputs: slice) -> Tensor:
-        """Some outputs of the first projection: (..., D) -> (..., outputs)."""
+    def _projected(self, x: Tensor, seq: Seq, *indices: int) -> Sequence[Tensor]:
+        """Some of the parts, one behind the other: (B, N, D) -> (B, N, width) each."""
+        if self.projections is not None:
+            return [self.projections.part(index, x, seq) for index in indices]
+        first = indices[0] % len(self.parts)
+        widths = self.parts[first : first + len(indices)]
+        outputs = slice(sum(self.parts[:first]), sum(self.parts[:first]) + sum(widths))
         bias = self.proj_in.bias
-        return F.linear(x, self.proj_in.weight[outputs], None if bias is None else bias[outputs])
+        y = F.linear(x, self.proj_in.weight[outputs], None if bias is None else bias[outputs])
+        return y.split(widths, dim=-1)
 
     def _key_seq(self, seq: Seq) -> Seq:
         """The `Seq` of all keys, where the sequence's own keys have this one."""

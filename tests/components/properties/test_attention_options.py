@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from blockyard.contracts import Memory
 from blockyard.token_mixer.attention import Attention
 from blockyard.verify.checks import bfloat16, compiles, gradients
-from tests.components.attention_options import CASES, OPTIONS
+from tests.components.attention_options import APART, CASES, OPTIONS
 from tests.components.properties.checks import cached_decoding, causality, fused_equals_unfused, packing, padding
 from tests.components.reference.inputs import sequence
 from tests.support.helpers import LENGTH, context, stir, tiny, token_ids
@@ -47,12 +47,22 @@ def test_in_low_precision_and_compiled(mixer: str, options: dict[str, Any]) -> N
     assert_close(exported(token_ids(2, LENGTH, seed=1)), model(token_ids(2, LENGTH, seed=1)))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [each for each in OPTIONS if each not in APART], ids=str)
 def test_in_a_fused_block(options: dict[str, Any]) -> None:
     pair = [
         tiny(block="parallel", options={"block": {"fused": fused}, "token_mixer": options}) for fused in (True, False)
     ]
     fused_equals_unfused(*pair, LENGTH)
+
+
+@pytest.mark.parametrize("options", APART, ids=str)
+def test_a_fused_block_needs_one_product(options: dict[str, Any]) -> None:
+    assert not Attention.has("mix", options)
+    with pytest.raises(
+        ValueError, match=r"block\.fused=true joins the projections of both mixers, and Attention has none"
+    ):
+        tiny(block="parallel", options={"token_mixer": options})
+    causality(tiny(causal=True, block="parallel", options={"block": {"fused": False}, "token_mixer": options}), LENGTH)
 
 
 @pytest.mark.parametrize("options", [each for each in OPTIONS if Attention.traits_for(each).cross], ids=str)

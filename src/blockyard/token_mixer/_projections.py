@@ -1,0 +1,143 @@
+"""Queries, keys and values by maps of their own: linear ones, anything else in front of them, or none at all.
+
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.2.2, for three linear maps; without
+    any of them Ramsauer et al. 2020, Hopfield Networks is All You Need (arXiv 2008.02217), eq. 3; He and Hofmann 2023,
+    Simplifying Transformer Blocks (arXiv 2311.01906), section 4.2, leave out those of values and output
+Reference: torch.nn.MultiheadAttention with kdim and vdim, which has three matrices
+Equation: q = W_Q f_Q(x), k = W_K f_K(x), v = W_V f_V(x); without a map f(x) = x, and left out of `project` W = 1
+Cost: that of the maps; three products of a third of the width each where one would do
+
+    fused                          fused=false            project=[output]       map=M, project=[output]
+
+    x --> W --> q | k | v          x -+-> W_Q --> q       x -+--------> q        x -+-> M_Q --> q
+                                      +-> W_K --> k          +--------> k           +-> M_K --> k
+                                      +-> W_V --> v          +--------> v           +-> M_V --> v
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import ChannelMixer, Context, Seq
+from blockyard.ops.linear import linear
+
+Projection = Literal["queries", "keys", "values", "output"]
+ALL: tuple[Projection, ...] = ("queries", "keys", "values", "output")
+INPUTS = ALL[:3]
+TokenMap = Callable[[Context], ChannelMixer]
+
+
+class Projections(nn.Module):
+    """Each part of what attention reads: forward(x, seq) -> queries, keys, values and what else there is.
+
+    widths: of queries, keys, values and what follows them; a part of width 0 has no map and is empty
+    project: the parts that have a linear map, of `INPUTS`; what follows them always has one
+    token_map: the factory of the maps in front of them, one each; None leaves the token itself there
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        widths: Sequence[int],
+        *,
+        bias: bool,
+        project: Sequence[str],
+        token_map: TokenMap | None,
+    ) -> None:
+        super().__init__()
+        # A ModuleDict has methods `keys` and `values`, so that no part of it can have these names.
+        self.names = ["query", "key", "value", *(f"further_{index}" for index in range(len(widths) - 3))]
+        self.widths, self.dim = list(widths), ctx.dim
+        plain = replace(ctx, gain=1.0)  # what it gives is no branch of the stream, and starts as large as the token
+        self.maps, self.linear = nn.ModuleDict(), nn.ModuleDict()
+        for index, (name, width) in enumerate(zip(self.names, widths, strict=True)):
+            if width and index < len(INPUTS) and token_map is not None:
+                self.maps[name] = token_map(plain)
+            if width and (index >= len(INPUTS) or INPUTS[index] in project):
+                self.linear[name] = linear(ctx, ctx.dim, width, bias=bias, content=None if index < 2 else 0)
+
+    def forward(self, x: Tensor, seq: Seq) -> list[Tensor]:
+        """x (B, N, D) -> a tensor (B, N, width) for each width."""
+        return [self.part(index, x, seq) for index in range(len(self.widths))]
+
+    def part(self, index: int, x: Tensor, seq: Seq) -> Tensor:
+        """One of them: (B, N, D) -> (B, N, width)."""
+        name = self.names[index]
+        if not self.widths[index]:
+            return x[..., :0]
+        if name in self.maps:
+            x = self.maps[name](x, seq)
+        return self.linear[name](x) if name in self.linear else x
+
+    def matrices(self) -> list[Tensor]:
+        """The linear map of each part (width, D), the identity where it has none; whatever is in front is left out."""
+        matrices = []
+        for name, width in zip(self.names, self.widths, strict=True):
+            if name in self.linear:
+                weight: Any = self.linear[name].weight
+                matrices.append(weight.detach())
+            else:
+                matrices.append(torch.eye(self.dim)[:width])
+        return matrices
+
+
+def one_product(project: Sequence[str] = ALL, fused: bool = True, token_map: Any = None) -> bool:
+    """Whether queries, keys and values are one linear map of the token under these options of attention."""
+    return fused and token_map is None and {*INPUTS} <= {*project}
+
+
+def check_projections(
+    ctx: Context,
+    widths: dict[Projection, int],
+    *,
+    project: Sequence[Projection],
+    fused: bool,
+    token_map: TokenMap | None,
+    tied_kv: bool,
+    bias: bool,
+) -> None:
+    """Raises ValueError where an option has no effect, or a part without a projection has another width than x.
+
+    widths: of each part, 0 where another layer or part has it
+    """
+    listed = f"token_mixer.project=[{','.join(project)}]"
+    if list(project) != [name for name in ALL if name in project]:
+        raise ValueError(f"{listed}: list each of {', '.join(ALL)} at most once, in this order")
+    apart = token_map is not None or not {*INPUTS} <= {*project}
+    if not fused and apart:
+        raise ValueError(
+            f"token_mixer.fused=false: with {'map' if token_map is not None else listed} they are apart already, so it "
+            "has no effect; leave fused out"
+        )
+    if tied_kv and "values" not in project:
+        raise ValueError(f"{listed}: with tied_kv=true values are the keys, without a projection; list values")
+    for part in ALL:
+        width = widths[part]
+        if part not in project and width not in (0, ctx.dim):
+            raise ValueError(
+                f"{listed}: {part} without a projection have the {ctx.dim} channels of model.dim, and the heads need "
+                f"{width}; list {part}, or leave num_kv_heads, key_dim, value_dim and output_dim at null"
+            )
+    if bias and not project:
+        raise ValueError(
+            f"{listed} token_mixer.bias=true: no projection is left that could have a bias; use bias=false"
+        )
+    if token_map is not None:
+        _check_map(token_map)
+
+
+def _check_map(token_map: TokenMap) -> None:
+    """Raises ValueError where it is no function of each token alone."""
+    node: Any = token_map
+    if node.func.empty:
+        raise ValueError(f"token_mixer.map: {node.func.__name__} maps nothing; use null")
+    if node.func.mixes_tokens(node.keywords):
+        raise ValueError(
+            f"token_mixer.map: {node.func.__name__} with these options mixes tokens; use a map of each token alone, "
+            "such as {_target_: blockyard.channel_mixer.mlp.MLP, _partial_: true}"
+        )
