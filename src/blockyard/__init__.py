@@ -1,8 +1,8 @@
 """blockyard: compose, train and compare transformer blocks.
 
 `train`, `sweep`, `runs`, `load`, `predict` and `compare` are the commands as functions; `lightning` gives a model and
-its data to a Trainer of Lightning. Each imports what it needs when it is used, so that `blockyard --help` does not wait
-for torch.
+its data to a Trainer of Lightning, `hydra_groups` and `build` the config groups to a Hydra application. Each imports
+what it needs when it is used, so that `blockyard --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,33 @@ if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, 
     package_finder.install(os.environ["BLOCKYARD_PACKAGES"])
 
 if TYPE_CHECKING:
-    from blockyard.commands._python import RunFailed, lightning, train
+    from blockyard.commands._python import RunFailed, build, hydra_groups, lightning, train
     from blockyard.evaluate.predict import predict
     from blockyard.report.comparison import compare
     from blockyard.runs.load import load
 
 __version__ = "0.1.0"
-__all__ = ["RunFailed", "__version__", "compare", "lightning", "load", "predict", "runs", "sweep", "train"]
+__all__ = [
+    "RunFailed",
+    "__version__",
+    "build",
+    "compare",
+    "hydra_groups",
+    "lightning",
+    "load",
+    "predict",
+    "runs",
+    "sweep",
+    "train",
+]
 
 
 _MODULES = {
     "load": "blockyard.runs.load",
     "compare": "blockyard.report.comparison",
     "predict": "blockyard.evaluate.predict",
+    "build": "blockyard.commands._python",
+    "hydra_groups": "blockyard.commands._python",
     "lightning": "blockyard.commands._python",
     "train": "blockyard.commands._python",
     "RunFailed": "blockyard.commands._python",

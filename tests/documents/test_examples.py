@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 PAGE = ROOT / "docs" / "ecosystem.md"
 # What the last line that a script prints begins with.
-ENDS = {"lightning_trainer": "sample 0 is a "}
+ENDS = {"hydra_app": "test/accuracy 0.", "lightning_trainer": "sample 0 is a "}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

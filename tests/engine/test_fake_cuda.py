@@ -25,7 +25,7 @@ from blockyard.contracts import Batch
 from blockyard.data.splits.order import take
 from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.ops import flex
-from tests.config.test_experiments import experiments, own_data
+from tests.support.experiment_data import experiments, own_data
 from tests.support.tiny import TINY
 
 SAMPLES = 4

@@ -19,6 +19,7 @@ from blockyard.errors import UserError, fold, quoted
 if TYPE_CHECKING:
     import pandas
 
+    from blockyard.config.build import Components
     from blockyard.config.compose import Composed
     from blockyard.engine.plain_trainer import TrainerData, TrainerModule
     from blockyard.report.comparison import Comparison
@@ -34,37 +35,84 @@ class RunFailed(RuntimeError):  # noqa: N818 - a public name
 
 def train(
     *overrides: Overrides,
+    config: Mapping[str, Any] | None = None,
     config_dirs: Sequence[str | os.PathLike[str]] = (),
     outputs: str | os.PathLike[str] = "outputs",
 ) -> RunFolder:
     """Train the config that overrides describe, or find the finished run of the same config, and return its folder.
 
+    config: what a Hydra application of your own composed, in place of overrides; see `hydra_groups`
     A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
     where the run ends before its last step.
     """
-    arguments = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
-    with importable(packages_typed(arguments)):
-        return _train(arguments, config_dirs)
+    arguments = [*as_texts(overrides), *([] if config is not None else [f"outputs={os.fspath(outputs)}"])]
+    if config is not None:
+        config = {**config, "outputs": os.fspath(outputs)}
+    with importable(_packages(arguments, config)):
+        return _train(arguments, config_dirs, config)
 
 
-def _checked(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> Composed:
+def _packages(arguments: Sequence[str], config: Mapping[str, Any] | None) -> list[str]:
+    """The packages that may be imported: those that the user has typed, or that his own application names."""
+    return [*packages_typed(arguments), *((config or {}).get("allow") or ())]
+
+
+def _checked(
+    arguments: Sequence[str],
+    config_dirs: Sequence[str | os.PathLike[str]],
+    config: Mapping[str, Any] | None,
+) -> Composed:
     """The composed config. Raises UserError with every problem of it."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose
 
-    composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
+    if config is None:
+        composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
+    elif arguments or config_dirs:
+        raise UserError("config=... is what a Hydra application composed, in which overrides and folders are already")
+    else:
+        from blockyard.config.hydra_groups import composed_by_hydra
+
+        composed = composed_by_hydra(config)
     problems = [str(issue) for issue in check(composed)]
     if problems:
         raise UserError("\n  - ".join(problems))
     return composed
 
 
-def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> RunFolder:
+def build(config: Mapping[str, Any]) -> Components:
+    """The components of the config that a Hydra application of your own composed; see `hydra_groups`.
+
+    `build(cfg).model(seed=0)` is its model, `.load()` reads its data, `.optimizer.build(model)` makes its optimizer.
+    Raises UserError with every problem of the config.
+    """
+    with importable(_packages((), config)):
+        from blockyard.config.build import Components
+
+        return Components(_checked((), (), config).config)
+
+
+def hydra_groups() -> None:
+    """Let the Hydra applications of this process compose blockyard's groups; call it before that of `@hydra.main`.
+
+    `blockyard` in the defaults list of the application then stands for all groups with their defaults. What Hydra
+    composed goes to `build`, `lightning(config=...)` or `train(config=...)`.
+    """
+    from blockyard.config.hydra_groups import register
+
+    register()
+
+
+def _train(
+    arguments: Sequence[str],
+    config_dirs: Sequence[str | os.PathLike[str]],
+    config: Mapping[str, Any] | None,
+) -> RunFolder:
     from blockyard.engine.run import train as train_in
     from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.start import create_run, discard
 
-    composed = _checked(arguments, config_dirs)
+    composed = _checked(arguments, config_dirs, config)
     try:
         folder = create_run(composed.config, command=["blockyard.train", *arguments], choices=composed.choices)
     except AlreadyDoneError as done:
@@ -81,23 +129,28 @@ def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str
 
 
 def lightning(
-    *overrides: Overrides, config_dirs: Sequence[str | os.PathLike[str]] = ()
+    *overrides: Overrides,
+    config: Mapping[str, Any] | None = None,
+    config_dirs: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[TrainerModule, TrainerData]:
     """The LightningModule and the LightningDataModule of the config that overrides describe, for a Trainer of your own.
 
     `Trainer(**module.trainer_arguments())` trains as long as a run does, and on one process to the same weights. The
-    data is read, and downloaded where the config allows it. Raises UserError with every problem of the config, and with
+    data is read, and downloaded where the config allows it.
+
+    config: what a Hydra application of your own composed, in place of overrides; see `hydra_groups`
+    Raises UserError with every problem of the config, and with
     every option that only the loop of a run has.
     """
     arguments = as_texts(overrides)
-    with importable(packages_typed(arguments)):
-        config = _checked(arguments, config_dirs).config
+    with importable(_packages(arguments, config)):
+        checked = _checked(arguments, config_dirs, config).config
         from blockyard.objective._torchmetrics import import_torchmetrics
 
-        import_torchmetrics(config.get("allow") or ())  # before Lightning does
+        import_torchmetrics(checked.get("allow") or ())  # before Lightning does
         from blockyard.engine.plain_trainer import lightning_pair
 
-        return lightning_pair(config)
+        return lightning_pair(checked)
 
 
 def sweep(

@@ -266,6 +266,20 @@ def _known_values(
     return assignments, [issue for _, _, issue in checked if issue is not None]
 
 
+def of_application(config: Node, choices: Choices) -> Composed:
+    """Return what a Hydra application of the user's own composed, completed as a command line's config is; in place.
+
+    config: resolved, as plain data, without the application's own keys; choices: in each family, as far as known
+    """
+    issues: list[Issue] = []
+    kinds = layer_kinds.unexpanded(config)
+    if kinds:
+        text = f"{', '.join(kinds)}: lists of overrides are composed from blockyard's command line only"
+        return Composed(config, choices, (), [Issue(layer_kinds.KINDS, text)])
+    remove_options(config, choices)
+    return _completed(config, choices, SortedOverrides(), (), issues)
+
+
 def _completed(
     config: Node, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
 ) -> Composed:

@@ -136,13 +136,17 @@ def _content(overrides: Sequence[str]) -> tuple[Node, Choices]:
 
 @contextlib.contextmanager
 def _initialised() -> Iterator[None]:
-    """Hydra over the package's folder of configs."""
+    """Hydra over the package's folder of configs; afterwards that of an application around this is in force again."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    around = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
-        yield
+    try:
+        with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = around
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:

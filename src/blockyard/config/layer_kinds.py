@@ -31,6 +31,12 @@ Values = list[tuple[str, str]]
 Composes = Callable[[SortedOverrides, list[Issue]], tuple[Node, Mapping[str, str | None]]]
 
 
+def unexpanded(config: Node) -> list[str]:
+    """Return the names of the kinds that are still lists of overrides."""
+    kinds = get(config, KINDS, {})
+    return [name for name, kind in kinds.items() if isinstance(kind, list)] if isinstance(kinds, dict) else []
+
+
 def split(values: Values) -> tuple[Values, dict[str, list[str]]]:
     """Return the values of a command line without those inside a kind, and these as overrides by kind."""
     rest: Values = []
