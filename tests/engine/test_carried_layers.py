@@ -1,8 +1,10 @@
-"""Runs whose layers read values and keys of earlier ones: checkpointed, and on two processes."""
+"""Runs whose layers read values and keys of earlier ones, or other streams: checkpointed, and on two processes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from tests.battery import ranks
 from tests.components.carried_models import built
 from tests.support.engine_runs import assert_same_bits, rows, run
 from tests.support.fork import forked
-from tests.support.helpers import LENGTH, token_ids
+from tests.support.helpers import LENGTH, choices, tiny, token_ids
 from tests.support.tiny import ONE_BATCH, TEXT
 
 CARRIED = (
@@ -73,8 +75,15 @@ def test_other_libraries_have_no_place_for_it(tmp_path: Path) -> None:
             export_weights(loaded, tmp_path / "refused", kind="hf")
 
 
+# What is carried past blocks whose weights are sharded: values of earlier layers, or streams of each kind.
+PAST_BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "carry": partial(built, position="rope"),
+    **{name: partial(tiny, residual=name, sizes={"depth": 3, "order": (0, 1, 2, 1)}) for name in choices("residual")},
+}
+
+
 def _shard(rank: int, folder: Path) -> int:
-    """One of two processes: gradients of a model whose blocks are sharded, checkpointed and not."""
+    """One of two processes: gradients of models whose blocks are sharded, checkpointed and not."""
     from torch import distributed as dist
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
@@ -83,11 +92,11 @@ def _shard(rank: int, folder: Path) -> int:
     store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     results = []
-    for checkpointed in (False, True):
-        model = built(position="rope").train()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    for make, checkpointed in product(PAST_BLOCKS.values(), (False, True)):
+        model = make().train()
         if checkpointed:
             checkpoint_blocks(model)
-        mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -108,8 +117,9 @@ def test_sharded_blocks_have_the_same_gradients(tmp_path: Path) -> None:
     """What leaves a block by the side takes its gradient back through a block whose weights are sharded."""
     with ThreadPool(2) as pool:
         assert pool.map(forked, [partial(_shard, rank, tmp_path) for rank in range(2)]) == [0, 0]
-    expected = gradients_of(built(position="rope").train())
-    for rank in range(2):
-        for grads in torch.load(tmp_path / f"{rank}.pt"):
+    sharded = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for number, make in enumerate(PAST_BLOCKS.values()):
+        expected = gradients_of(make().train())
+        for grads in (results[2 * number + checkpointed] for results in sharded for checkpointed in (0, 1)):
             for ours, theirs in zip(grads, expected, strict=True):
                 torch.testing.assert_close(ours, theirs)

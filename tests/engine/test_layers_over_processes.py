@@ -32,7 +32,7 @@ SPHERE = (
 ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp"])
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp", "context"])
 @pytest.mark.parametrize("ability", ABILITIES)
 def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str, ability: str) -> None:
     words = ABILITIES[ability]

@@ -12,17 +12,18 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
-from blockyard.contracts import Inputs, Seq
+from blockyard.contracts import Inputs, Kind, Seq
 from blockyard.errors import UserError
 from blockyard.generate import speculative
 from blockyard.generate.draft import ModelDraft, NgramDraft, follow
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats, expected_tokens, residual, speculate
+from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.token_mixer._caches import InputCache
 from tests.generate.decoding import PROMPT, greedy, same_as_plain, written
-from tests.support.helpers import choices, combinations, cycle_model, tiny, traits
+from tests.support.helpers import choices, combinations, cycle_model, factory, tiny, traits
 
 
 def decoders() -> list[str]:
@@ -57,6 +58,20 @@ def test_registers_mixed_layers_and_no_cache() -> None:
     same_as_plain(tiny(causal=True, position="rope", prefix=Prefix(registers=2)))
     same_as_plain(cycle_model("conv", "linear_recurrence", "attention", causal=True, depth=3))
     same_as_plain(tiny(causal=True, position="rope"), cache=False)
+
+
+@pytest.mark.parametrize("stream", choices("residual"))
+def test_layers_that_differ_and_run_twice(stream: str) -> None:
+    """Kinds with schemes and caches of their own, a block that is visited twice, and every way to join outputs."""
+    kinds = {
+        "near": Kind(token_mixer=factory("token_mixer", "windowed_attention"), position=factory("position", "alibi")),
+        "fast": Kind(token_mixer=factory("token_mixer", "linear_recurrence"), norm=factory("norm", "rms")),
+    }
+    layers = Pattern(pattern=("base", "near", "fast"), kinds=kinds)
+    sizes = {"depth": 4, "order": (0, 1, 2, 1, 3)}
+    model = tiny(causal=True, position="rope", residual=stream, replace={"layers": layers}, sizes=sizes)
+    same_as_plain(model)
+    same_proposals(model)
 
 
 class Kept(KVCache):

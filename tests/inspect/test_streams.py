@@ -135,6 +135,7 @@ def test_each_head_reads_the_embedding_of_its_own_stream(tmp_path: Path, shared:
             "the stream also holds a position code",
         ),
         (("model=encoder", "position=learned"), {0, 1}, {0, 1}, "the position code added"),
+        (("model=encoder", "residual=hyper"), {0, 1}, {0, 1}, "residual=hyper: the weights with which it joins"),
     ],
 )
 def test_missing_token_circuits_have_a_reason(
@@ -147,6 +148,16 @@ def test_missing_token_circuits_have_a_reason(
     assert {path for path, t in layers if t.embedding is not None} == {f"blocks.{n}.token_mixer" for n in embedding}
     assert {path for path, t in layers if t.unembedding is not None} == {f"blocks.{n}.token_mixer" for n in unembedding}
     assert any(reason in text for _, t in layers for text in t.left_out)
+
+
+def test_each_layer_names_the_scheme_of_its_kind(tmp_path: Path) -> None:
+    kinds = ("layers.pattern=[base,far]", "layers.kinds.far=[position=none]")
+    model, sample = build_model(tmp_path, *MASKED, "model=encoder", "position=rope", *kinds)
+    rotated = {
+        head.path: any(text.startswith("rotation") for text in head.left_out)
+        for head in head_circuits(model, sample.batch)
+    }
+    assert rotated == {"blocks.0.token_mixer": True, "blocks.1.token_mixer": False}
 
 
 def test_a_map_between_two_spaces_has_no_eigenvalues() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
+from blockyard.contracts import Context, Role, UpdateRule
 from blockyard.errors import UserError
 from blockyard.head.mean_pool import MeanPool
+from blockyard.parametrization.mup import MuP
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import Finding, verify
 from tests.support.paths import ROOT
@@ -98,6 +100,27 @@ def test_ours_hold_too() -> None:
     findings = {each.name: each for each in verify(["token_mixer=attention", "position=rope", "block=rezero"])}
     assert findings.pop("permutation").detail == "the position scheme tells tokens apart"
     assert {each.verdict for each in findings.values()} == {"holds"}
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("choice", ["residual=hyper", "norm=rms", "token_mixer=delta_rule"])
+def test_sizes_do_not_depend_on_the_width(choice: str) -> None:
+    findings = {each.name: each for each in verify(["parametrization=mup", choice])}
+    assert findings["sizes over widths"].verdict == "holds", findings["sizes over widths"].detail
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_wrong_exponent_of_a_rate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = MuP.rate
+
+    def wrong(self: MuP, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
+        """The rate of hidden weights falls with the square root of the width."""
+        factor = self.width_ratio(ctx) ** (0.5 if role == "hidden" else 0.0)
+        return factor * right(self, role, rule, ctx, in_block=in_block)
+
+    monkeypatch.setattr(MuP, "rate", wrong)
+    findings = {each.name: each for each in verify(["parametrization=mup"])}
+    assert findings["sizes over widths"].verdict == "broken"
 
 
 @pytest.mark.usefixtures("no_compiler")

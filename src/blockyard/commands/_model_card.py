@@ -26,6 +26,7 @@ from blockyard.contracts import (
     Head,
     Position,
     Residual,
+    Role,
     TextTokenizer,
     TokenMixer,
     active_parameters,
@@ -246,14 +247,16 @@ def _groups(components: Components, model: nn.Module) -> Table:
     groups = table(None, "parameter group", *columns, "parameters", "learning rate", "weight decay")
     for column in groups.columns[1 + len(columns) :]:
         column.justify = "right"
-    roles = {id(p): role for _, p, role in parameter_roles(model)}
+    roles: dict[int, set[Role | None]] = {}  # a table that the head shares is an input and an output
+    for _, parameter, role in parameter_roles(model):
+        roles.setdefault(id(parameter), set()).add(role)
     names = {id(p): name for name, p in model.named_parameters()}
     with without_compiler():
         optimizer = components.optimizer.build(model)
     for group in optimizer.param_groups:
         parts = fold(_covering([names[id(p)] for p in group["params"]], list(names.values())))
         count = sum(p.numel() for p in group["params"])
-        held = ", ".join(role for role in ROLES if role in {roles[id(p)] for p in group["params"]})
+        held = ", ".join(role for role in ROLES if any(role in roles[id(p)] for p in group["params"]))
         own = (held,) if scales else ()
         groups.add_row(parts, *own, _format(count), f"{group['lr']:.4g}", f"{group.get('weight_decay', 0.0):.4g}")
     return groups

@@ -29,16 +29,18 @@ from blockyard.block.layer_scale import Scale
 from blockyard.block.no_residual import NoResidual
 from blockyard.block.pre_norm import ScaledNorm
 from blockyard.block.rezero import Gate
-from blockyard.contracts import Batch, Model, TextTokenizer
+from blockyard.contracts import Batch, Model, Position, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.inspect.block_context import MixerContext, mixer_contexts
 from blockyard.inspect.jacobian import Spectrum, spectrum
 from blockyard.inspect.labels import layer_name
 from blockyard.inspect.recorded_calls import mixing_modules
 from blockyard.inspect.samples import Sample, select_heads, select_layers
+from blockyard.model._block_stack import BlockStack
 from blockyard.model._transformer import Tower
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.norm.rms import RMS
+from blockyard.residual.add import Add
 from blockyard.runs.load import Loaded
 from blockyard.token_mixer._query_key_norms import linear_part
 from blockyard.token_mixer.attention import Attention
@@ -157,7 +159,7 @@ def _heads(
         fold, more = fold_weights(module)
         left_out += more
         out = out if fold is None else fold * out if fold.ndim == 1 else fold @ out
-    left_out += _left_out_of_mixer(mixer, model, cross=context.cross)
+    left_out += _left_out_of_mixer(mixer, None if context.cross else _scheme(model, path))
     q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
     q, k = linear_part(mixer.q_norm, q), linear_part(mixer.k_norm, k)
@@ -186,7 +188,18 @@ def _left_out_of_context(context: MixerContext) -> list[str]:
     return left_out
 
 
-def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> list[str]:
+def _scheme(model: nn.Module, path: str) -> Position | None:
+    """Returns the position scheme of the layer that a mixer is in, which is that of its kind of layers."""
+    owner, in_stack, inside = path.rpartition("blocks.")
+    stack = model.get_submodule(owner.removesuffix(".")) if in_stack else None
+    if isinstance(stack, BlockStack):
+        return stack.position_of(int(inside.partition(".")[0]))
+    scheme: Position | None = getattr(model, "position", None)
+    return scheme
+
+
+def _left_out_of_mixer(mixer: Attention, position: Position | None) -> list[str]:
+    """`position` acts on the queries and keys of the mixer; None in cross-attention, where none does."""
     left_out = []
     if mixer.value_sources is not None and (mixer.value_sources.takes or mixer.value_sources.table is not None):
         left_out.append("values of the first layer and vectors of token ids: OV is of the layer's own values")
@@ -212,9 +225,7 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
         left_out.append("the part along a token's own value, which is taken out")
     if mixer.gate_width:
         left_out.append("the gate on what a head has read")
-    acts_on: frozenset[str] = (
-        frozenset() if cross else getattr(getattr(model, "position", None), "acts_on", frozenset())
-    )
+    acts_on: frozenset[str] = frozenset() if position is None else position.acts_on
     if "rotate" in acts_on:
         left_out.append("rotation: QK is that of two tokens at the same position")
     if acts_on & {"bias", "relate"}:
@@ -272,6 +283,9 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     fold, outside = fold_weights(tower.embed_norm)
     tables.embedding = embedding if fold is None else embedding @ fold.T
     left_out += outside
+    if not isinstance(tower.residual, Add):
+        choice = type(tower.residual).__module__.rpartition(".")[2]
+        left_out.append(f"residual={choice}: the weights with which it joins the outputs of blocks")
     if tower.ngrams is not None:
         left_out.append("the vectors of n-grams")
     if tower.smear is not None:

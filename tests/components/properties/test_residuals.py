@@ -109,11 +109,13 @@ def test_every_model_with_blocks_has_it(name: str, residual: str) -> None:
 
 @each_variant
 def test_one_graph(name: str, options: dict[str, Any]) -> None:
-    """torch.export takes the whole model, and its program gives the same outputs."""
+    """torch.export and torch.compile take the whole model, and their programs give the same outputs."""
     model = tiny(residual=name, options={"residual": options}).float()
     inputs = token_ids(2, LENGTH)
     program = torch.export.export(model, (inputs,), strict=False)
     assert_close(program.module()(inputs), model(inputs))
+    torch._dynamo.reset()
+    assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(inputs), model(inputs))
 
 
 class Later(EmbeddedTokens):

@@ -90,12 +90,15 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
 
 
 def _owner(config: Node, key: str) -> tuple[Node | None, str]:
-    """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name."""
+    """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name.
+
+    A mapping that is a value itself, such as optimizer.rates, has any name.
+    """
     *path, last = layer_kinds.place(config, key).split(".")
     node: Any = config
     for part in path:
         node = node.get(part) if isinstance(node, dict) else None
-    return (node if isinstance(node, dict) and last in node else None), last
+    return (node if isinstance(node, dict) and (last in node or not is_node(node)) else None), last
 
 
 def space_problems(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockyard.config import layer_kinds
-from blockyard.config.compose import Composed
-from blockyard.config.tree import Node
+from blockyard.config.compose import LEFT_OUT, Composed
+from blockyard.config.tree import Node, is_node
 from blockyard.contracts import Issue
 from blockyard.sweep.cells import Variant
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -68,9 +68,11 @@ class ArmTemplate:
         if key not in self._composed:
             self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])
         composed = self._composed[key]
-        if composed.issues or family not in composed.config:
+        if composed.issues or family not in composed.config | LEFT_OUT:
             return composed.issues or [Issue(family, "not a family of choices (see `blockyard list`)")]
-        config[family], choices[family] = copy.deepcopy(composed.config[family]), composed.choices.get(family)
+        for into, of in ((config, composed.config), (choices, composed.choices)):
+            into.pop(family, None)  # a config leaves out some defaults
+            into.update(copy.deepcopy({family: of[family]} if family in of else {}))
         return []
 
 
@@ -91,7 +93,7 @@ def _set_option(config: Node, key: str, value: Any) -> list[Issue]:
     node: Any = config
     for part in path:
         node = node.get(part) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or last not in node:
+    if not isinstance(node, dict) or (is_node(node) and last not in node):  # optimizer.rates has any name
         return [Issue(key, "unknown option in this arm")]
     node[last] = copy.deepcopy(value)
     return []
