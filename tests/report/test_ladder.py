@@ -116,6 +116,66 @@ def test_a_grid_of_sizes_has_a_ladder(tmp_path: Path) -> None:
     assert sizes(tmp_path / "without").ladder is None
 
 
+def climbed(folder: Path, *, gains: dict[str, float] = SIZES, **question: Any) -> Comparison:
+    """A sweep with `ladder`: two arms over four rungs, as its plan has them."""
+    arms, levels, values, summaries = {}, {}, {}, {}
+    for arm, (rung, gain) in itertools.product(("pre", "post"), gains.items()):
+        name = f"{arm}-{rung}"
+        arms[name] = [f"block={arm}_norm", f"model.dim={rung}"]
+        levels[name] = {"arm": arm, "rung": rung}
+        values[name] = {seed: gain + 0.002 * seed + 0.001 * (seed % 2) for seed in range(4)}
+        if arm == "pre":
+            values[name] = {seed: value + 0.03 + 0.001 * (seed == 2) for seed, value in values[name].items()}
+        summaries[name] = {"samples": 10 * int(rung), "flops_per_sample": {"forward": 1, "training": int(rung) * 1000}}
+    terms = {"ladder": {"flops": [float(rung) for rung in gains]}, "metric": "test/loss", "baseline": "post-128"}
+    plan = sweep(folder, arms, values, question={**terms, **question}, levels=levels, summaries=summaries)
+    plan.facts["metric"] = {"name": "test/loss", "validation": "val/loss", "direction": "min"}
+    plan.save()
+    return compare(plan, changes=False)
+
+
+def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> None:
+    result = climbed(tmp_path)
+    assert result.ladder is not None
+    assert (result.ladder["factor"], result.ladder["baseline"]) == ("rung", "post")
+    pre = next(arm for arm in result.ladder["arms"] if arm["name"] == "pre")
+    assert f"pre is worth {pre['multiplier']:.3g} times (" in result.answer
+    assert "At the largest rung (1.64e+08 FLOPs), in the compute of post:" in result.answer
+    assert "Extrapolated to 10 times that: pre" in result.answer
+    assert "Ladder of sizes" in render(result.as_dict())
+
+
+def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path: Path) -> None:
+    result = climbed(tmp_path)
+    for rung in SIZES:
+        own, base = result.arm(f"pre-{rung}"), result.arm(f"post-{rung}")
+        assert own["against"] == f"post-{rung}"
+        assert own["difference"] is not None
+        assert own["difference"]["mean"] == pytest.approx(own["mean"] - base["mean"])  # type: ignore[operator]
+        assert own["cost_ratio"]["flops_per_sample"] == 1.0
+        assert (base["verdict"], base["difference"]) == ("baseline", None)
+    document = result.as_dict()
+    assert "against post at the same rung: pre-16" in result.answer
+    assert any("difference: to post at the same rung" in note for note in columns.notes(document))
+    assert columns.cost_notes(document)[0] == "(x): times the cost of post at the same rung"
+    assert result.effects is None
+    assert not any("different numbers of samples" in warning for warning in result.warnings)
+
+
+def test_arms_of_one_rung_with_other_budgets_are_told(tmp_path: Path) -> None:
+    plan_of_one = climbed(tmp_path, ladder={"flops": [16.0]})
+    assert not any("different numbers" in warning for warning in plan_of_one.warnings)
+    grid = climbed(tmp_path / "grid", ladder=None)
+    assert any("different numbers of samples" in warning for warning in grid.warnings)
+
+
+def test_a_ladder_without_a_law_says_so_and_compares_the_rest(tmp_path: Path) -> None:
+    result = climbed(tmp_path, gains={"16": 0.05, "32": 0.6, "64": 0.1, "128": 0.7})
+    assert result.ladder is None
+    assert any("ladder: no law E + A C^-a fits" in warning for warning in result.warnings)
+    assert "pre-16" in result.answer
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

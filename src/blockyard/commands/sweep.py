@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
 from blockyard.errors import UserError
+from blockyard.sweep.spec.ladder import OWNER
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -104,7 +105,7 @@ def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) ->
         if value is not None and cell.variant == stand.chosen.get(plan.variants[cell.variant].arm):
             values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
     sizes = _sizes(plan, data)
-    asked = comparisons(question.get("expect"), [arm.name for arm in plan.arms], question.get("baseline"))
+    asked = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))
     design = Design(
         metric,
         len(question["seeds"]),
@@ -116,6 +117,24 @@ def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) ->
         resplit=sizes[1] / sizes[0] if sizes and question.get("resplit") else None,
     )
     return list(sensitivity(design, question.get("baseline")))
+
+
+def _compared(plan: SweepPlan) -> list[str]:
+    """The arms that may be compared; of a ladder without `expect`, not the baseline at its other rungs."""
+    base = plan.question.get("baseline")
+    levels = {arm.name: arm.levels for arm in plan.arms}
+    if base is None or plan.question.get("expect") or not plan.question.get("ladder"):
+        return list(levels)
+    return [name for name, own in levels.items() if name == base or own[OWNER] != levels[base][OWNER]]
+
+
+def refuse_no_law(plan: SweepPlan) -> None:
+    """Raise UserError where a ladder's metric can have no law in compute."""
+    from blockyard.report.arms.size_ladder import is_loss
+
+    metric = plan.facts["metric"]
+    if plan.question.get("ladder") and not is_loss(metric["name"], metric["direction"]):
+        raise UserError(f"ladder: {metric['name']} is no loss, so it has no law in compute; write metric: test/loss")
 
 
 def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
@@ -197,6 +216,7 @@ def run(arguments: Sequence[str]) -> int:
 
         sys.stdout.write(f"{write(plan)}\n")
         return 0
+    refuse_no_law(plan)
     refuse_other_question(plan)
     announced = show_sweep(plan, executor, args, data)
     if data is not None:

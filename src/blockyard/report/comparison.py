@@ -21,7 +21,7 @@ from blockyard.report.arms.curves import curves
 from blockyard.report.arms.fairness import missing_result, provenance
 from blockyard.report.arms.review import review
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
-from blockyard.report.arms.size_ladder import ladder_row
+from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import AXES, default_axis, median_costs
@@ -58,6 +58,7 @@ from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
+from blockyard.sweep.spec.ladder import FACTOR, OWNER
 from blockyard.sweep.spec.question import OVERS
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
@@ -165,7 +166,8 @@ def compare(
 
     over: for what verdicts hold: seeds, samples (these models on new test samples) or both; default the sweep's, else
         seeds. Samples need the predictions that runs keep
-    ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and what each arm is worth in it
+    ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and what each arm is worth in
+        it; default the rungs of a sweep with `ladder`, whose arms are each compared with the baseline at their rung
     task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
         with the most runs first. Runs of different tasks are never compared
 
@@ -189,6 +191,13 @@ def compare(
     result = _result(data, terms, cost_axis, changes, differ, ratio)
     if ladder is not None:
         result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder)
+    elif (data.question or {}).get("ladder"):
+        try:
+            result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, FACTOR)
+        except UserError as error:  # the rest of the comparison holds without a law
+            result.warnings.append(str(error))
+    if result.ladder is not None:
+        result.answer = " ".join(filter(None, [result.answer, ladder_answer(result.ladder)]))
     return result
 
 
@@ -272,6 +281,7 @@ def _result(
     metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
+    against = rivals(data, baseline)
     limits = metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
     reached = of_metric(metric)
     outcome = reached.kind if reached else None
@@ -289,6 +299,7 @@ def _result(
             outcome=outcome,
             differ=differ,
             averaged=mean_of if ratio is None else partial(split_mean, ratio=ratio),
+            rivals=against,
         )
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
@@ -304,6 +315,7 @@ def _result(
         direction=direction,
         cost=AXES[cost_axis],
         with_changes=changes,
+        rivals=against,
     )
     simple = simple_baselines(data.arms, metric)
     below = below_a_baseline(rows, simple, metric, direction)
@@ -311,6 +323,8 @@ def _result(
     factors = _effects(data, values, results, baseline, ratio)
     lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
     terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
+    base = data.arm(str(baseline))
+    own = answer(rows, baseline, metric, expect, factors, base.levels[OWNER] if base and against else None)
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -321,7 +335,16 @@ def _result(
         metrics=names,
         directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
-        answer=" ".join(filter(None, [answer(rows, baseline, metric, expect, factors), _stopped(evidence), below])),
+        answer=" ".join(
+            filter(
+                None,
+                [
+                    own,
+                    _stopped(evidence),
+                    below,
+                ],
+            )
+        ),
         tasks=data.tasks,
         margin=margin,
         expect=expect,
@@ -423,6 +446,8 @@ def _effects(
     ratio: float | None,
 ) -> EffectsRow | None:
     levels = {arm.name: arm.levels for arm in data.arms if arm.levels}
+    if (data.question or {}).get("ladder"):
+        return None  # whose levels are sizes, between which the laws say more than a mean over them
     if data.kind == "one_at_a_time":
         return effects.single_factor_effects(results, levels, baseline) if baseline else None
     if data.kind in ("grid", "inferred") and len(levels) == len(data.arms) and effects.is_grid(levels):

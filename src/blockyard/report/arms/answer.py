@@ -28,13 +28,16 @@ def answer(
     metric: str,
     expect: ExpectRow | None,
     effects: EffectsRow | None = None,
+    rungs: str | None = None,
 ) -> str:
     """Return which arms differ from the baseline, after the verdict on what was expected, if anything was.
 
     arms: the rows of a comparison (`arm_rows`); expect: text, verdict and reason of the expectation; effects: those of
     a grid (`stats.effects`), whose significant interactions are named
+    rungs: the arm whose rungs arms of a ladder are compared with
     """
-    summary = " ".join([_summary(arms, baseline, metric), *_interactions(effects)])
+    reference = baseline if rungs is None else f"{rungs} at the same rung"
+    summary = " ".join([_summary(arms, baseline, metric, reference), *_interactions(effects)])
     if expect is None:
         return summary
     return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
@@ -50,7 +53,7 @@ def _interactions(effects: EffectsRow | None) -> list[str]:
     ]
 
 
-def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str) -> str:
+def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, reference: str | None) -> str:
     if not arms:
         return "There is nothing to compare."
     others = [row for row in arms if row["name"] != baseline]
@@ -66,13 +69,13 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str) -> str:
     ]
     if results := _results(by_verdict):
         few = [f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}"] if TOO_FEW in by_verdict else []
-        return f"On {metric} against {baseline}: {'; '.join([*results, *few, *missing])}."
+        return f"On {metric} against {reference}: {'; '.join([*results, *few, *missing])}."
     if not next(row for row in arms if row["name"] == baseline)["n"]:
         missing.insert(0, f"the baseline {baseline} has no value")
     elif TOO_FEW in by_verdict or NOT_DONE in by_verdict:
         most = max((row["difference"]["n"] if row["difference"] else 0 for row in others), default=0)
         plural = "s" if most != 1 else ""
-        missing.insert(0, f"at most {most} seed{plural} in common with {baseline}, {MIN_SEEDS} are needed")
+        missing.insert(0, f"at most {most} seed{plural} in common with {reference}, {MIN_SEEDS} are needed")
     return f"No verdict on {metric} yet: {'; '.join(missing)}."
 
 

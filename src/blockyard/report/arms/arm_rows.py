@@ -29,25 +29,28 @@ def arm_rows(
     direction: str,
     cost: str,
     with_changes: bool,
+    rivals: Mapping[str, str],
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
     results: of every arm; missing: why an arm has no result, for those that have none
     cost: the key of the cost axis; with_changes: whether to compute which modules each arm changes, and which
         options, which are computed for a few runs of no sweep anyway
+    rivals: the arm that an arm is compared with, where that is not the baseline
     """
     costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
     with_active(costs)
     points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
     front = pareto(points, direction, KEYS[cost][0])
     few = data.question is None and len(data.arms) <= FEW_ARMS
-    reference = data.arm(baseline) if baseline and (with_changes or few) else None
     modules = with_changes and len(data.arms) <= MAX_ARMS
-    baseline_costs = costs[baseline] if baseline else None
     names = metric_names(data.records)
     result_rows: list[ArmRow] = []
     for arm in data.arms:
         result = results[arm.name]
+        rival = rivals.get(arm.name, baseline)
+        reference = data.arm(rival) if rival and (with_changes or few) else None
+        baseline_costs = costs[rival] if rival else None
         parameters = (baseline_costs["parameters"] if baseline_costs else None, costs[arm.name]["parameters"])
         failed = sum(run.state == "failed" for run in arm.runs)
         verdict, explanation = _verdict(result, missing.get(arm.name), failed)
@@ -74,6 +77,8 @@ def arm_rows(
                 "other": {name: _other(arm, name) for name in names},
             }
         )
+        if arm.name in rivals:
+            result_rows[-1]["against"] = rivals[arm.name]
     return result_rows
 
 

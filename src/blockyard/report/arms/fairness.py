@@ -16,6 +16,7 @@ from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.runs.status import now
 from blockyard.sweep.spec.budget import space_of
+from blockyard.sweep.spec.ladder import FACTOR
 
 # Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.
 
@@ -75,7 +76,7 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
         *range_ends(data),
         *_sizes(data),
         *_last_weights(arms),
-        *_unequal_budgets(arms),
+        *(sentence for group in _of_one_budget(data) for sentence in _unequal_budgets(group)),
         *_small_test_set(arms, metric, margin),
     ]
     for name, fact in FACTS:
@@ -118,7 +119,8 @@ FACTS: tuple[tuple[str, Fact], ...] = (
 def _sizes(data: ComparisonInput) -> Iterator[str]:
     """Yield a warning where arms that were matched in parameters were trained with other numbers of them."""
     baseline = data.arm(data.baseline or "")
-    if baseline is None or (data.question or {}).get("match") != "params":
+    question = data.question or {}
+    if baseline is None or question.get("match") != "params" or question.get("ladder"):
         return
     counts = {arm.name: list(arm.values("parameters").values()) for arm in data.arms}
     means = {arm: sum(values) / len(values) for arm, values in counts.items() if values}
@@ -158,6 +160,15 @@ def _splits(arms: list[ArmRuns]) -> Iterator[str]:
         yield f"the arms were tested on different splits for seed {', '.join(map(str, torn))}"
     if len(by_seed) > 1 and len({tuple(found) for found in by_seed.values()}) < len(by_seed):
         yield "some seeds have the same split of the data, although each was to have its own"
+
+
+def _of_one_budget(data: ComparisonInput) -> list[list[ArmRuns]]:
+    """Return the arms in groups that should have one budget: those of each rung of a ladder, else all of them."""
+    groups: dict[str | None, list[ArmRuns]] = {}
+    climbed = bool((data.question or {}).get("ladder"))
+    for arm in data.arms:
+        groups.setdefault(arm.levels.get(FACTOR) if climbed else None, []).append(arm)
+    return list(groups.values())
 
 
 def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:

@@ -1,13 +1,19 @@
-"""The rungs of a comparison: arms that differ in their size, and what each is worth in compute."""
+"""The rungs of a comparison: arms that differ in their size, and what each is worth in compute.
+
+The rungs are the levels of a factor of a grid, or those of the key `ladder` of a sweep file.
+"""
 
 from __future__ import annotations
 
+import math
+
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.document import LadderArmRow, LadderRow
+from blockyard.report.load.document import LadderArmRow, LadderRow, Limits
 from blockyard.report.load.run_record import LoadedRun, is_finite
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder
 from blockyard.report.stats.metric_range import metric_range
+from blockyard.sweep.spec.ladder import FACTOR, OWNER
 
 
 def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str | None, factor: str) -> LadderRow:
@@ -20,7 +26,7 @@ def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str
         hint = f"; did you mean {nearest[0]}?" if (nearest := near(factor, factors)) else ""
         has = f"this one has {', '.join(factors)}" if factors else "the arms of this one have none"
         raise UserError(f"ladder={factor}: no factor of a grid{hint} ({has}); write the sizes as one in `grid:`")
-    if direction != "min" or metric_range(metric, ()) is not None:
+    if not is_loss(metric, direction):
         raise UserError(f"ladder: {metric} is no loss; --metric test/loss, or bits per byte, has a law in compute")
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
@@ -33,6 +39,51 @@ def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str
         farther=FARTHER,
         arms=[_arm(one) for one in found],
     )
+
+
+def is_loss(metric: str, direction: str) -> bool:
+    """Whether a metric falls with compute towards a floor: less is better, and it is no share."""
+    return direction == "min" and metric_range(metric, ()) is None
+
+
+def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
+    """Return the arm that each arm of a sweep with `ladder` is compared with: the baseline at its own rung.
+
+    Empty for other sweeps. An arm whose rung the baseline does not have is left out.
+    """
+    own = data.arm(baseline) if baseline and (data.question or {}).get("ladder") else None
+    if own is None:
+        return {}
+    at = {arm.levels[FACTOR]: arm.name for arm in data.arms if arm.levels.get(OWNER) == own.levels.get(OWNER)}
+    return {arm.name: at[arm.levels[FACTOR]] for arm in data.arms if arm.levels.get(FACTOR) in at}
+
+
+def ladder_answer(row: LadderRow) -> str:
+    """Return what each arm is worth in compute, in a sentence or two."""
+    others = [arm for arm in row["arms"] if arm["name"] != row["baseline"]]
+    if not others:
+        return ""
+    last = max(arm["compute"][-1] for arm in row["arms"])
+    parts = [f"{arm['name']} is worth {_worth(arm['multiplier'], arm['interval'])}{_gap(arm)}" for arm in others[:MOST]]
+    more = f"; and {len(others) - MOST} more arms" if len(others) > MOST else ""
+    far = ", ".join(f"{arm['name']} {_worth(arm['farther'], arm['farther_interval'])}" for arm in others[:MOST])
+    return (
+        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row['baseline']}: {'; '.join(parts)}{more}. "
+        f"Extrapolated to {row['farther']:g} times that: {far}."
+    )
+
+
+MOST = 4  # arms that the answer names
+
+
+def _worth(times: float | None, interval: Limits | None) -> str:
+    if times is None or math.isinf(times):
+        return "more than its law can tell"
+    return f"{times:.3g} times" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+
+
+def _gap(arm: LadderArmRow) -> str:
+    return "" if arm["trend"] is None else f" (the gap {arm['trend']})"
 
 
 def _group(arm: ArmRuns, factor: str) -> str:

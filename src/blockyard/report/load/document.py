@@ -58,7 +58,10 @@ class MeanRow(TypedDict):
 
 
 class ArmRow(TypedDict):
-    """One arm. values: by seed; words: the verdict as a sentence; other: of each metric."""
+    """One arm. values: by seed; words: the verdict as a sentence; other: of each metric.
+
+    against: the arm that it is compared with, where that is not the baseline of all: the one at its rung of a ladder
+    """
 
     name: str
     n: int
@@ -79,6 +82,7 @@ class ArmRow(TypedDict):
     pareto: bool
     budget: BudgetRow | None
     other: dict[str, MeanRow]
+    against: NotRequired[str]
 
 
 class BaselineRow(TypedDict):

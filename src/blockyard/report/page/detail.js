@@ -9,7 +9,7 @@ function detail(arm) {
     arm.words ? h("p", { class: "lead" }, arm.words) : null,
     h("div", { class: "parts" },
       part("Setup", setup(arm)),
-      part("Config", arm.name === data.baseline ? h("p", { class: "note" }, "This is the baseline.")
+      part("Config", arm === baseOf(arm) ? h("p", { class: "note" }, "This is the baseline.")
         : config.length ? grid(`Config of ${arm.name}`, ["key", "baseline", "arm"],
           config.map(([key, [old, fresh]]) => [h("code", {}, key), h("code", {}, word(old)), h("code", {}, word(fresh))]))
           : h("p", { class: "note" }, "No option differs from the baseline.")),
@@ -61,7 +61,7 @@ function size(pair) {
 
 /** Each seed's value and its difference to the baseline's value for that seed. */
 function bySeed(arm) {
-  const base = (data.arms.find((other) => other.name === data.baseline) || {}).values || {};
+  const base = (baseOf(arm) || {}).values || {};
   const digits = decimals(data.arms.flatMap((other) => Object.values(other.values)));
   return data.seeds.map((seed) => {
     const value = arm.values[seed];

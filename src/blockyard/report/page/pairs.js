@@ -8,12 +8,12 @@ const panelWidth = (body, n) => Math.max(PANEL.least, Math.min(PANEL.most, Math.
 /** Draw one panel for each arm; without a baseline, the seeds of every arm as points. */
 function drawPairs(body) {
   const base = data.arms.find((arm) => arm.name === data.baseline);
-  const arms = shown().filter((arm) => arm !== base && Object.keys(arm.values).length);
-  const values = [...(base ? Object.values(base.values) : []), ...arms.flatMap((arm) => Object.values(arm.values))].filter(known);
+  const arms = shown().filter((arm) => arm !== baseOf(arm) && Object.keys(arm.values).length);
+  const values = [...(base ? arms.flatMap((arm) => Object.values(baseOf(arm).values)) : []), ...arms.flatMap((arm) => Object.values(arm.values))].filter(known);
   const digits = decimals(values);
   const wide = panelWidth(body, arms.length);
   const chart = !values.length || !arms.length ? h("p", { class: "empty" }, "None of the arms shown has values.")
-    : h("div", { class: "panels narrow" }, arms.map((arm) => (base ? slope(arm, base, extent(values, 0.08), wide) : strip(arm, extent(values, 0.08), wide))));
+    : h("div", { class: "panels narrow" }, arms.map((arm) => (base ? slope(arm, baseOf(arm), extent(values, 0.08), wide) : strip(arm, extent(values, 0.08), wide))));
   const seeds = data.seeds.map(String);
   body.append(figure("pairs", {
     chart,

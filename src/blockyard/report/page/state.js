@@ -71,6 +71,9 @@ function ranked(arms) {
   return [...arms].sort((a, b) => (known(a.mean) ? sign * a.mean : Infinity) - (known(b.mean) ? sign * b.mean : Infinity));
 }
 
+/** The arm that an arm is compared with. */
+const baseOf = (arm) => data.arms.find((other) => other.name === (arm.against || data.baseline));
+
 /** The baseline and the best other arms, SHOWN in all. */
 function leaders() {
   const best = ranked(data.arms.filter((arm) => arm.name !== data.baseline)).slice(0, SHOWN - (data.baseline ? 1 : 0));

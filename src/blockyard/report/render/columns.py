@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equals
+from blockyard.sweep.spec.ladder import OWNER
 from blockyard.sweep.spec.threshold import of_metric
 
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
@@ -197,6 +198,14 @@ def duration(value: float) -> str:
     return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
 
 
+def reference(data: ComparisonDocument) -> str | None:
+    """Return what arms are compared with: the baseline, or that of a ladder at the rung of each arm."""
+    base = next((arm for arm in data["arms"] if arm["name"] == data["baseline"]), None)
+    if base is None or "against" not in base:
+        return data["baseline"]
+    return f"{base['levels'][OWNER]} at the same rung"
+
+
 def notes(data: ComparisonDocument) -> list[str]:
     """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
     lines = ["± and intervals: 95 %" + (", BCa bootstrap" if _has_interval(data, "bca") else ", Student's t")]
@@ -211,13 +220,13 @@ def notes(data: ComparisonDocument) -> list[str]:
             lines.append("a run that never gets there counts one step more than it had")
         what = "e: of the signs; p: 1 / e" if data.get("evidence") else "p: exact test of the signs (McNemar)"
         over = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
-        lines.append(f"difference: to {data['baseline']}, paired by seed; {what}{over}")
+        lines.append(f"difference: to {reference(data)}, paired by seed; {what}{over}")
         return lines
     if compared and data.get("evidence"):
         lines[0] += "; of differences, a confidence sequence"
         over = f", corrected over {len(compared)} arms (Holm)" if len(compared) > 1 else ""
         lines.append(
-            f"difference: to {data['baseline']}, paired by seed; e: the largest e-value of the t statistic; p: 1 / e"
+            f"difference: to {reference(data)}, paired by seed; e: the largest e-value of the t statistic; p: 1 / e"
             f"{over}. They hold whenever the sweep stopped; effect: d_z with Hedges' correction"
         )
         return lines
@@ -231,14 +240,14 @@ def notes(data: ComparisonDocument) -> list[str]:
             )
             return lines
         lines.append(
-            f"difference: to {data['baseline']}, paired by seed and test sample; interval and p{more} hold {FOR[held]}"
+            f"difference: to {reference(data)}, paired by seed and test sample; interval and p{more} hold {FOR[held]}"
         )
         return lines
     if compared:
         tested = sum(gap["holm_p"] is not None for gap in gaps)
         over = f", corrected over {tested} arms (Holm)" if tested > 1 else ""
         lines.append(
-            f"difference: to {data['baseline']}, paired by seed; p: paired t test{over}; "
+            f"difference: to {reference(data)}, paired by seed; p: paired t test{over}; "
             "effect: d_z with Hedges' correction"
         )
         if tested > 1:
@@ -258,7 +267,7 @@ def _has_interval(data: ComparisonDocument, kind: str) -> bool:
 
 def cost_notes(data: ComparisonDocument) -> list[str]:
     """Return what the columns of `costs` mean."""
-    lines = [f"(x): times the cost of {data['baseline']}"] if data["baseline"] else []
+    lines = [f"(x): times the cost of {reference(data)}"] if data["baseline"] else []
     if data["provenance"].get("memory") == "process resident":
         lines.append("memory: peak of the whole process, libraries included")
     return [*lines, f"Pareto: no other arm is at least as good in {data['metric']} and {axis(data)}, and better in one"]

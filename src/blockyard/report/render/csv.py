@@ -37,7 +37,8 @@ def _baseline(data: ComparisonDocument, row: BaselineRow, header: Sequence[str])
 
 def _arm(data: ComparisonDocument, arm: ArmRow, others: Sequence[str]) -> list[Any]:
     gap: GapRow = arm["difference"] or {}
-    row = [arm["name"], data["baseline"], data["metric"], data["direction"], arm["n"], arm["planned"], arm["mean"]]
+    rival = arm.get("against", data["baseline"])
+    row = [arm["name"], rival, data["metric"], data["direction"], arm["n"], arm["planned"], arm["mean"]]
     row += [*(arm["interval"] or (None, None)), arm["interval_kind"], gap.get("mean")]
     row += [*(gap.get("interval") or (None, None)), gap.get("n"), gap.get("t_p"), gap.get("permutation_p")]
     row += [gap.get("smallest_p"), gap.get("holm_p"), gap.get("effect")]

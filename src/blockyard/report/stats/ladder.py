@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from blockyard.errors import UserError
+from blockyard.sweep.spec.ladder import RUNGS
 
 if TYPE_CHECKING:
     import numpy as np
 
-RUNGS = 4  # the fewest: three for the law, and the largest to be predicted
 SEEDS = 3  # the fewest for intervals
 RESAMPLES = 100
 BAD_FIT = 0.05  # relative error of a rung beyond which no law is told

@@ -103,6 +103,7 @@ def compare_arms(
     outcome: str | None = None,
     differ: Differ | None = None,
     averaged: Callable[[Sequence[float]], Mean] = mean_of,
+    rivals: Mapping[str, str] | None = None,
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
@@ -113,15 +114,17 @@ def compare_arms(
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs (`sweep.spec.threshold`)
     differ: the difference of sums of arms over test samples (`crossed`) or splits (`resplit`), in place of seeds
     averaged: the mean of an arm with its interval
+    rivals: the arm that an arm is compared with, where that is not the baseline; itself for a baseline of its own
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    others = [arm for arm in clean if baseline is not None and arm != baseline]
+    rival = {arm: (rivals or {}).get(arm, str(baseline)) for arm in clean}
+    others = [arm for arm in clean if baseline is not None and arm != rival[arm]]
     if differ:
-        gaps = {arm: differ((arm,), (str(baseline),)) for arm in others}
+        gaps = {arm: differ((arm,), (rival[arm],)) for arm in others}
     elif outcome:
-        gaps = {arm: sign_difference(clean[arm], clean[str(baseline)], direction) for arm in others}
+        gaps = {arm: sign_difference(clean[arm], clean[rival[arm]], direction) for arm in others}
     else:
-        gaps = {arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others}
+        gaps = {arm: paired_difference(clean[arm], clean[rival[arm]]) for arm in others}
     differences = corrected(gaps)
     if limits is not None:
         width = limits[1] - limits[0]
@@ -134,10 +137,10 @@ def compare_arms(
         mean = replace(mean, interval=None if outcome == "steps_to" else clipped(mean.interval, limits))
         gap = differences.get(arm)
         if gap is None:
-            text = "The baseline." if arm == baseline else "The comparison has no baseline."
+            text = "The baseline." if arm in (baseline, rival[arm]) else "The comparison has no baseline."
             results[arm] = ArmResult(mean, None, BASELINE, text)
         else:
-            text = explain(gap, direction, str(baseline), len(others), margin)
+            text = explain(gap, direction, rival[arm], len(others), margin)
             results[arm] = ArmResult(mean, gap, verdict(gap, direction), text)
     return results
 

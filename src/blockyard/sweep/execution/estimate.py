@@ -1,12 +1,12 @@
 """Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host.
 
-FLOPs of training are taken as three times those of the forward pass. Time is that of finished runs from start to end,
-evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Where no
-finished run is comparable, a dry run measures the first steps of the first arm for a few seconds; where arms differ in
-FLOPs, those of the smallest and of the largest, with a straight line between them. How many samples an epoch has comes
-from the data, which is read, or from a finished run on the same data. Runs that were measured alone do not show how
-parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one cell after
-another.
+FLOPs of training are taken as three times those of the forward pass (`plan.rungs`). Time is that of finished runs from
+start to end, evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar
+size. Where no finished run is comparable, a dry run measures the first steps of the first arm for a few seconds; where
+arms differ in FLOPs, those of the smallest and of the largest, with a straight line between them. How many samples an
+epoch has comes from the data, which is read, or from a finished run on the same data. Runs that were measured alone do
+not show how parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one
+cell after another.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from blockyard.runs.status import now, read_status
 from blockyard.runs.store import Entry, runs
 from blockyard.sweep.cell.states import duration
 from blockyard.sweep.cells import Cell, Variant
+from blockyard.sweep.plan.rungs import TRAINING, training_samples
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
@@ -142,22 +143,12 @@ class RunSizes:
         if variant not in self._flops:
             config = self.plan.variants[variant].config
             forward, samples = self.models.measure(config, "flops"), self.samples(config)
-            self._flops[variant] = None if forward is None or samples is None else 3.0 * forward * samples
+            self._flops[variant] = None if forward is None or samples is None else float(TRAINING * forward * samples)
         return self._flops[variant]
 
     def samples(self, config: Node) -> float | None:
         """Samples that training processes; None where the length of an epoch is unknown."""
-        trainer, batch = config["trainer"], config["data"].get("batch_size")
-        if not isinstance(batch, int):
-            return None
-        steps, epochs = trainer.get("max_steps"), trainer.get("max_epochs")
-        limits = [float(steps)] if steps is not None else []
-        if epochs is not None:
-            length = self._train_size(config)
-            per_epoch = [] if length is None else [max(1, length // batch)]
-            per_epoch += [trainer[limit] for limit in ("limit_train", "overfit") if trainer.get(limit)]
-            limits += [float(min(per_epoch) * epochs)] if per_epoch else []
-        return min(limits) * batch if limits else None
+        return training_samples(config, lambda: self._train_size(config))
 
     def _train_size(self, config: Node) -> int | None:
         key = _data_key(config)

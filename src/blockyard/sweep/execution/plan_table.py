@@ -11,6 +11,7 @@ from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
+from blockyard.sweep.spec import ladder as ladders
 from blockyard.sweep.stopping.due import Reason, standing
 from blockyard.terminal import console, table
 
@@ -81,6 +82,10 @@ def _question(plan: SweepPlan) -> Iterator[str]:
     if until := question.get("until"):
         budget = "".join(f"; budget {limit:g} {unit}" for unit, limit in (question.get("budget") or {}).items())
         yield f"  {'seeds':<9} {until['first']} at first, until all is decided, {until['most']} at most{budget}"
+    if ladder := question.get("ladder"):
+        kind, tokens = ladders.kind(ladder), ladder.get("tokens_per_param")
+        rungs = ", ".join(map(ladders.label, ladder[kind]))
+        yield f"  {'ladder':<9} {rungs} {ladders.UNITS[kind]}" + (f", {tokens:g} tokens a parameter" if tokens else "")
     yield f"  {'base':<9} {' '.join(question['base']) or '(defaults)'}"
     if question.get("tune"):
         values = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())
@@ -107,8 +112,8 @@ def _grid(status: PlanStatus, retry: bool) -> object:
         and not plan.question.get("search")
     )
     columns = [f"s{seed}" for seed in seeds] if by_seed else ["cells"]
-    matched = (plan.facts.get("match") or {}).get("arms") or {}
-    grid = table(None, "arm", "changes", *(["model.dim", "mismatch"] if matched else []), *columns)
+    sizes, size_columns = _sizes(plan)
+    grid = table(None, "arm", "changes", *size_columns, *columns)
     by_arm: dict[str, list[Cell]] = {}
     due = set(status.due)
     for cell in plan.cells:
@@ -116,8 +121,7 @@ def _grid(status: PlanStatus, retry: bool) -> object:
     for arm in plan.arms[:ARMS]:
         cells = by_arm.get(arm.name, [])
         name = f"{arm.name} (baseline)" if arm.name == plan.question.get("baseline") else arm.name
-        width = matched.get(arm.name)
-        size = ([str(width["dim"]), f"{width['off']:+.2%}"] if width else ["", ""]) if matched else []
+        size = sizes.get(arm.name, [""] * len(size_columns))
         if by_seed:
             states = {cell.seed: status.label(cell, retry) for cell in cells}
             shown = [states.get(seed, "refused") for seed in seeds]
@@ -125,6 +129,18 @@ def _grid(status: PlanStatus, retry: bool) -> object:
             shown = [_counts(plan, arm.name, Counter(_tuned_label(status, cell, due, retry) for cell in cells))]
         grid.add_row(name, " ".join(without_secrets(list(arm.overrides))) or "(base)", *size, *shown)
     return grid
+
+
+def _sizes(plan: SweepPlan) -> tuple[dict[str, list[str]], list[str]]:
+    """What was solved for, by arm, and its columns; both empty where nothing was."""
+    if climbed := (plan.facts.get("ladder") or {}).get("arms"):
+        steps = {name: ["by the data", ""] if one["steps"] is None else [f"{one['steps']:,}", f"{one['flops']:.3g}"]
+                 for name, one in climbed.items()}  # fmt: skip
+        rows = {name: [str(one["dim"]), f"{one['params']:,}", *steps[name]] for name, one in climbed.items()}
+        return rows, ["model.dim", "params", "steps", "FLOPs"]
+    matched = (plan.facts.get("match") or {}).get("arms") or {}
+    rows = {name: [str(one["dim"]), f"{one['off']:+.2%}"] for name, one in matched.items()}
+    return rows, ["model.dim", "mismatch"] if matched else []
 
 
 def _tuned_label(status: PlanStatus, cell: Cell, due: set[Cell], retry: bool) -> str:

@@ -63,3 +63,7 @@ class CellComposer:
         """The config of these overrides, and every reason why it cannot run."""
         composed = self.compose(overrides)
         return composed, self.problems(composed)
+
+    def train_size(self, config: Node) -> int | None:
+        """The samples of the training split of a checked config; None where its data was not read."""
+        return None if self._data is None else self._data.read(config).train_samples

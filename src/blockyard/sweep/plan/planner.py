@@ -18,13 +18,15 @@ from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import Arm, Cell, Refused, Variant
-from blockyard.sweep.plan import cell_settings, matched_widths
+from blockyard.sweep.plan import cell_settings, matched_widths, rungs
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
 from blockyard.sweep.plan.matched_widths import QUANTITIES, MatchedSizes
+from blockyard.sweep.plan.rungs import Climb, LadderSizes
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
+from blockyard.sweep.spec.ladder import OWNER
 from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
 
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
 class SizeMatch:
     """The size that is matched between the arms, if any.
 
-    by: "params", "flops" or None; matched: what `matched_widths.solve_widths` recorded
+    by: "params", "flops" or None; matched: what `matched_widths.solve_widths`, or a ladder, recorded
     """
 
     by: str | None
-    matched: MatchedSizes
+    matched: MatchedSizes | LadderSizes
     sizes: ModelSizes
 
     def problems(self, arm: str, config: Node) -> list[str]:
@@ -205,7 +207,9 @@ def make_plan(
         variants=planner.variants,
         cells=() if question.search else tuple(planner.cells()),
         refused=tuple(planner.refused),
-        facts=facts | ({"match": planner.matched} if planner.matched else {}),
+        facts=facts
+        | ({"match": planner.matched} if planner.matched else {})
+        | ({"ladder": planner.climb.sizes} if question.ladder else {}),
     )
 
 
@@ -221,6 +225,7 @@ class _Planner:
     metric: dict[str, str] = field(default_factory=dict)
     metric_problem: list[str] = field(default_factory=list)  # why the metric cannot be used, if it cannot
     matched: MatchedSizes = field(default_factory=MatchedSizes)
+    climb: Climb = field(default_factory=Climb)
     mistakes: list[str] = field(default_factory=list)  # names that exist nowhere, in the overrides of an arm
     precisions: set[str | int] = field(default_factory=set)
     _folders: dict[str, str] = field(default_factory=dict)
@@ -234,8 +239,9 @@ class _Planner:
         if problems:
             more = misspelt(self.composer, self.base, self.question.arms)
             raise BadQuestionError(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
-        if self.question.match and composed.matched:
-            raise BadQuestionError([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
+        if (self.question.match or self.question.ladder) and composed.matched:
+            key = "match" if self.question.match else "ladder"
+            raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
@@ -253,12 +259,12 @@ class _Planner:
     def add_variants(self) -> None:
         """Add every variant, or why it is refused. Raises BadQuestionError where the arms could not be compared."""
         settings = budget.settings(self.question.tune)
-        widths = self._solve_widths()
+        sized = self._sized()
         for arm in self.question.arms:
             for number, setting in enumerate(settings):
                 key = f"{arm.name}#{number}" if self.question.tune else arm.name
                 tuned = [to_override(name, value) for name, value in setting.items()]
-                self._add(key, arm, setting, [*self._overrides(arm, widths), *tuned])
+                self._add(key, arm, setting, [*self._overrides(arm, sized), *tuned])
         baseline, problems = self.question.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
         if not problems and baseline not in {variant.arm for variant in self.variants.values()}:
             problems = [
@@ -267,7 +273,7 @@ class _Planner:
         problems = [*self.metric_problem, *problems]
         if problems:
             raise BadQuestionError(list(dict.fromkeys(problems)))
-        self._check_sizes(widths)
+        self._check_sizes(sized)
         self._check_splits()
         if equal := list(duplicates(self.question, self.variants.values(), self.folder)):
             more = len(equal) - LISTED
@@ -297,18 +303,31 @@ class _Planner:
         return [
             *cell_settings.precision_notes(self.precisions),
             *matched_widths.width_notes(self.matched),
+            *rungs.rung_notes(
+                self.question.ladder,
+                self.climb.sizes,
+                {variant.arm: variant.config for variant in self.variants.values()},
+                [*self.question.tune, *self.question.space],
+                self.composer.train_size,
+            ),
             *self.composer.notes,
         ]
 
-    def _overrides(self, arm: Arm, widths: dict[str, int]) -> list[str]:
-        width = [f"model.dim={widths[arm.name]}"] if arm.name in widths else []
-        return [*self.base, *arm.overrides, *width]
+    def _overrides(self, arm: Arm, sized: dict[str, list[str]]) -> list[str]:
+        return [*self.base, *arm.overrides, *sized.get(arm.name, ())]
 
     def _add(self, key: str, arm: Arm, setting: dict[str, Any], overrides: list[str]) -> None:
         composed, reasons = self.composer.checked(overrides)
         self.mistakes += [f"{arm.name}: {issue}" for issue in composed.issues if issue.unknown]
-        if self.question.match and arm.name not in self.matched.get("arms", {}) and not reasons:
-            reason = self.sizes.failure(composed.config, self.question.match)
+        if not reasons and arm.name in self.climb.refused:
+            reasons = [self.climb.refused[arm.name]]
+        if (
+            self.question.match
+            and not self.question.ladder
+            and arm.name not in self.matched.get("arms", {})
+            and not reasons
+        ):
+            reason = self.sizes.failure(composed.config, str(self.question.match))
             reasons = [
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
                 + (f" ({reason})" if reason else "")
@@ -327,15 +346,32 @@ class _Planner:
         choices = self.nodes.shared(composed.choices)
         self.variants[key] = Variant(key, arm.name, config, choices, setting)
 
-    def _solve_widths(self) -> dict[str, int]:
-        """The matched width of each arm; empty without `match`."""
+    def _sized(self) -> dict[str, list[str]]:
+        """The overrides that give each arm its matched width, or the width and steps of its rung; empty without."""
+        if self.question.ladder:
+            self.climb = self._solve_rungs()
+            return self.climb.overrides
         if not self.question.match:
             return {}
         overrides = {arm.name: self._overrides(arm, {}) for arm in self.question.arms}
         widths, self.matched = matched_widths.solve_widths(
             self.question.match, str(self.question.baseline), overrides, self.composer.compose, self.sizes
         )
-        return widths
+        return {name: [f"model.dim={width}"] for name, width in widths.items()}
+
+    def _solve_rungs(self) -> Climb:
+        """The widths and steps of a ladder. Raises BadQuestionError where the baseline has none at some rung."""
+        ladder, levels = self.question.ladder, {arm.name: arm.levels for arm in self.question.arms}
+        assert ladder is not None
+        one_each = {arm.levels[OWNER]: arm for arm in self.question.arms}
+        composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in one_each.items()}
+        baseline = levels[str(self.question.baseline)][OWNER]
+        try:
+            return rungs.solve_rungs(
+                ladder, self.question.match, baseline, composed, self.sizes, self.composer.train_size
+            )
+        except UserError as error:
+            raise BadQuestionError([str(error)]) from error
 
     def _check_splits(self) -> None:
         """Raise BadQuestionError where each seed is to have its own split and the data have only one."""
@@ -348,9 +384,10 @@ class _Planner:
                 ["resplit: data.split_seed changes nothing here, since the files say what is in which split; remove it"]
             )
 
-    def _check_sizes(self, widths: dict[str, int]) -> None:
+    def _check_sizes(self, sized: dict[str, list[str]]) -> None:
         """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""
-        match = SizeMatch(self.question.match, self.matched, self.sizes)
+        by = self.climb.sizes["by"] if self.question.ladder else self.question.match
+        match = SizeMatch(by, self.climb.sizes if self.question.ladder else self.matched, self.sizes)
         baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
         spaces = [(baseline, self.question.space, "search.space")]
         for arm in self.question.arms:
@@ -363,7 +400,7 @@ class _Planner:
         problems = [
             problem
             for arm, space, key in spaces
-            for problem in space_problems(arm.name, space, key, self._overrides(arm, widths), self.composer, match)
+            for problem in space_problems(arm.name, space, key, self._overrides(arm, sized), self.composer, match)
         ]
         problems = problems or list(arms_without_space(self.question, self.variants.values()))
         if not problems and self.question.tune:

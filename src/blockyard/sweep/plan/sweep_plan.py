@@ -45,7 +45,8 @@ class PlanFacts(TypedDict, total=False):
 
     time, command, folder, versions, git, host: see `runs.provenance`
     overrides, config_dirs: of the command line; file: the sweep file's path
-    notes: what the planner decided; match: the sizes that were solved for; search: the trials, once they have ended
+    notes: what the planner decided; search: the trials, once they have ended
+    match, ladder: the sizes that were solved for
     """
 
     time: str
@@ -60,6 +61,7 @@ class PlanFacts(TypedDict, total=False):
     metric: MetricFacts
     notes: list[str]
     match: dict[str, Any]
+    ladder: dict[str, Any]
     search: dict[str, Any]
 
 

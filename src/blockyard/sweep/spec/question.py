@@ -10,7 +10,7 @@
     expect: pre_norm > post_norm
 
 All problems of a file are reported together, each with the key, the value and what is allowed. `arms.py`
-reads the keys that define arms, `budget.py` seeds, tune and search, `fields.py` the other ones.
+reads the keys that define arms, `ladder.py` their sizes, `budget.py` seeds, tune and search, `fields.py` the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import budget as spending
 from blockyard.sweep.spec import fields, file_paths, sweep_yaml
-from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
+from blockyard.sweep.spec import ladder as ladders
+from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms, name_problem
 from blockyard.sweep.spec.expectation import unknown_arm
 from blockyard.sweep.spec.override_text import key_of
 from blockyard.sweep.spec.threshold import Threshold
@@ -59,14 +60,17 @@ def read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[A
     return (kinds[0], arms[0]) if kinds else ("arms", [])
 
 
-def check_owners(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
-    """Append a problem for each arm that sets a key which is tuned, searched or matched."""
+def check_owners(
+    arms: list[Arm], keys: list[str], content: dict[str, Any], ladder: ladders.Ladder | None, problems: list[str]
+) -> None:
+    """Append a problem for each arm that sets a key which is tuned, searched, matched or climbed."""
     which = "search" if content.get("search") is not None else "tune"
     owners = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
-    if content.get("match"):
-        owners["model.dim"] = "match: it solves for the width"
-        if "model.dim" in keys:
-            problems.append(f"match: it solves for the width, so {which} cannot contain model.dim")
+    solved = ladders.owned_keys(ladder) if ladder else {}
+    if content.get("match") and not ladder:
+        solved["model.dim"] = "match: it solves for the width"
+    problems += [f"{reason}, so {which} cannot contain {key}" for key, reason in solved.items() if key in keys]
+    owners |= solved
     for key, reason in owners.items():
         setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
         if setting:
@@ -87,6 +91,7 @@ KEYS = (
     "tune_seeds",
     "search",
     "match",
+    "ladder",
     "metric",
     "success",
     "steps_to",
@@ -129,6 +134,7 @@ class QuestionRecord(TypedDict, total=False):
     tune_seeds: int | None
     search: spending.Search | None
     match: str | None
+    ladder: ladders.Ladder | None
     metric: str | None
     success: str | None
     steps_to: str | None
@@ -148,6 +154,7 @@ class Question:
     success, steps_to: texts, of which `reached` is the meaning: an outcome of whole runs is compared, not a metric
     seeds: with `until` the most that there may be
     until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
+    ladder: the rungs of every arm; `arms` are then those at each rung, and `baseline` the one at the largest
     over: for what verdicts hold: seeds, samples or both; None is seeds
     resplit: whether each seed has a split of the data of its own; None is no
     external: figures from papers and other tools: value, source, and n and sd where they are known
@@ -171,6 +178,7 @@ class Question:
     tune_seeds: int | None
     search: spending.Search | None
     match: str | None
+    ladder: ladders.Ladder | None
     metric: str | None
     success: str | None
     steps_to: str | None
@@ -191,7 +199,7 @@ class Question:
         plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
         plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
         # Plans without these have no such keys, as before there were any.
-        for key in ("until", "budget", "success", "steps_to", "over", "resplit", "external"):
+        for key in ("until", "budget", "success", "steps_to", "over", "resplit", "external", "ladder"):
             if plain[key] is None:
                 del plain[key]
         record: QuestionRecord = plain
@@ -279,6 +287,14 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     if "claim" not in content:
         problems.append("claim: missing; write one sentence that the sweep could prove wrong")
     kind, arms = read_arms(content, problems)
+    ladder, own = ladders.parse_ladder(content.get("ladder"), problems), [arm.name for arm in arms]
+    baseline, expect = fields.baseline(content, own, problems) or default_baseline(arms), content.get("expect")
+    listed = arms
+    if ladder:
+        arms = ladders.climb(arms, ladder)
+        problems += list(filter(None, (name_problem(arm.name, "ladder") for arm in arms)))
+        baseline = baseline and ladders.at_last_rung(baseline, own, ladder)
+        expect = ladders.at_last_rung(expect, own, ladder) if isinstance(expect, str) else expect
     names = [arm.name for arm in arms]
     until = spending.parse_until(content.get("seeds"), problems)
     bounded = isinstance(content.get("seeds"), dict)
@@ -289,8 +305,11 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     tuned = spending.parse_tune(content.get("tune"), problems)
     search = spending.parse_search(content.get("search"), len(seeds), problems)
     if search:
-        problems += _only_problems(search, arms)
-    check_owners(arms, [*tuned, *(search["space"] if search else ())], content, problems)
+        problems += _only_problems(search, listed)
+        if ladder and "only" in search:
+            problems += ladders.only_problems(search["only"], ladder)
+            search["only"] = ladders.at_every_rung(search["only"], ladder)
+    check_owners(listed, [*tuned, *(search["space"] if search else ())], content, ladder, problems)
     if content.get("tune") is not None and content.get("search") is not None:
         problems.append("search: tune and search both choose settings; remove one of them")
     cells = len(arms) * len(seeds) * len(spending.settings(tuned))
@@ -313,7 +332,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         kind=kind,
         body=dict(content[kind]) if isinstance(content.get(kind), dict) else {},
         arms=tuple(arms),
-        baseline=fields.baseline(content, names, problems) or default_baseline(arms),
+        baseline=baseline,
         seeds=seeds,
         until=until,
         budget=spending.parse_budget(content.get("budget"), bounded, problems),
@@ -321,6 +340,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         tune_seeds=tune_seeds,
         search=search,
         match=fields.one_of(content, "match", MATCHES, problems),
+        ladder=ladder,
         metric=fields.metric(content, bool(tuned or search), problems),
         success=fields.text(content, "success", problems),
         steps_to=fields.text(content, "steps_to", problems),
@@ -328,7 +348,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         resplit=fields.flag(content, "resplit", problems),
         external=fields.external(content, problems),
         reached=fields.reached(content, problems),
-        expect=fields.expect(content, names, problems),
+        expect=fields.expect(content | {"expect": expect}, names, problems),
         margin=fields.margin(content, problems),
     )
     if question.over in ("samples", "both") and (until or question.reached):
@@ -336,6 +356,9 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         problems.append(f"over: {what} is judged over seeds; remove `over: {question.over}`")
     if question.resplit:
         problems += _resplit_problems(question)
+    if ladder and (until or question.reached):
+        what = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
+        problems.append(f"{what} has no law in compute; remove it, or `ladder`")
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestionError(messages, question.base, question.arms)
