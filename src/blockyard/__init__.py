@@ -1,8 +1,8 @@
 """blockyard: compose, train and compare transformer blocks.
 
-`train`, `sweep`, `runs`, `load`, `predict` and `compare` are the commands as functions; `lightning` gives a model and
-its data to a Trainer of Lightning, `hydra_groups` and `build` the config groups to a Hydra application. Each imports
-what it needs when it is used, so that `blockyard --help` does not wait for torch.
+`train`, `sweep`, `runs`, `load`, `predict`, `embed` and `compare` are the commands as functions; `lightning` gives a
+model and its data to a Trainer of Lightning, `hydra_groups` and `build` the config groups to a Hydra application. Each
+imports what it needs when it is used, so that `blockyard --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, 
 
 if TYPE_CHECKING:
     from blockyard.commands._python import RunFailed, build, hydra_groups, lightning, train
+    from blockyard.evaluate.embed import embed
     from blockyard.evaluate.predict import predict
     from blockyard.report.comparison import compare
     from blockyard.runs.load import load
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "embed",
     "hydra_groups",
     "lightning",
     "load",
@@ -48,6 +50,7 @@ _MODULES = {
     "build": "blockyard.commands._python",
     "hydra_groups": "blockyard.commands._python",
     "lightning": "blockyard.commands._python",
+    "embed": "blockyard.evaluate.embed",
     "train": "blockyard.commands._python",
     "RunFailed": "blockyard.commands._python",
 }
@@ -60,7 +63,7 @@ def __getattr__(name: str) -> object:
 
     with importable(()):
         attribute = getattr(importlib.import_module(_MODULES[name]), name)
-    return sealed(attribute) if name in ("load", "compare", "predict") else attribute
+    return sealed(attribute) if name in ("load", "compare", "predict", "embed") else attribute
 
 
 class _Callable(types.ModuleType):

@@ -20,7 +20,7 @@ _TRAINING = f"{_TORCH}; import torchmetrics, pytorch_lightning, scipy.linalg, sk
 _LIBRARIES = {
     **dict.fromkeys(("check", "explain", "sweep", "inspect", "import", "export", "tokenize", "compare"), _TORCH),
     **dict.fromkeys(
-        ("train", "_cell", "eval", "predict", "generate", "forecast", "bench", "verify"),
+        ("train", "_cell", "eval", "predict", "embed", "generate", "forecast", "bench", "verify"),
         _TRAINING,
     ),
 }

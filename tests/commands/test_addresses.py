@@ -28,6 +28,8 @@ COMMANDS = {
     "forecast": ("forecast", f"run={URL}"),
     "generate": ("generate", f"run={URL}", "prompt=x"),
     "predict": ("predict", f"run={URL}", "text"),
+    "embed": ("embed", f"run={URL}", "text", "out=x.npz"),
+    "embed out": ("embed", "run=last", f"out={URL}/x.npz"),
     "import": ("import", URL, "out=x"),
     "import out": ("import", ".", f"out={URL}", "timm=vit_tiny_patch16_224"),
     "export": ("export", f"run={URL}", "to=x", "format=hf"),

@@ -77,6 +77,7 @@ def test_runs_are_those_of_the_project(tmp_path: Path, monkeypatch: pytest.Monke
         ("runs --be", ["--best"]),
         ("export format=h", ["format=hf"]),
         ("forecast run=last lev", ["level="]),
+        ("embed run=last pool=", ["pool=mean", "pool=class", "pool=last", "pool=none"]),
         ("nonsense x", []),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_planted_link_is_missed(link: str, broken: bool, tmp_path: Path, compo
     assert broken_links(page, component_pages) == ([str(ROOT / link)] if broken else [])
 
 
-FUNCTIONS = ("load", "compare", "train", "predict", "lightning", "build", "hydra_groups")
+FUNCTIONS = ("load", "compare", "train", "predict", "embed", "lightning", "build", "hydra_groups")
 
 
 def exists(dotted: str) -> bool:

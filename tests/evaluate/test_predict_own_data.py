@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from blockyard.cli import main
+from blockyard.contracts import Inputs
+from blockyard.runs.load import load
 from tests.support.engine_runs import run
 from tests.support.tables import write_pictures, write_rows
 from tests.support.tiny import ON_CPU, ONE_LAYER, steps
@@ -111,6 +114,90 @@ def test_pairs_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [(row["input"], row["prediction"]) for row in result] == [("5 men | run 9", "1"), ("5 men | sit 9", "0")]
     assert main(["predict", f"run={run_folder.path}", "5 men"]) == 2
     assert "reads two texts an input; give a table with the columns text and pair" in capsys.readouterr().err
+
+
+def _same(rows: list[dict[str, str]], prediction: torch.Tensor, *, softmax: bool = True) -> None:
+    """What was printed is what the model gives for the run's own split, to the six digits that are printed."""
+    expected = prediction.double().softmax(-1) if softmax else prediction.double()
+    columns = [name for name in rows[0] if name not in ("input", "prediction")]
+    printed = torch.tensor([[float(row[name]) for name in columns] for row in rows], dtype=torch.float64)
+    torch.testing.assert_close(printed, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The test molecules, from a file without targets, are predicted as those of the split."""
+    lines = []
+    for number in range(30):
+        size = 3 + number % 4
+        atoms = [[6 + (number + i) % 3, i % 2] for i in range(size)]
+        bonds = [[i, i + 1, 1 + (i + number) % 2] for i in range(size - 1)]
+        split = ("train", "val", "test")[max(0, number - 27)] if number > 26 else "train"
+        lines.append({"atoms": atoms, "bonds": bonds, "y": [100.0 + number], "split": split})
+    path = tmp_path / "x.graphs.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    overrides = ("data=molecules", f"data.path={path}", "tokenizer=nodes", "position=graph", "objective=regress")
+    shape = ("head=mean_pool", *ON_CPU, *ONE_LAYER, "optimizer.lr=0.02", *steps(20, 20))
+    run_folder = run(tmp_path, *shape, *overrides, base=())
+    new = tmp_path / "new.graphs.jsonl"
+    new.write_text("".join(json.dumps({key: line[key] for key in ("atoms", "bonds")}) + "\n" for line in lines[-2:]))
+    rows = predicted(capsys, run_folder.path, str(new))
+    loaded = load(run_folder)
+    splits = loaded.components.load()
+    with torch.no_grad():
+        expected = torch.cat([loaded.model(split.batch(torch.arange(1), None)) for split in splits[1:]])
+    _same(rows, expected.double() * splits.test.std + splits.test.mean, softmax=False)
+    assert [row["input"] for row in rows] == [f"{new}, line {n}" for n in (1, 2)]
+    new.write_text('{"atoms": [[6]], "bonds": []}\n')
+    assert main(["predict", f"run={run_folder.path}", str(new)]) == 2
+    assert "line 1: atoms of 1 numbers; the run reads atoms of 2" in capsys.readouterr().err
+
+
+def test_series_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of different lengths, standardized as the training series were."""
+    draws = np.random.default_rng(0)
+    lines = [
+        ",".join(f"{value:.4f}" for value in 50 + (9 if n % 2 else 1) * draws.normal(size=12 + n % 3)) + f":{n % 2}"
+        for n in range(40)
+    ]
+    path = tmp_path / "x.ts"
+    path.write_text("\n".join(["@classLabel true 0 1", "@data", *lines]) + "\n")
+    overrides = ("data=series_table", f"data.path={path}", "tokenizer=series_patch", "tokenizer.size=4")
+    shape = ("head=mean_pool", "tokenizer.normalise=none", *ON_CPU, *ONE_LAYER, *steps(20, 20), "optimizer.lr=0.02")
+    run_folder = run(tmp_path, *shape, *overrides, base=())
+    loaded = load(run_folder)
+    test = loaded.components.load().test
+    batch = test.batch(torch.arange(len(test)), None)
+    with torch.no_grad():
+        expected = loaded.model(batch)
+    mean, std = test.scale
+    new = tmp_path / "new.ts"
+    series = [(test.series.values[i, :n] * std + mean)[:, 0].tolist() for i, n in enumerate(test.lengths.tolist())]
+    new.write_text("@data\n" + "".join(",".join(map(repr, values)) + ":?\n" for values in series))
+    rows = predicted(capsys, run_folder.path, str(new))
+    _same(rows, expected)
+    new.write_text("@data\n" + ",".join(["1", "2"] * 20) + ":0\n")
+    assert main(["predict", f"run={run_folder.path}", str(new)]) == 2
+    assert "series 1: 40 steps of 1 channels" in capsys.readouterr().err
+
+
+def test_pictures_with_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of both; its images are read as those of the run."""
+    table = write_pictures(tmp_path, 40)
+    overrides = ("data=table", f"data.path={table}", "data.image=file", "data.text=title", "data.size=8")
+    parts = ("tokenizer=char", "source_tokenizer=patch", "model=joint_encoder", "head=mean_pool")
+    run_folder = run(tmp_path, *SHORT, *overrides, *parts, base=())
+    new = write_rows(tmp_path / "new.csv", [{"file": f"{n}.png", "title": f"picture {n}"} for n in (3, 8)])
+    rows = predicted(capsys, run_folder.path, str(new))
+    loaded = load(run_folder)
+    texts = [loaded.tokenizer.encode(f"picture {n}") for n in (3, 8)]
+    pixels = torch.cat([loaded.data.read_source(str(tmp_path / f"{n}.png")) for n in (3, 8)])
+    with torch.no_grad():
+        expected = loaded.model(Inputs(torch.tensor(texts), lengths=torch.tensor([9, 9]), source=pixels))
+    _same(rows, expected)
+    assert main(["predict", f"run={run_folder.path}", "a picture"]) == 2
+    assert (
+        "reads a picture and a text together; give a table with the columns file and title" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.full

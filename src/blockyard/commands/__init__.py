@@ -7,6 +7,7 @@ COMMANDS = {
     "tokenize": "texts to token shards:    blockyard tokenize corpus/ out=data/tokens tokenizer=bpe",
     "eval": "evaluate a run:           blockyard eval run=last",
     "predict": "classify new inputs:      blockyard predict run=last mails.csv",
+    "embed": "vectors of inputs:        blockyard embed run=last mails.csv out=vectors.npz",
     "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",
     "forecast": "forecast a time series:   blockyard forecast run=last file=new.csv",
     "inspect": "look inside a run:        blockyard inspect run=last attention",

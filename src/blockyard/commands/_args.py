@@ -15,7 +15,7 @@ from blockyard.config import user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.option_text import Reader, non_empty, read_option
 from blockyard.config.override_grammar import parse_allow
-from blockyard.errors import UserError, did_you_mean, printable
+from blockyard.errors import UserError, did_you_mean, near, printable
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
@@ -65,6 +65,23 @@ class Args:
     def pop_allow(self) -> list[str]:
         """The packages of `allow=[...]`, removed from the overrides."""
         return parse_allow(self.pop("allow"))
+
+    def pop_inputs(self, command: str, keys: Sequence[str]) -> list[str]:
+        """What is left, as inputs of a run, which may hold an equals sign; `-` stands for the lines of standard input.
+
+        Raises UserError for one that looks like a misspelt key.
+        """
+        inputs, self.overrides = self.overrides, []
+        for text in inputs:
+            key = text.partition("=")[0]
+            if re.fullmatch(r"[a-z]+=\S*", text) and near(key, keys):
+                raise UserError(
+                    f"{text}: unknown option of {command}{did_you_mean(key, keys)} (options: {', '.join(keys)})"
+                )
+        if "-" in inputs:
+            place = inputs.index("-")
+            inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
+        return inputs
 
     def folders(self) -> tuple[Path, ...]:
         """The user's own config folders. Raises UserError on one that is missing or unsafe."""

@@ -117,6 +117,9 @@ def _own(module: ModuleType, typed: str) -> list[str]:
         "which": CHECKPOINTS,
         "as": list(catalog.choices("preset")),
         "format": getattr(module, "FORMATS", ()),
+        "pool": getattr(module, "POOLS", ()),
+        "projection": getattr(module, "PROJECTIONS", ()),
+        "split": getattr(module, "SPLITS", ()),
         "tokenizer": list(catalog.choices("tokenizer")),
     }
     return [f"{key}={value}" for value in values.get(key, ())]

@@ -25,7 +25,6 @@ Examples:
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.option_text import non_empty
 from blockyard.config.untrusted.local_path import local_path
-from blockyard.errors import UserError, did_you_mean, near
+from blockyard.errors import UserError
 from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
@@ -57,14 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         "allow": args.pop_allow(),
     }
     moved = args.pop_moved()
-    inputs = args.overrides  # texts may hold an equals sign
-    for text in inputs:
-        key = text.partition("=")[0]
-        if re.fullmatch(r"[a-z]+=\S*", text) and near(key, KEYS):
-            raise UserError(f"{text}: unknown option of predict{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
-    if "-" in inputs:
-        place = inputs.index("-")
-        inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    inputs = args.pop_inputs("predict", KEYS)
     if not inputs:
         raise UserError("predict needs an input: a text, a file or a folder")
     path = None if out is None else local_path(out, "out")

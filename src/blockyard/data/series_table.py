@@ -47,10 +47,13 @@ class LabelledSeriesSplit:
     """One split: inputs (B, steps, C), target (B,), and lengths (B,) where series have different lengths.
 
     class_counts: (V,) int64, the series of each class in the training split
+    scale: mean and standard deviation of each channel of the training split, (C,), in the units of the data
     """
 
-    def __init__(self, series: Series, train: Series, classes: int, *, variable: bool) -> None:
-        self.series, self.train, self.variable = series, train, variable
+    def __init__(
+        self, series: Series, train: Series, classes: int, *, variable: bool, scale: tuple[Tensor, Tensor]
+    ) -> None:
+        self.series, self.train, self.variable, self.scale = series, train, variable, scale
         self.class_counts = train.target.bincount(minlength=classes)
 
     def __len__(self) -> int:
@@ -229,7 +232,9 @@ class SeriesTable(LoadedData):
             parts.append(self._part(test, self.kept(2, len(own), own), own, mean, std))
         self._fingerprint = sha256(tensor for part in parts for tensor in (part.values, part.lengths, part.target))
         classes, variable = len(self.class_names), len(set(self._lengths)) > 1
-        return Splits(*(LabelledSeriesSplit(part, parts[0], classes, variable=variable) for part in parts))
+        return Splits(
+            *(LabelledSeriesSplit(part, parts[0], classes, variable=variable, scale=(mean, std)) for part in parts)
+        )
 
     def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
         series = [((records.series[i] - mean) / std).float() for i in index.tolist()]

@@ -34,7 +34,7 @@ TAKES = {
     **dict.fromkeys(("train", "check", "sweep"), KEYS),
     **dict.fromkeys(("verify", "explain"), ("config_dirs", "allow")),
     "list": ("config_dirs",),
-    **dict.fromkeys(("eval", "predict", "generate", "forecast", "inspect"), _RUN),
+    **dict.fromkeys(("eval", "predict", "embed", "generate", "forecast", "inspect"), _RUN),
     **dict.fromkeys(("runs", "compare", "board"), ("outputs",)),
 }
 

@@ -82,6 +82,51 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
     return lines
 
 
+def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connected: bool) -> list[Line]:
+    """Read molecules for which something is to be predicted, of lines of JSON or of a .csv with SMILES.
+
+    nodes, edges: the columns of a node and of an edge; targets are not read, their place has a zero
+    Raises UserError with every line that is wrong, and why.
+    """
+    table = path.name.removesuffix(".gz").endswith(".csv")
+    records: Iterator[tuple[int, Any]] = _unlabelled_smiles(path) if table else _texts(path)
+    lines, problems = [], []
+    for number, content in records:
+        try:
+            record = {SMILES: content} if table else json.loads(content)
+            if table:
+                graph = _graph(content, [0.0])
+            else:
+                _check_columns(record, nodes)
+                graph = parse({**record, "y": 0.0} if isinstance(record, dict) else record, Widths(nodes, edges, 1))
+            check_graph(graph, max_nodes, connected)
+            lines.append(Line(number, graph, record))
+        except (ValueError, RecursionError) as error:
+            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
+    refuse_lines(path, problems)
+    if not lines:
+        raise UserError(f"{path} has no molecule")
+    if lines[0].graph.nodes.shape[1] != nodes:
+        raise UserError(f"{path}: atoms of {lines[0].graph.nodes.shape[1]} numbers; the run reads atoms of {nodes}")
+    return lines
+
+
+def _check_columns(record: Any, nodes: int) -> None:
+    """Raise ValueError for a first atom of another number of columns than the run reads."""
+    atoms = record.get("atoms") if isinstance(record, dict) else None
+    first = atoms[0] if isinstance(atoms, list) and atoms else None
+    if isinstance(first, list) and len(first) != nodes:
+        raise ValueError(f"atoms of {len(first)} numbers; the run reads atoms of {nodes}")
+
+
+def _unlabelled_smiles(path: Path) -> Iterator[tuple[int, Any]]:
+    reason = unavailable()
+    if reason is not None:
+        raise UserError(reason)
+    target_columns(path, ())
+    return iter(enumerate(_read(path)[SMILES].tolist(), start=2))
+
+
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
     """Raise UserError that names all lines with problems; return where there are none."""
     if problems:

@@ -171,7 +171,7 @@ class GraphData(LoadedData):
         if not tokenizer.state():
             nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
             tokenizer.fit(nodes, edges)
-        splits = [self._padded(graphs, tokenizer) for graphs in parts]
+        splits = [self.encoded(graphs, tokenizer) for graphs in parts]
         if self.targets() is not None:
             _standardize(splits)
         self._fingerprint = sha256(
@@ -179,7 +179,8 @@ class GraphData(LoadedData):
         )
         return Splits(*splits)
 
-    def _padded(self, graphs: Sequence[Graph], tokenizer: GraphTokenizer) -> GraphSplit:
+    def encoded(self, graphs: Sequence[Graph], tokenizer: GraphTokenizer) -> GraphSplit:
+        """Return graphs as a fitted tokenizer encodes them, with their targets as they are."""
         lengths = [len(graph.nodes) for graph in graphs]
         largest, columns = max(lengths), self.size()[1]
         nodes = torch.zeros(len(graphs), largest, columns + 1, dtype=torch.uint8)
