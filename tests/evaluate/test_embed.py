@@ -17,7 +17,7 @@ from blockyard.commands import embed as command
 from blockyard.contracts import Inputs
 from blockyard.evaluate import api
 from blockyard.evaluate.embed import POOLS, PROJECTIONS, SUFFIXES, Embeddings, embed
-from blockyard.report.vectors import content_of, render
+from blockyard.report.page.vectors import content_of, render
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 from tests.support.engine_runs import run
@@ -197,7 +197,7 @@ def test_names_on_the_page_are_text() -> None:
 
 
 def test_of_many_vectors_some_are_drawn_and_all_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockyard.report.vectors.MOST_SHOWN", 10)
+    monkeypatch.setattr("blockyard.report.page.vectors.MOST_SHOWN", 10)
     many = _some(np.random.default_rng(0).normal(size=(60, 4)))
     content = content_of(many, neighbours=2, projection="pca")
     index, _ = many.neighbours(2)

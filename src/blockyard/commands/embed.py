@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
             embeddings.save(out)
             sys.stdout.write(f"{_described(embeddings)} in {out}\n")
         if page is not None:
-            from blockyard.report.vectors import write
+            from blockyard.report.page.vectors import write
 
             write(embeddings, page, neighbours=neighbours or _NEIGHBOURS, projection=projection or "pca")
             sys.stdout.write(f"{_described(embeddings)} on {page}\n")
