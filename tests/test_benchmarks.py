@@ -74,6 +74,31 @@ def test_the_overhead_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert mine < theirs * 4
 
 
+def test_packed_cells_are_measured_where_they_end_as_lone_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import torch
+
+    import packed
+
+    threads = torch.get_num_threads()
+    try:
+        assert packed.largest_gap(16, 2, cells=3, steps=3) < 1e-5
+        assert packed.main(["--dry", "--cells", "2"]) == 0
+        assert "| 12,384 | 64 |" in capsys.readouterr().out
+        true = packed.data
+        monkeypatch.setattr(packed, "data", lambda seed, step, batch: true(min(seed, 1), step, batch))
+        step, together = packed.packed(16, 2, range(3))
+        step(0)
+        monkeypatch.setattr(packed, "data", true)
+        alone = packed.lone(16, 2, 2)
+        alone[0](0)
+        assert (together["head"][2] - alone[1]["head"]).abs().max() > 1e-4
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.full
 def test_warm_workers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
