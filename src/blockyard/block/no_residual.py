@@ -27,6 +27,7 @@ class NoResidual(BranchedBlock):
     """
 
     adds: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -28,6 +28,8 @@ class Traits:
     packing: several segments in one sequence give what each gives alone
     cross: it can take a `memory`
     prefix: it can mix class and register tokens
+    strict: where it is causal, no output of it depends on the token at its own position either; a decoder whose first
+        layer is such, and that has no residual, predicts a token at its own position
     equivariant: without positions, permuting tokens permutes outputs
     axes: the numbers of coordinate axes that it can take; 0 is a set of tokens without coordinates
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
@@ -45,6 +47,7 @@ class Traits:
     packing: bool = False
     cross: bool = False
     prefix: bool = True
+    strict: bool = False
     equivariant: bool = False
     axes: frozenset[int] = frozenset({0, 1, 2})
     ports: frozenset[str] = frozenset()
@@ -231,6 +234,7 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
+    replaces: ClassVar[bool] = False  # what its mixers return takes the place of x
     adds: ClassVar[bool] = True  # forward(x) is x plus what its branches give; False where x is scaled or normalised
     empty: ClassVar[bool] = False  # not a block: for a model without blocks
     single: ClassVar[bool] = False  # takes a token mixer only: the channel mixer must be empty

@@ -74,7 +74,13 @@ class Objective(ABC):
     # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as
     # its only sequence ("source"). The data's own sequence is then the target.
     reads: ClassVar[Literal["row", "source"]] = "row"
+    own_position: bool = False  # it predicts tokens at their own positions; see `needs_strict`
     mixes: bool = False  # training batches go through `mix`
+
+    @classmethod
+    def needs_strict(cls, options: dict[str, Any]) -> bool:
+        """Whether, under these options, it predicts tokens at their own positions, which the model must not read."""
+        return False
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:

@@ -48,6 +48,11 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
     if not ctx.causal or loaded.objective.takes != "token":
         raise UserError(f"{name} is not a decoder; generate needs model=decoder with objective=next_token")
+    if loaded.objective.own_position:
+        raise UserError(
+            f"{name} predicts each token at its own position (objective.shift=0), and generate reads what follows the "
+            "last one; use a run of objective.shift=1"
+        )
     joined = ctx.data.joined
     has_source = ctx.data.source is not None or joined
     if has_source and sources is None:

@@ -4,13 +4,18 @@ Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners
     of the same logits KellerJordan/modded-nanogpt; with a head for each target Gloeckle et al. 2024 (arXiv 2404.19737),
     which is head=multi_token
 Reference: torch.nn.functional.cross_entropy; transformers GPT2LMHeadModel
-Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that are not ignored; with ahead=K the sum over
-    k = 1 .. K of ahead_weight^(k - 1) times the mean of -log softmax(prediction_n)[token_{n+k}]
+Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that are not ignored; with shift=0
+    -log softmax(prediction_n)[token_n], of a model whose prediction n does not depend on token n; with ahead=K the sum
+    over k = 1 .. K of ahead_weight^(k - 1) times the mean of -log softmax(prediction_n)[token_{n+k}]
 
     sequence   a b c d e     N + 1 token ids
     inputs     a b c d       N
     target     b c d e       ignored where it is padding, or the first token of the next document in a
                              packed sequence
+
+    shift=0    inputs b c d e, the same targets: what is predicted stands at its own position, and the model reads only
+               what is in front of it (mask "A" of van den Oord et al. 2016, arXiv 1601.06759); b is predicted from
+               nothing, where shift=1 has read a
 
 Images are sequences of token ids too, with a start token in front. Baselines that need no training are computed beside
 every run on them: `uniform` gives all token ids one probability, `independent` those of each index alone.
@@ -19,7 +24,7 @@ every run on them: `uniform` gives all token ids one probability, `independent` 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
@@ -54,6 +59,8 @@ class NextToken(ClassObjective):
         ahead: tokens whose loss the logits of a token have in training, the next one and those after it; metrics are of
             the next one alone
         ahead_weight: factor on the loss of each further token, relative to that of the one before it
+        shift: by how many places the predicted token is behind the last one that is read: 1, or 0 for a model in which
+            no token sees itself, such as token_mixer=strict_attention with asks=learned in block=no_residual
     """
 
     needs_causal = True
@@ -69,9 +76,16 @@ class NextToken(ClassObjective):
         metrics: MetricNames | None = None,
         ahead: Ahead = 1,
         ahead_weight: Positive = 0.5,
+        shift: Literal[0, 1] = 1,
     ) -> None:
         super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
         self.ahead, self.ahead_weight = ahead, ahead_weight
+        self.own_position = shift == 0
+
+    @classmethod
+    def needs_strict(cls, options: dict[str, Any]) -> bool:
+        """Whether `shift` is 0."""
+        return options.get("shift", 1) == 0
 
     @property
     def takes_projection(self) -> bool:
@@ -113,12 +127,13 @@ class NextToken(ClassObjective):
         segment, lengths = batch.segment, batch.lengths
         if segment is not None:
             target = target.masked_fill(segment[:, 1:] != segment[:, :-1], Batch.ignore)
-            segment = segment[:, :-1]
+            segment = segment[:, :-1] if not self.own_position else segment[:, 1:]
         if lengths is not None:
             index = lengths.new_ones(target.shape[1]).cumsum(0)  # 1 .. N, the index of each target
             target = target.masked_fill(index >= lengths[:, None], Batch.ignore)
             lengths = (lengths - 1).clamp_min(1)
-        return replace(batch, inputs=batch.inputs[:, :-1], target=target, lengths=lengths, segment=segment)
+        inputs = batch.inputs[:, :-1] if not self.own_position else batch.inputs[:, 1:]
+        return replace(batch, inputs=inputs, target=target, lengths=lengths, segment=segment)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`.

@@ -7,18 +7,20 @@ Equation: softmax(Q K^T / sqrt(K)) V over j < i; bidirectional, over j != i
 Cost: that of attention; the causal form needs no mask, the same kernel runs over all queries but the first
 
     A strict token does not read itself, but its query still depends on it. To predict a token from the others,
-    nothing of it may reach its output: use asks=learned and a block without a residual.
+    nothing of it may reach its output: use asks=learned and a block without a residual. Then objective.shift=0 can
+    train the model to give each token at its own position.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Positive, Rate, Role, Seq
+from blockyard.contracts import Context, Heads, Positive, Rate, Role, Seq, Traits
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._scores import ScoreScale, Sink
@@ -91,6 +93,7 @@ class StrictAttention(Attention):
             value_residual=value_residual,
             value_embedding=value_embedding,
         )
+        self.traits = _strict(self.traits, layers, asks, (value_residual, value_embedding))
         self.strict = layers == "all" or ctx.layer == 0
         learned = self.strict and asks == "learned"
         if asks == "learned" and (gate != "none" or exclusive):
@@ -100,6 +103,13 @@ class StrictAttention(Attention):
                 f"{'exclusive=false' if exclusive else 'gate=none'} or asks=own"
             )
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """Strict with a learned query; values of the tokens themselves must not enter a layer that is not."""
+        named = ("value_residual", "value_embedding")
+        sources = tuple(options.get(name, "none") for name in named)
+        return _strict(super().traits_for(options), options.get("layers", "first"), options.get("asks", "own"), sources)
 
     def init_weights(self, init: Init) -> None:
         """A normal vector of the scale of a normalised token."""
@@ -112,3 +122,8 @@ class StrictAttention(Attention):
             query = F.linear(self.question, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (H K,)
             h = torch.cat([query.to(h.dtype).expand(*h.shape[:-1], -1), h[..., cut:]], dim=-1)
         return super().mix(h, seq, cache)
+
+
+def _strict(traits: Traits, layers: str, asks: str, sources: tuple[str, ...]) -> Traits:
+    """The traits, strict where queries are learned and no layer reads what the token itself has given."""
+    return replace(traits, strict=asks == "learned" and (layers == "all" or {*sources} == {"none"}))

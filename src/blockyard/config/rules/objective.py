@@ -123,6 +123,55 @@ def later_tokens_of_head(f: Facts) -> str | None:
     return f"{f['head']} reads the last token for all of them; {f['objective']} predicts tokens from earlier ones"
 
 
+def strict_mixer(f: Facts) -> str | None:
+    """An objective that predicts tokens at their own positions needs mixers through which no token reads itself."""
+    if not _strict(f) or f.traits.strict:
+        return None
+    return f"{_own(f)}; with {f['token_mixer']} a token reads itself: token_mixer=strict_attention asks=learned"
+
+
+def strict_block(f: Facts) -> str | None:
+    """It needs blocks that do not pass on their input."""
+    if not _strict(f) or f["block"].target.replaces:
+        return None
+    return f"{_own(f)}; {f['block']} passes the token on to its own output: block=no_residual"
+
+
+def strict_residual(f: Facts) -> str | None:
+    """It needs a stream that is what the last block returned."""
+    if not _strict(f) or f["residual"].target.empty:
+        return None
+    return f"{_own(f)}; {f['residual']} passes earlier states of the stream on: residual=add"
+
+
+def strict_model(f: Facts) -> str | None:
+    """It needs a decoder of one sequence, whose head reads the last block alone."""
+    if not _strict(f):
+        return None
+    model, order = f["model"], f["model"].options.get("order")
+    if model.target.takes_source:
+        return f"{_own(f)}, for which a decoder of one sequence is built; {model} reads a source too: model=decoder"
+    if model.options.get("backout") is not None:
+        return f"{_own(f)}; {model} takes an earlier stream out of the last one: model.backout=null"
+    if order and order[0] != 0:
+        return f"{_own(f)}; {model} visits another block before the first one: model.order=null"
+    return None
+
+
+def strict_tokens(f: Facts) -> str | None:
+    """It needs sequences without a start token, whose places are those of the tokens that follow."""
+    if not _strict(f) or not f.tokens.ahead:
+        return None
+    return f"{_own(f)}; the positions of {f['tokenizer']} are those of the tokens before: objective.shift=1"
+
+
+def strict_head(f: Facts) -> str | None:
+    """A head that is told later token ids reads what it predicts."""
+    if not _strict(f) or not f["head"].target.later_ids:
+        return None
+    return f"{_own(f)}; {f['head']} reads their ids"
+
+
 def blocks_of_head(f: Facts) -> str | None:
     """A head with blocks of its own stands behind those of a decoder."""
     if not f["head"].target.has_blocks or f["model"].target.extends:
@@ -179,6 +228,20 @@ RULES = (
     Rule(("head", "model"), causality_of_head),
     Rule(("head", "model"), blocks_of_head),
     Rule(("head", "objective"), later_tokens_of_head),
+    Rule(("objective", "token_mixer"), strict_mixer),
+    Rule(("objective", "block"), strict_block),
+    Rule(("objective", "residual"), strict_residual),
+    Rule(("objective", "model"), strict_model),
+    of_read(Rule(("tokenizer", "objective"), strict_tokens)),
+    Rule(("head", "objective"), strict_head),
     Rule(("head", "position"), tied_width),
     Rule(("head", "position"), width_of_codes),
 )
+
+
+def _strict(f: Facts) -> bool:
+    return bool(f["objective"].target.needs_strict(f["objective"].options))
+
+
+def _own(f: Facts) -> str:
+    return f"{f['objective']} with shift=0 predicts each token at its own position, which the model must not read"
