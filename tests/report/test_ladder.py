@@ -116,19 +116,21 @@ def test_a_grid_of_sizes_has_a_ladder(tmp_path: Path) -> None:
     assert sizes(tmp_path / "without").ladder is None
 
 
-def climbed(folder: Path, *, gains: dict[str, float] = SIZES, **question: Any) -> Comparison:
-    """A sweep with `ladder`: two arms over four rungs, as its plan has them."""
-    arms, levels, values, summaries = {}, {}, {}, {}
-    for arm, (rung, gain) in itertools.product(("pre", "post"), gains.items()):
+def climbed(
+    folder: Path, *, gains: dict[str, float] = SIZES, arms: tuple[str, ...] = ("pre", "post"), **question: Any
+) -> Comparison:
+    """A sweep with `ladder`: its arms over four rungs, as its plan has them."""
+    overrides, levels, values, summaries = {}, {}, {}, {}
+    for arm, (rung, gain) in itertools.product(arms, gains.items()):
         name = f"{arm}-{rung}"
-        arms[name] = [f"block={arm}_norm", f"model.dim={rung}"]
+        overrides[name] = [f"block={arm}_norm", f"model.dim={rung}"]
         levels[name] = {"arm": arm, "rung": rung}
         values[name] = {seed: gain + 0.002 * seed + 0.001 * (seed % 2) for seed in range(4)}
         if arm == "pre":
             values[name] = {seed: value + 0.03 + 0.001 * (seed == 2) for seed, value in values[name].items()}
         summaries[name] = {"samples": 10 * int(rung), "flops_per_sample": {"forward": 1, "training": int(rung) * 1000}}
     terms = {"ladder": {"flops": [float(rung) for rung in gains]}, "metric": "test/loss", "baseline": "post-128"}
-    plan = sweep(folder, arms, values, question={**terms, **question}, levels=levels, summaries=summaries)
+    plan = sweep(folder, overrides, values, question={**terms, **question}, levels=levels, summaries=summaries)
     plan.facts["metric"] = {"name": "test/loss", "validation": "val/loss", "direction": "min"}
     plan.save()
     return compare(plan, changes=False)
@@ -160,6 +162,14 @@ def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path:
     assert columns.cost_notes(document)[0] == "(x): times the cost of post at the same rung"
     assert result.effects is None
     assert not any("different numbers of samples" in warning for warning in result.warnings)
+
+
+def test_a_ladder_of_one_arm_is_its_law(tmp_path: Path) -> None:
+    result = climbed(tmp_path, arms=("post",))
+    assert result.ladder is not None
+    (arm,) = result.ladder["arms"]
+    assert "There is one arm only, post: nothing to compare it with." in result.answer
+    assert f"The loss of post follows {arm['floor']:.3g} + {arm['scale']:.3g} / C^{arm['power']:.3g}" in result.answer
 
 
 def test_arms_of_one_rung_with_other_budgets_are_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ objective, are compared task by task, the one with the most runs first; a file o
                      default: the sweep's margin
   --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
   --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
-                     compute the baseline needs for the loss of each arm
+                     compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
                      default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output

@@ -36,8 +36,7 @@ def answer(
     a grid (`stats.effects`), whose significant interactions are named
     rungs: the arm whose rungs arms of a ladder are compared with
     """
-    reference = baseline if rungs is None else f"{rungs} at the same rung"
-    summary = " ".join([_summary(arms, baseline, metric, reference), *_interactions(effects)])
+    summary = " ".join([_summary(arms, baseline, metric, rungs), *_interactions(effects)])
     if expect is None:
         return summary
     return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
@@ -53,12 +52,14 @@ def _interactions(effects: EffectsRow | None) -> list[str]:
     ]
 
 
-def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, reference: str | None) -> str:
+def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: str | None) -> str:
     if not arms:
         return "There is nothing to compare."
-    others = [row for row in arms if row["name"] != baseline]
+    # The baseline of a ladder has a row at each rung, and is compared with nothing at any of them.
+    others = [row for row in arms if row["name"] not in (baseline, row.get("against"))]
     if baseline is None or not others:
-        return f"There is one arm only, {arms[0]['name']}: nothing to compare it with."
+        return f"There is one arm only, {rungs or arms[0]['name']}: nothing to compare it with."
+    reference = baseline if rungs is None else f"{rungs} at the same rung"
     by_verdict: dict[str, list[ArmRow]] = {}
     for row in others:
         by_verdict.setdefault(row["verdict"], []).append(row)

@@ -62,7 +62,11 @@ def ladder_answer(row: LadderRow) -> str:
     """Return what each arm is worth in compute, in a sentence or two."""
     others = [arm for arm in row["arms"] if arm["name"] != row["baseline"]]
     if not others:
-        return ""
+        (arm,) = row["arms"]
+        return (
+            f"The loss of {arm['name']} follows {arm['floor']:.3g} + {arm['scale']:.3g} / C^{arm['power']:.3g} in the "
+            f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm['held_out']:+.2g} %."
+        )
     last = max(arm["compute"][-1] for arm in row["arms"])
     parts = [f"{arm['name']} is worth {_worth(arm['multiplier'], arm['interval'])}{_gap(arm)}" for arm in others[:MOST]]
     more = f"; and {len(others) - MOST} more arms" if len(others) > MOST else ""
