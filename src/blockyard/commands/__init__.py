@@ -23,6 +23,7 @@ COMMANDS = {
     "new": "start a component:        blockyard new token_mixer running_mean",
     "explain": "describe a choice:        blockyard explain token_mixer=attention",
     "list": "list choices:             blockyard list position",
+    "schema": "schemas for your editor:  blockyard schema",
     "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}

@@ -1,0 +1,134 @@
+"""`blockyard schema`: every shipped file is valid, and what `check` refuses in a single file is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter
+
+from blockyard.cli import main
+from blockyard.config.choices import catalog
+from blockyard.config.json_schema import GLOBAL, finished, group_schemas
+from blockyard.config.placed_nodes import default_node
+from blockyard.sweep.spec import sweep_yaml
+from blockyard.sweep.spec.json_schema import sweep_schema
+from tests.support.paths import ROOT
+
+
+@cache
+def validators() -> dict[str, Draft202012Validator]:
+    schemas = {**group_schemas(), "sweep": sweep_schema()}
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)
+    return {name: Draft202012Validator(schema) for name, schema in schemas.items()}
+
+
+def errors(group: str, content: Any) -> list[str]:
+    return [error.message for error in validators()[group].iter_errors(content)]
+
+
+@pytest.mark.parametrize("group", catalog.groups())
+def test_every_choice_is_valid(group: str) -> None:
+    for name, choice in catalog.choices(group).items():
+        assert errors(group, catalog.content(choice.path) or {}) == [], name
+        if group not in (*GLOBAL, *catalog.OUTSIDE_RUN, "layers"):  # kinds of layers become nodes
+            assert errors(group, default_node(group, name)) == [], f"{name} with every option"
+
+
+def test_every_sweep_is_valid() -> None:
+    paths = sorted((ROOT / "sweeps").glob("*.yaml"))
+    assert len(paths) > 40
+    assert [path.name for path in paths if errors("sweep", sweep_yaml.read(path))] == []
+
+
+NORM = "blockyard.norm.rms.RMS"
+ADAMW = "blockyard.optimizer.adamw.AdamW"
+SWEEP = {"claim": "x", "arms": {"a": ["norm=rms"]}}
+
+
+@pytest.mark.parametrize(
+    ("group", "content"),
+    [
+        ("norm", {"_target_": NORM, "epss": 1e-6}),
+        ("norm", {"_target_": NORM, "eps": "small"}),
+        ("norm", {"eps": 1e-6}),
+        ("optimizer", {"_target_": ADAMW, "lr": -1.0}),
+        ("optimizer", {"_target_": ADAMW, "betas": [0.9]}),
+        ("model", {"_target_": "blockyard.model.encoder.Encoder", "depth": 2_000}),
+        ("token_mixer", {"_target_": "blockyard.token_mixer.attention.Attention", "num_kv_heads": 0}),
+        ("init", {"_target_": "blockyard.weights.init.Init", "lora": {"rankk": 4}}),
+        ("experiment", {"init": {"lora": {"rank": -4}}}),
+        ("callbacks", {"ema": {"_target_": "blockyard.engine.callbacks.ema.EMA", "decays": 1}}),
+        ("experiment", {"optimizer": {"lrr": 1e-3}}),
+        ("experiment", {"optimiser": {"lr": 1e-3}}),
+        ("experiment", {"seed": -1}),
+        ("preset", {"head": {"tied": "maybe"}}),
+        ("sweep", {**SWEEP, "seed": 3}),
+        ("sweep", {**SWEEP, "seeds": 0}),
+        ("sweep", {**SWEEP, "grid": {"norm": ["rms"]}}),
+        ("sweep", {**SWEEP, "search": {"trials": 3, "space": {"a": [1]}, "sampler": "grid"}}),
+        ("sweep", {**SWEEP, "arms": {"a": ["norm"]}}),
+        ("sweep", {"arms": {"a": ["norm=rms"]}}),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else value,
+)
+def test_a_planted_mistake_is_found(group: str, content: dict[str, Any]) -> None:
+    assert errors(group, content)
+
+
+@pytest.mark.parametrize(
+    ("group", "content"),
+    [
+        ("norm", {"_target_": "mypackage.norm.Mine", "anything": 1}),
+        ("optimizer", {"_target_": ADAMW, "lr": "${rate}"}),
+        ("experiment", {"optimizer": {"lr": 1}, "defaults": [{"override /norm": "rms"}]}),
+        ("sweep", {**SWEEP, "seeds": {"first": 3, "most": 9, "until": "decided"}, "baseline": "a"}),
+    ],
+)
+def test_what_may_be_written_is_valid(group: str, content: dict[str, Any]) -> None:
+    assert errors(group, content) == []
+
+
+@dataclass
+class Part:
+    size: int
+
+
+def test_types_inside_types_are_found_at_the_root() -> None:
+    """Options of a user's own class may have dataclasses in lists."""
+    schema = finished("mine", {"properties": {"parts": TypeAdapter(list[Part]).json_schema()}})
+    assert list(Draft202012Validator(schema).iter_errors({"parts": [{"size": 1}]})) == []
+    assert list(Draft202012Validator(schema).iter_errors({"parts": [{"sizes": 1}]}))
+
+
+def test_options_have_their_help_and_default() -> None:
+    schema = group_schemas()["optimizer"]
+    (then,) = [each["then"] for each in schema["allOf"] if each["if"]["properties"]["_target_"]["const"] == ADAMW]
+    assert then["properties"]["lr"]["default"] == 1e-3
+    assert then["properties"]["lr"]["description"] == "learning rate at the schedule's factor 1"
+
+
+def test_the_command_writes_them_with_choices_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "norm", "halved"]) == 0  # writes the project file, which names the folder
+    capsys.readouterr()
+    assert main(["schema", "to=made/schemas"]) == 0
+    printed = capsys.readouterr().out
+    settings = json.loads(printed.partition("\n")[2])["yaml.schemas"]
+    assert settings["./made/schemas/norm.json"] == "**/norm/*.yaml"
+    assert {Path(name).stem for name in settings} == {*catalog.groups(), "sweep"}
+    schema = json.loads((tmp_path / "made" / "schemas" / "norm.json").read_text(encoding="utf-8"))
+    mine = {"_target_": "mypackage.halved.Halved", "_partial_": True}
+    assert list(Draft202012Validator(schema).iter_errors(mine)) == []
+    assert list(Draft202012Validator(schema).iter_errors({**mine, "no_such_option": 1}))
+    for bad, message in (("to=blockyard.yaml", "blockyard.yaml is a file"), ("too=x", "did you mean to")):
+        assert main(["schema", bad]) == 2
+        assert message in capsys.readouterr().err
