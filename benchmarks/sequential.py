@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from blockyard.sweep.stopping.decisions import Comparison, judge
+from blockyard.sweep.stopping.decisions import ArmComparison, judge
 from blockyard.sweep.stopping.evidence import ALPHA, PRIOR
 
 MOST = 20
@@ -95,7 +95,7 @@ def check(gaps: np.ndarray, outcome: np.ndarray, taken: np.ndarray, margin: floa
         arms = [str(k) for k in range(gaps.shape[1])]
         values = {"base": dict.fromkeys(range(gaps.shape[-1]), 0.0)}
         values |= {arm: dict(enumerate(gaps[sweep, k, : taken[sweep, k]])) for k, arm in enumerate(arms)}
-        asked = [Comparison(arm, ((arm,), ("base",))) for arm in arms]
+        asked = [ArmComparison(arm, ((arm,), ("base",))) for arm in arms]
         found = judge(asked, values, range(gaps.shape[-1]), "max", margin)
         assert [names[one.outcome] for one in found] == list(outcome[sweep]), (sweep, found)
 

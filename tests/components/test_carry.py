@@ -499,8 +499,8 @@ def test_planted_cache_of_a_taker_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
         return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)
 
     def read(self: Attention, h: Tensor, seq: Seq) -> Tensor:
-        given: SharedKeys = seq.carry["keys_and_values"]
-        caches[id(self)].append(given.k[:, :, -len(seq) :], given.v[:, :, -len(seq) :], seq)
+        shared: SharedKeys = seq.carry["keys_and_values"]
+        caches[id(self)].append(shared.k[:, :, -len(seq) :], shared.v[:, :, -len(seq) :], seq)
         return real(self, h, seq)
 
     caches: dict[int, KVCache] = {}

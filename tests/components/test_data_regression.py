@@ -67,11 +67,11 @@ def test_least_squares_stands_beside_a_run() -> None:
     """It is exact with enough pairs without noise; with fewer pairs it is better than the mean alone."""
     for examples, noise, low, high in ((12, 0.0, 0.0, 1e-4), (2, 0.0, 0.4, 0.9), (12, 0.5, 0.3, 0.7)):
         splits = load(dim=4, examples=examples, noise=noise)
-        found = dict(Regress().baselines(splits.test, splits.train))
-        assert {"mean", "least_squares", "linear"} <= found.keys()
-        assert low <= found["least_squares"]["rmse"] <= high
-        assert found["mean"]["rmse"] > 0.75
-        assert found["linear"]["rmse"] > 0.75  # one map for all samples
+        baselines = dict(Regress().baselines(splits.test, splits.train))
+        assert {"mean", "least_squares", "linear"} <= baselines.keys()
+        assert low <= baselines["least_squares"]["rmse"] <= high
+        assert baselines["mean"]["rmse"] > 0.75
+        assert baselines["linear"]["rmse"] > 0.75  # one map for all samples
 
 
 def test_it_trains_and_is_checked() -> None:

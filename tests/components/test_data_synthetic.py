@@ -146,11 +146,13 @@ def cycles(permutation: tuple[int, ...]) -> int:
 
 def tracked(name: str) -> Rule:
     """Each place is moved by one element after the other; even permutations by their cycles."""
-    places = range(int(name[1]))
-    listed = sorted(p for p in itertools.permutations(places) if name[0] == "s" or (len(places) - cycles(p)) % 2 == 0)
+    positions = range(int(name[1]))
+    listed = sorted(
+        p for p in itertools.permutations(positions) if name[0] == "s" or (len(positions) - cycles(p)) % 2 == 0
+    )
 
     def rule(ids: list[int]) -> list[int]:
-        now, states = list(places), []
+        now, states = list(positions), []
         for token_id in ids:
             now = [listed[token_id][place] for place in now]
             states.append(listed.index(tuple(now)))
@@ -170,9 +172,9 @@ def induced(ids: list[int]) -> list[int]:
 
 def told(ids: list[int]) -> list[int]:
     """By the text: the number after the first "of NAME is", where the question is about NAME."""
-    words = " ".join(map(Needle().token_name, ids))
-    name = re.search(r"what is the number of (\w+) ( ?\?)+$", words).group(1)
-    (number,) = re.findall(rf"the number of {name} is ([\d ]+?) \.", words)
+    text = " ".join(map(Needle().token_name, ids))
+    name = re.search(r"what is the number of (\w+) ( ?\?)+$", text).group(1)
+    (number,) = re.findall(rf"the number of {name} is ([\d ]+?) \.", text)
     digits = [int(digit) + Needle().vocabulary - 10 for digit in number.split()]
     return targets({len(ids) - len(digits) + n: digit for n, digit in enumerate(digits)}, len(ids))
 
@@ -290,9 +292,9 @@ def test_slices_of_needles_are_by_depth() -> None:
     split = load(task).train
     batch = split.batch(torch.arange(2000), None)
     for ids, part in zip(batch.inputs.tolist(), batch.slice.tolist(), strict=True):
-        words = " ".join(map(task.token_name, ids))
-        name = re.search(r"of (\w+) \?", words).group(1)
-        start = words[: words.index(f"the number of {name} is")].count(" ")
+        text = " ".join(map(task.token_name, ids))
+        name = re.search(r"of (\w+) \?", text).group(1)
+        start = text[: text.index(f"the number of {name} is")].count(" ")
         assert part == 4 * start // (220 - 9)
     assert batch.slice.bincount(minlength=4).min() > 300
     assert task.spec.slices == ("first_quarter", "second_quarter", "third_quarter", "last_quarter")

@@ -110,9 +110,9 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
 def test_rates_and_decays_by_role(optimizer: str, matrices: UpdateRule, rest: UpdateRule) -> None:
     settings = [f"optimizer={optimizer.split()[0]}", *optimizer.split()[1:], "optimizer.weight_decay=0.1"]
     narrow, wide = (components(MUP, f"model.dim={dim}", *settings, "channel_mixer=experts") for dim in (64, 256))
-    roles, base, found = roles_of(wide.model(0)), rates(narrow), rates(wide)
+    roles, base, of_wide = roles_of(wide.model(0)), rates(narrow), rates(wide)
     assert {*roles.values()} >= {"input", "hidden", "residual", "output", "vector"}
-    for name, (rate, decay) in found.items():
+    for name, (rate, decay) in of_wide.items():
         matrix = name.startswith("blocks.") and wide.model(0).get_parameter(name).ndim == 2
         factor = TABLE[matrices if matrix else rest][roles[name]]
         assert rate == pytest.approx(factor), name
@@ -362,14 +362,14 @@ def test_check_prints_roles_and_factors(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_matched_widths_get_rates_of_their_own() -> None:
     """`match: params` changes the width from arm to arm, and the rate of hidden weights with it."""
-    found = {}
+    by_arm = {}
     for mixer in ("glu", "mlp"):
         composed = compose([*SMALL, MUP, f"channel_mixer={mixer}", "channel_mixer.expansion=4", "match.params=400000"])
         assert check(composed) == []
         built = build.Components(composed.config)
-        found[built.context().dim] = rates(built)["blocks.0.token_mixer.proj_in.weight"][0]
-    assert len(found) == 2
-    assert every(rate == pytest.approx(64 / dim) for dim, rate in found.items())
+        by_arm[built.context().dim] = rates(built)["blocks.0.token_mixer.proj_in.weight"][0]
+    assert len(by_arm) == 2
+    assert every(rate == pytest.approx(64 / dim) for dim, rate in by_arm.items())
 
 
 def test_a_model_of_mup_trains_and_its_initial_values_do_not_depend_on_the_order_of_construction() -> None:

@@ -60,9 +60,9 @@ def test_bytes_of_state_are_a_budget(case: str) -> None:
     overrides, by_hand = STATES[case]
     sizes = ModelSizes()
     for tokens in (None, 32):
-        given = [] if tokens is None else [f"match.tokens={tokens}"]
+        option = [] if tokens is None else [f"match.tokens={tokens}"]
         start = sizes.measure(compose([*SYMBOLS, *overrides, "model.dim=48"]).config, f"state@{tokens or 64}")
-        composed = compose([*SYMBOLS, *overrides, f"match.state={start}", *given])
+        composed = compose([*SYMBOLS, *overrides, f"match.state={start}", *option])
         assert composed.issues == []
         dim, record = composed.config["model"]["dim"], composed.matched
         assert (record["value"], record["tokens"], dim) == (start, tokens or 64, 48)
@@ -99,8 +99,8 @@ def test_check_prints_the_state(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("by", ["dim", "expansion"])
 def test_the_parameters_that_a_token_uses_are_a_budget(by: str) -> None:
     """Of a mixture of experts they are fewer than all, and the expansion is that of each expert."""
-    words = ["channel_mixer=experts", *ONE_DEEP, *([] if by == "dim" else ["model.dim=32"])]
-    composed = compose([*words, "match.active=30000", f"match.by={by}"])
+    overrides = ["channel_mixer=experts", *ONE_DEEP, *([] if by == "dim" else ["model.dim=32"])]
+    composed = compose([*overrides, "match.active=30000", f"match.by={by}"])
     assert composed.issues == []
     record, counts = composed.matched, ModelSizes()
     assert record["over"] == {"dim": "model.dim", "expansion": "channel_mixer.members.glu.expansion"}[by]

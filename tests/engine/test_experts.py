@@ -40,11 +40,11 @@ def components(*overrides: str) -> Components:
 
 def test_a_killed_run_goes_on_with_its_shift(tmp_path: Path) -> None:
     """Also in the middle between two rows of the log, whose loads are those of the last step."""
-    words = (*BIAS, "callbacks.checkpoint.every=3", "trainer.max_steps=12", "trainer.accumulate=2")
-    whole = run(tmp_path / "whole", *words)
+    overrides = (*BIAS, "callbacks.checkpoint.every=3", "trainer.max_steps=12", "trainer.accumulate=2")
+    whole = run(tmp_path / "whole", *overrides)
     assert state(whole)[OFFSET].abs().max() > 0
-    assert killed_at(7, tmp_path / "killed", *words) == -signal.SIGKILL
-    assert_same_bits(run(tmp_path / "killed", *words), whole)
+    assert killed_at(7, tmp_path / "killed", *overrides) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *overrides), whole)
     last = rows(whole)[-1]
     assert last["train/load_max.0"] >= 1
     assert 0 < last["train/load_entropy.0"] <= 1
@@ -126,8 +126,8 @@ def test_muon_and_weight_decay_take_every_matrix_of_every_expert() -> None:
 
 @pytest.mark.parametrize(("option", "refused"), [("capacity=1.5", True), ("balance=bias", False)])
 def test_sequences_that_are_cut_among_processes_need_no_capacity(option: str, refused: bool) -> None:
-    words = ("data=code", "data.context=12", "tokenizer=byte", *DECODER, *SMALL[3:], "logger=none")
-    model = Components(configured(*words, "channel_mixer=experts", f"channel_mixer.{option}")[0]).meta_model()
+    overrides = ("data=code", "data.context=12", "tokenizer=byte", *DECODER, *SMALL[3:], "logger=none")
+    model = Components(configured(*overrides, "channel_mixer=experts", f"channel_mixer.{option}")[0]).meta_model()
     assert any("capacity" in problem for problem in model_problems(model, 2)) == refused
 
 
@@ -142,15 +142,15 @@ def test_flops_on_the_meta_device_are_those_that_are_computed(options: tuple[str
 
 def test_a_causal_model_refuses_experts_that_choose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a rule before anything is computed; where it is bypassed, the look at the start of a run catches it."""
-    words = ("data=code", "data.context=12", "tokenizer=byte", *DECODER, "channel_mixer=experts", *SMALL[3:])
-    words = (*words, "channel_mixer.route=expert", "channel_mixer.balance=none", "logger=none")
-    (issue,) = check(compose(words))
+    overrides = ("data=code", "data.context=12", "tokenizer=byte", *DECODER, "channel_mixer=experts", *SMALL[3:])
+    overrides = (*overrides, "channel_mixer.route=expert", "channel_mixer.balance=none", "logger=none")
+    (issue,) = check(compose(overrides))
     assert "lets later tokens decide about earlier ones" in issue.text
     monkeypatch.setattr(Experts, "mixes_tokens", lambda options: False)
     monkeypatch.setattr(experts, "_check_route", lambda *_: None)
     monkeypatch.setattr(causality_probe, "_foreign", lambda _: ["blockyard.channel_mixer.experts.Experts"])
-    parts = Components(compose(words).config)
+    parts = Components(compose(overrides).config)
     with pytest.raises(UserError, match="reads later tokens"):
         causality_probe.check_foreign(parts, parts.model(0), parts.load().train)
-    parts = Components(compose([*words, "channel_mixer.route=token"]).config)
+    parts = Components(compose([*overrides, "channel_mixer.route=token"]).config)
     causality_probe.check_foreign(parts, parts.model(0), parts.load().train)

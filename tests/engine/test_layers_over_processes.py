@@ -35,10 +35,10 @@ ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE}
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp", "context"])
 @pytest.mark.parametrize("ability", ABILITIES)
 def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str, ability: str) -> None:
-    words = ABILITIES[ability]
-    one = run(tmp_path / "one", *words, base=BASE)
+    overrides = ABILITIES[ability]
+    one = run(tmp_path / "one", *overrides, base=BASE)
     base = tuple(override for override in BASE if not override.startswith("trainer="))
-    work = ranks.two(tmp_path / "two", kind, "trainer.accelerator=cpu", "trainer.devices=2", *words, base=base)
+    work = ranks.two(tmp_path / "two", kind, "trainer.accelerator=cpu", "trainer.devices=2", *overrides, base=base)
     assert forked(work) == 0
     losses = rows(ranks.only_run(tmp_path / "two"))
     assert len(losses) > 3

@@ -12,7 +12,7 @@ from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from blockyard.report.samples.build import samples
-from blockyard.report.samples.scores import Scores, gaps
+from blockyard.report.samples.scores import RunScores, gaps
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import norms_sweep
@@ -30,10 +30,10 @@ over: both
 """
 
 
-def of_documents(sums: np.ndarray, count: np.ndarray) -> dict[int, Scores]:
-    """Scores of runs, by seed, from the sums (S, D) of documents with `count` tokens each."""
+def of_documents(sums: np.ndarray, count: np.ndarray) -> dict[int, RunScores]:
+    """RunScores of runs, by seed, from the sums (S, D) of documents with `count` tokens each."""
     number = np.arange(len(count))
-    return {seed: Scores(number, count, row, count, documents=True) for seed, row in enumerate(sums)}
+    return {seed: RunScores(number, count, row, count, documents=True) for seed, row in enumerate(sums)}
 
 
 def ratio_gaps(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -48,12 +48,12 @@ def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_clusters() -> N
     token = draw.normal(size=25)[text] + draw.normal(size=len(text))
     sums = np.bincount(text, weights=token)
     one = ratio_gaps(np.stack([sums, sums]), count.astype(float))
-    found = crossed_difference(one, "samples")
+    gap = crossed_difference(one, "samples")
     robust = sm.OLS(token, np.ones(len(token))).fit(
         cov_type="cluster", cov_kwds={"groups": text, "use_correction": False}
     )
-    assert found.mean == pytest.approx(token.mean())
-    assert found.error == pytest.approx(float(robust.bse[0]) * np.sqrt(25 / 24))
+    assert gap.mean == pytest.approx(token.mean())
+    assert gap.error == pytest.approx(float(robust.bse[0]) * np.sqrt(25 / 24))
 
 
 @pytest.mark.parametrize("over", ["samples", "both"])

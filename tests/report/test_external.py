@@ -30,26 +30,26 @@ def values(arm: str) -> list[float]:
 
 
 def test_a_figure_with_its_spread_is_compared_by_welchs_test(tmp_path: Path) -> None:
-    found = rows(tmp_path, PAPER)
-    for arm, gap in found.items():
+    result = rows(tmp_path, PAPER)
+    for arm, gap in result.items():
         own = values(arm)
         expected = stats.ttest_ind_from_stats(sum(own) / 4, stats.tstd(own), 4, 0.92, 0.004, 5, equal_var=False)
         assert gap["p"] == pytest.approx(expected.pvalue)
-    assert [found[arm]["verdict"] for arm in ("post", "pre", "alibi")] == ["worse", "better", "no difference shown"]
-    assert found["pre"]["holm_p"] >= found["pre"]["p"]
+    assert [result[arm]["verdict"] for arm in ("post", "pre", "alibi")] == ["worse", "better", "no difference shown"]
+    assert result["pre"]["holm_p"] >= result["pre"]["p"]
 
 
 def test_a_bare_figure_is_taken_as_exact(tmp_path: Path) -> None:
-    found = rows(tmp_path, BARE)
-    assert found["pre"]["p"] == pytest.approx(stats.ttest_1samp(values("pre"), 0.92).pvalue)
-    low, high = found["pre"]["interval"]
-    assert low < found["pre"]["mean"] < high
+    result = rows(tmp_path, BARE)
+    assert result["pre"]["p"] == pytest.approx(stats.ttest_1samp(values("pre"), 0.92).pvalue)
+    low, high = result["pre"]["interval"]
+    assert low < result["pre"]["mean"] < high
 
 
 def test_a_sweep_that_stops_when_decided_makes_no_test_of_a_fixed_number(tmp_path: Path) -> None:
-    found = rows(tmp_path, PAPER, until={"first": 3, "most": 4})
-    assert found["pre"]["p"] is None
-    assert found["pre"]["verdict"] == "undecided"
+    result = rows(tmp_path, PAPER, until={"first": 3, "most": 4})
+    assert result["pre"]["p"] is None
+    assert result["pre"]["verdict"] == "undecided"
 
 
 def test_tables_say_that_nothing_is_paired(tmp_path: Path) -> None:

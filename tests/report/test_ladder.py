@@ -30,9 +30,9 @@ def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("law", [BASE, Law(0.8, 30.0, 0.12), Law(2.5, 4e3, 0.35)])
 def test_constants_are_recovered_from_exact_losses(law: Law) -> None:
     computes = np.logspace(11, 15, 9)
-    [found] = fit([[(float(c), law.loss(float(c))) for c in computes]])
-    assert (found.floor, found.power) == pytest.approx((law.floor, law.power), rel=0.02)
-    assert found.loss(1e16) == pytest.approx(law.loss(1e16), rel=1e-3)
+    [recovered] = fit([[(float(c), law.loss(float(c))) for c in computes]])
+    assert (recovered.floor, recovered.power) == pytest.approx((law.floor, law.power), rel=0.02)
+    assert recovered.loss(1e16) == pytest.approx(law.loss(1e16), rel=1e-3)
 
 
 def test_a_shared_floor_is_that_of_both_arms() -> None:

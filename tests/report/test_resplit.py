@@ -39,12 +39,12 @@ def text(*, base: str = "", arm: str = "", seeds: str = "2", more: str = "") -> 
 def test_the_variance_is_that_of_nadeau_and_bengio() -> None:
     """t = mean / sqrt((1 / J + n_test / n_train) S^2), from the formula."""
     gaps, ratio = np.array([0.02, -0.01, 0.03, 0.015, 0.0]), 359 / 1294
-    found = split_difference(list(gaps), ratio)
+    gap = split_difference(list(gaps), ratio)
     error = math.sqrt((1 / 5 + ratio) * gaps.var(ddof=1))
-    assert found.t_p == pytest.approx(2 * stats.t.sf(gaps.mean() / error, 4))
-    assert found.interval == pytest.approx(stats.t.interval(0.95, 4, gaps.mean(), error))
+    assert gap.t_p == pytest.approx(2 * stats.t.sf(gaps.mean() / error, 4))
+    assert gap.interval == pytest.approx(stats.t.interval(0.95, 4, gaps.mean(), error))
     mean = split_mean(list(gaps), ratio)
-    assert (mean.mean, mean.interval) == (found.mean, found.interval)
+    assert (mean.mean, mean.interval) == (gap.mean, gap.interval)
 
 
 def test_without_test_samples_it_is_the_paired_t_test() -> None:
@@ -60,8 +60,8 @@ def test_equal_differences_have_no_test() -> None:
 
 def test_sums_are_over_the_seeds_that_all_arms_have() -> None:
     values = {"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {0: 0.5, 1: 1.0}, "c": {0: 0.0, 1: 0.5, 3: 1.0}}
-    found = difference_of_sums(values, 0.3, ("a", "c"), ("b", "b"))
-    assert (found.n, found.mean) == (2, 0.25)
+    gap = difference_of_sums(values, 0.3, ("a", "c"), ("b", "b"))
+    assert (gap.n, gap.mean) == (2, 0.25)
 
 
 def test_two_equally_good_arms_are_told_apart_in_few_sweeps() -> None:

@@ -10,7 +10,7 @@ import pytest
 from statsmodels.stats.power import TTestPower
 
 from blockyard.commands.sweep import run
-from blockyard.report.stats.sensitivity import Design, sensitivity
+from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
 from blockyard.sweep.stopping.evidence import log_bayes_factor
 
 NONE: dict[str, dict[int, float]] = {}
@@ -18,7 +18,7 @@ NONE: dict[str, dict[int, float]] = {}
 
 def lines(**changes: object) -> list[str]:
     design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "until": False, "margin": None, "test_size": None}
-    return list(sensitivity(Design(**{**design, "values": NONE, **changes}), "a"))  # type: ignore[arg-type]
+    return list(sensitivity(SweepDesign(**{**design, "values": NONE, **changes}), "a"))  # type: ignore[arg-type]
 
 
 def test_seeds_show_what_a_power_analysis_says() -> None:
@@ -59,9 +59,9 @@ def test_a_dry_run_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "metric: test/accuracy\nmargin: 0.001\nseeds: {first: 3, most: 6, until: decided}\n"
     )
     assert run([str(file), "--dry-run", f"outputs={tmp_path / 'outputs'}"]) == 0
-    said = capsys.readouterr().out
-    assert "6 seeds at most decide a difference of" in said
-    assert "test samples: one is" in said
-    assert "is less than one test sample" in said
-    assert "if nothing is decided before the last seed, at most" in said
-    assert "3 to run, 3 if undecided" in said
+    output = capsys.readouterr().out
+    assert "6 seeds at most decide a difference of" in output
+    assert "test samples: one is" in output
+    assert "is less than one test sample" in output
+    assert "if nothing is decided before the last seed, at most" in output
+    assert "3 to run, 3 if undecided" in output

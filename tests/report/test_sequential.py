@@ -28,8 +28,8 @@ FIGURES: dict[str, dict[int, float | str]] = {
 def compared(folder: Path, **question: Any) -> Comparison:
     """The comparison of three arms, of which `pre` was decided after four of six seeds."""
     figures = {arm: {**dict.fromkeys(range(6), "missing"), **own} for arm, own in FIGURES.items()}
-    asked = {"until": {"first": 3, "most": 6}, **question}
-    return compare(norms_sweep(folder, values=figures, question=asked), changes=False)
+    question_of = {"until": {"first": 3, "most": 6}, **question}
+    return compare(norms_sweep(folder, values=figures, question=question_of), changes=False)
 
 
 def test_the_verdicts_are_those_of_the_evidence(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_skewed_differences_are_seen() -> None:
 
 
 def test_two_groups_are_seen() -> None:
-    found = two_groups([0.02, 0.93, 0.0, 0.15, 0.89, 0.95])
-    assert found == ([0.0, 0.02, 0.15], [0.89, 0.93, 0.95])
+    groups = two_groups([0.02, 0.93, 0.0, 0.15, 0.89, 0.95])
+    assert groups == ([0.0, 0.02, 0.15], [0.89, 0.93, 0.95])
     assert two_groups([0.9, 0.1]) is None
     draw = np.random.default_rng(0)
     assert np.mean([two_groups(list(draw.normal(size=8))) is not None for _ in range(800)]) < 0.03
@@ -178,7 +178,7 @@ def test_the_comparison_warns_and_answers_other_questions(tmp_path: Path) -> Non
         "pre": dict(enumerate([0.02, 0.93, 0.01, 0.95, 0.03, 0.96])),
         "alibi": dict(enumerate([0.5, 0.501, 0.499, 0.5, 0.502, 0.8])),
     }
-    asked = {"until": {"first": 6, "most": 6}}
-    result = compare(norms_sweep(tmp_path, values=figures, question=asked), changes=False)
+    until = {"until": {"first": 6, "most": 6}}
+    result = compare(norms_sweep(tmp_path, values=figures, question=until), changes=False)
     assert warned(result, "pre: its runs fall into two groups", "3 around 0.02 and 3 around 0.947")
     assert warned(result, "alibi: the differences are skewed", "by the signs", "by betting")

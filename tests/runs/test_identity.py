@@ -87,10 +87,10 @@ def test_an_absent_option_is_its_default(whole: dict[str, Any]) -> None:
 def test_two_names_of_a_value_are_one_value() -> None:
     """qk_norm was a flag, of which the runs of that time have true and false."""
     configs = {value: compose(["experiment=gpt_code", f"token_mixer.qk_norm={value}"]).config for value in NORMS}
-    found = {value: identity(config) for value, config in configs.items()}
-    assert found["none"] == found["false"] == identity(compose(["experiment=gpt_code"]).config)
-    assert found["head"] == found["true"] != found["none"]
-    assert len({*found.values()}) == 6
+    identities = {value: identity(config) for value, config in configs.items()}
+    assert identities["none"] == identities["false"] == identity(compose(["experiment=gpt_code"]).config)
+    assert identities["head"] == identities["true"] != identities["none"]
+    assert len({*identities.values()}) == 6
 
 
 def test_equal_numbers_are_equal_however_typed() -> None:

@@ -91,15 +91,15 @@ def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Pat
     plan = planned(here)
     sizes_of = {name: sizes(plan).flops(name) for name in plan.variants}
     steps = {"small": 1.0, "large": 5.0}
-    asked = []
+    measured_arms = []
 
     def measured(variant: Variant) -> MeasuredRun:
-        asked.append(variant.arm)
+        measured_arms.append(variant.arm)
         return MeasuredRun(2.0, steps[variant.arm], 0.0, 0.0, total=10, steps_per_epoch=1295)
 
     cells = [cell for cell in plan.cells if cell.seed == 0]
     result = estimate(plan, cells, data=DataReader(), measured=measured)
-    assert asked == ["small", "large"]
+    assert measured_arms == ["small", "large"]
     share = (sizes_of["middle"] - sizes_of["small"]) / (sizes_of["large"] - sizes_of["small"])
     assert result.seconds == pytest.approx(12 + 52 + 12 + share * 40)
     assert "from the first steps of small and large, measured now" in str(result)
@@ -199,7 +199,9 @@ def test_a_shared_queue_has_no_known_number_of_slots(here: Path, capsys: pytest.
     alternatives = r"about [\w ]+ one after another, [\w ]+ if all run in parallel; the queue decides how many do"
     assert re.search(alternatives, dry_run())
     assert re.search(r"about \w+ \w+ with 3 in parallel", dry_run("executor.workers=3"))
-    (here / "mine.yaml").write_text(FILE + SEARCH.replace("sampler: random", "sampler: tpe"))
+    (here / "mine.yaml").write_text(
+        FILE + SEARCH.replace("sampler: random", "sampler: tpe").replace("trials: 2", "trials: 3")
+    )
     assert "with 8 in parallel" in dry_run()
     (here / "mine.yaml").write_text(FILE + SEARCH)
     assert "one after another" in dry_run()

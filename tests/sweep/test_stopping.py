@@ -22,7 +22,7 @@ from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.stopping import evidence
-from blockyard.sweep.stopping.decisions import Comparison, comparisons, judge
+from blockyard.sweep.stopping.decisions import ArmComparison, comparisons, judge
 from blockyard.sweep.stopping.due import Standing, standing
 from tests.sweep.sweep_runs import at_work, planner, wait_for
 from tests.sweep.sweep_runs import plan as tiny_plan
@@ -94,7 +94,7 @@ def test_seeds_to_decide_are_those_at_which_an_effect_reaches_the_threshold() ->
 
 # The decisions.
 
-AGAINST = [Comparison("a", (("a",), ("base",))), Comparison("b", (("b",), ("base",)))]
+AGAINST = [ArmComparison("a", (("a",), ("base",))), ArmComparison("b", (("b",), ("base",)))]
 
 
 def values(**gaps: list[float]) -> dict[str, dict[int, float]]:
@@ -103,9 +103,9 @@ def values(**gaps: list[float]) -> dict[str, dict[int, float]]:
     return {"base": dict.fromkeys(range(most), 0.0), **{arm: dict(enumerate(own)) for arm, own in gaps.items()}}
 
 
-def outcomes(found: dict[str, dict[int, float]], *, margin: float | None = None, direction: str = "max") -> list[Any]:
-    asked = [one for one in AGAINST if one.name in found]
-    return [(one.outcome, one.at) for one in judge(asked, found, range(20), direction, margin)]
+def outcomes(values: dict[str, dict[int, float]], *, margin: float | None = None, direction: str = "max") -> list[Any]:
+    clauses = [one for one in AGAINST if one.name in values]
+    return [(one.outcome, one.at) for one in judge(clauses, values, range(20), direction, margin)]
 
 
 CLEAR = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0]
@@ -155,15 +155,15 @@ def test_no_difference_that_matters_needs_a_margin() -> None:
     ],
 )
 def test_what_a_clause_says(sign: str, gaps: list[float], verdict: str | None) -> None:
-    asked = comparisons(f"a {sign} base", ["a", "base"], None)
-    [one] = judge(asked, values(a=gaps), range(20), "max", 0.1)
+    clauses = comparisons(f"a {sign} base", ["a", "base"], None)
+    [one] = judge(clauses, values(a=gaps), range(20), "max", 0.1)
     assert one.verdict == verdict
 
 
 def test_a_contrast_needs_all_four_arms() -> None:
-    asked = comparisons("(a - b) > (c - d)", list("abcd"), None)
+    clauses = comparisons("(a - b) > (c - d)", list("abcd"), None)
     own = {"a": CLEAR, "b": [0.0] * 6, "c": [0.1 * gap for gap in CLEAR], "d": [0.0] * 5}
-    [one] = judge(asked, {arm: dict(enumerate(gaps)) for arm, gaps in own.items()}, range(20), "max", None)
+    [one] = judge(clauses, {arm: dict(enumerate(gaps)) for arm, gaps in own.items()}, range(20), "max", None)
     assert one.comparison.arms == ("a", "d", "b", "c")
     assert one.gaps == pytest.approx([0.9 * gap for gap in CLEAR[:5]])
     assert one.verdict == "supported"

@@ -60,14 +60,14 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
-    known: dict[str, MeasuredRun | None] = {}
+    measurements: dict[str, MeasuredRun | None] = {}
 
     def measure_variant(variant: Variant) -> MeasuredRun | None:
         from blockyard.sweep.execution.measured_run import measure
 
-        if variant.key not in known:
-            known[variant.key] = measure(variant.config, variant.choices, executor.threads)
-        return known[variant.key]
+        if variant.key not in measurements:
+            measurements[variant.key] = measure(variant.config, variant.choices, executor.threads)
+        return measurements[variant.key]
 
     measured = measure_variant if args.dry_run and not args.elsewhere else None
     now = args.only(plan)
@@ -95,7 +95,7 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
 
 def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) -> list[str]:
     """What the seeds and the test set can show."""
-    from blockyard.report.stats.sensitivity import Design, sensitivity
+    from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
     from blockyard.sweep.stopping.decisions import comparisons
 
     question, metric = plan.question, plan.facts["metric"]["name"]
@@ -105,11 +105,11 @@ def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) ->
         if value is not None and cell.variant == stand.chosen.get(plan.variants[cell.variant].arm):
             values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
     sizes = _sizes(plan, data)
-    asked = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))
-    design = Design(
+    clauses = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))
+    design = SweepDesign(
         metric,
         len(question["seeds"]),
-        len(asked),
+        len(clauses),
         bool(question.get("until")),
         question.get("margin"),
         sizes[1] if sizes else None,

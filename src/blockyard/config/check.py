@@ -176,7 +176,7 @@ def check(
     issues += [issue for _, issue in combinations]
     own = {rule for rule, _ in combinations}
     of_kinds = {name: list(_combinations_of_kind(name, *kind, own, allow)) for name, kind in kinds.items()}
-    issues += [issue for found in of_kinds.values() for _, issue in found]
+    issues += [issue for issues_of_kind in of_kinds.values() for _, issue in issues_of_kind]
     # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
     # What only the layers of a kind have, which no rule refuses there.

@@ -122,5 +122,5 @@ class InContextRegression(LoadedData):
 def least_squares(inputs: Tensor) -> Tensor:
     """Return the predictions (B, 1) of least squares of minimal norm, from inputs (B, examples + 1, dim + 1)."""
     pairs = inputs.double()
-    x, y, asked = pairs[:, :-1, :-1], pairs[:, :-1, -1:], pairs[:, -1:, :-1]
-    return (asked @ (torch.linalg.pinv(x) @ y))[:, 0].to(inputs.dtype)
+    x, y, query = pairs[:, :-1, :-1], pairs[:, :-1, -1:], pairs[:, -1:, :-1]
+    return (query @ (torch.linalg.pinv(x) @ y))[:, 0].to(inputs.dtype)

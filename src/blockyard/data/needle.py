@@ -92,8 +92,8 @@ class Needle(SyntheticTask):
         names = NAME + random.distinct("names", self.needles, len(NAMES))  # (n, K); the first one is asked for
         digits = DIGIT + random.integers("digits", self.needles * self.digits, 10).view(samples, self.needles, -1)
         facts = torch.empty(samples, self.needles, size, dtype=torch.int64)
-        for place, word in enumerate((THE, NUMBER, OF, names, IS)):
-            facts[:, :, place] = torch.as_tensor(word)
+        for place, token in enumerate((THE, NUMBER, OF, names, IS)):
+            facts[:, :, place] = torch.as_tensor(token)
         facts[:, :, 5:-1], facts[:, :, -1] = digits, STOP
         units = torch.cat([facts, hay], 1)
         order = random.distinct("order", units.shape[1], units.shape[1])  # (n, units)
@@ -102,8 +102,8 @@ class Needle(SyntheticTask):
         starts = text - sizes.flip(1).cumsum(1).flip(1)  # (n, units)
         depth = starts.masked_fill(order != 0, 0).sum(1)  # (n,)
         question = torch.full((samples, self._question), ASK)
-        for place, word in enumerate((WHAT, IS, THE, NUMBER, OF, names[:, 0])):
-            question[:, place] = torch.as_tensor(word)
+        for place, token in enumerate((WHAT, IS, THE, NUMBER, OF, names[:, 0])):
+            question[:, place] = torch.as_tensor(token)
         inputs = torch.cat([front, question], 1)
         target = torch.full_like(inputs, Batch.ignore)
         target[:, -self.digits :] = digits[:, 0]

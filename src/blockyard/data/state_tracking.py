@@ -99,14 +99,14 @@ class StateTracking(SyntheticTask):
         """Return two token ids (2,) whose products are the whole group."""
         if self.group == "cyclic":
             return torch.tensor([0, 1])
-        places = int(self.group[1])
-        cycle = [(place + 1) % places for place in range(places)]
+        degree = int(self.group[1])
+        cycle = [(place + 1) % degree for place in range(degree)]
         if self.group.startswith("s"):
-            first = [1, 0, *range(2, places)]
+            first = [1, 0, *range(2, degree)]
         else:
-            first = [1, 2, 0, *range(3, places)]
-            if places % 2 == 0:  # a cycle of an even number of places is odd
-                cycle = [0, *(1 + (place + 1) % (places - 1) for place in range(places - 1))]
+            first = [1, 2, 0, *range(3, degree)]
+            if degree % 2 == 0:  # a cycle of an even number of places is odd
+                cycle = [0, *(1 + (place + 1) % (degree - 1) for place in range(degree - 1))]
         listed = permutations_of(self.group)
         return torch.tensor([listed.index(tuple(first)), listed.index(tuple(cycle))])
 
@@ -121,8 +121,8 @@ def permutations_of(group: str) -> list[tuple[int, ...]]:
 
 def _is_even(permutation: tuple[int, ...]) -> bool:
     """Whether an even number of pairs is out of order."""
-    places = range(len(permutation))
-    return sum(permutation[i] > permutation[j] for i in places for j in places if i < j) % 2 == 0
+    indices = range(len(permutation))
+    return sum(permutation[i] > permutation[j] for i in indices for j in indices if i < j) % 2 == 0
 
 
 @cache

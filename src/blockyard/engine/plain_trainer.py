@@ -98,8 +98,8 @@ class BatchNumbers(DistributedSampler[int]):
         if self._epoch_of is None:
             return iter(range(self.count))
         if position is None:
-            known = self._epoch_of()
-            position = (self._set if known is None else known, 0)
+            epoch_of = self._epoch_of()
+            position = (self._set if epoch_of is None else epoch_of, 0)
         epoch, first = position
         return iter(range(epoch * self.count + first, (epoch + 1) * self.count))
 

@@ -113,8 +113,8 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
 
 def _unserved(model: nn.Module, kernel: Kernel) -> Iterator[str]:
     """Yields why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
-    found = {getattr(module, "shapes_scores", None) for module in model.modules()}
-    for shaped in sorted(filter(None, found)):
+    kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
+    for shaped in sorted(filter(None, kinds)):
         if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
             yield (
                 f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "

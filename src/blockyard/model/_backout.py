@@ -31,10 +31,10 @@ class Backout(nn.Module):
     def __init__(self, ctx: Context, after: int) -> None:
         super().__init__()
         if after >= ctx.visits:
-            way = f"model.backout={ctx.visits // 2}" if ctx.visits > 1 else "a larger model.depth, or null"
+            remedy = f"model.backout={ctx.visits // 2}" if ctx.visits > 1 else "a larger model.depth, or null"
             raise ValueError(
                 f"model.backout={after} takes out the stream after {after} visits of blocks, and there are "
-                f"{ctx.visits}; use {way}"
+                f"{ctx.visits}; use {remedy}"
             )
         self.after = after
         self.weight = nn.Parameter(torch.empty(1))

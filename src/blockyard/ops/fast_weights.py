@@ -112,32 +112,33 @@ def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, 
         since = total - (total - log).gather(3, documents.first.expand_as(total)) * documents.fresh
         writes = writes * documents.same[..., -1:]
     reads, carry = q * since.exp(), since[:, :, :, -1, :, None].exp()  # (B, H, n, C, K), (B, H, n, K or 1, 1)
-    known = None
+    removed = None
     if betas:
         right = torch.cat([v, k * since.exp()], dim=-1) * betas[0]
-        v, known = (_inverse(products[1] * betas[0]) @ right).split([v.shape[-1], k.shape[-1]], dim=-1)
-        reads = reads - inner @ known
-        known = writes.transpose(-1, -2) @ known  # (B, H, n, K, K)
+        v, removed = (_inverse(products[1] * betas[0]) @ right).split([v.shape[-1], k.shape[-1]], dim=-1)
+        reads = reads - inner @ removed
+        removed = writes.transpose(-1, -2) @ removed  # (B, H, n, K, K)
     out, added = inner @ v, writes.transpose(-1, -2) @ v  # (B, H, n, C, V), (B, H, n, K, V)
     if documents is not None:
         if start is not None:
             out = out + (reads * documents.fresh) @ start[:, :, None]
-            added = added + documents.fresh[:, :, :, -1:] * _after(start[:, :, None], carry, known)
+            added = added + documents.fresh[:, :, :, -1:] * _after(start[:, :, None], carry, removed)
         reads = reads * ~documents.fresh
         carry = carry * ~documents.fresh[:, :, :, -1:]
-        known = None if known is None else known * ~documents.fresh[:, :, :, -1:]
+        removed = None if removed is None else removed * ~documents.fresh[:, :, :, -1:]
     state = torch.zeros_like(added[:, :, 0]) if start is None else start
     states = []
     for index in range(added.shape[2]):
         states.append(state)
-        state = _after(state, carry[:, :, index], None if known is None else known[:, :, index]) + added[:, :, index]
+        less = None if removed is None else removed[:, :, index]
+        state = _after(state, carry[:, :, index], less) + added[:, :, index]
     out = out + reads @ torch.stack(states, dim=2)
     return out.flatten(2, 3)[:, :, :size], state
 
 
-def _after(state: Tensor, carry: Tensor, known: Tensor | None) -> Tensor:
+def _after(state: Tensor, carry: Tensor, removed: Tensor | None) -> Tensor:
     """What is left of a state (..., K, V) after a chunk: decayed, less what the delta rule takes from it."""
-    return carry * state if known is None else carry * state - known @ state
+    return carry * state if removed is None else carry * state - removed @ state
 
 
 def _products(readers: list[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:

@@ -88,7 +88,7 @@ class GroupedOptimizer(OptimizerBuilder):
         """Keep the options of the groups. Raises ValueError for factors on, or kinds of, a weight decay of 0."""
         kinds = {"decay_by": decay_by != "rate", "cautious": cautious}
         if not weight_decay and any(kinds.values()):
-            name = next(name for name, given in kinds.items() if given)
+            name = next(name for name, is_set in kinds.items() if is_set)
             raise ValueError(
                 f"optimizer.{name} is about optimizer.weight_decay, which is 0; set it, or leave {name} out"
             )

@@ -181,8 +181,8 @@ def compare(
     terms = _terms(data, metric, direction, baseline, margin)
     resplit = (data.question or {}).get("resplit")
     if resplit and (over or ladder is not None):
-        asked = "ladder" if over is None else f"over={over}"
-        raise UserError(f"{asked}: each seed of this sweep has a split of its own; its verdicts are over splits")
+        option = "ladder" if over is None else f"over={over}"
+        raise UserError(f"{option}: each seed of this sweep has a split of its own; its verdicts are over splits")
     over = over or (data.question or {}).get("over")
     if over not in (None, *OVERS):
         raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
@@ -416,10 +416,10 @@ def _evidence(data: ComparisonInput, terms: _Terms, values: Values, by_looks: se
     """Return the evidence on what the sweep decides, and add to the warnings where it is to be read with care."""
     assert data.standing is not None
     try:
-        asked = comparisons(terms.expected, list(values), terms.baseline)
+        clauses = comparisons(terms.expected, list(values), terms.baseline)
     except UserError:  # see `_expect`
         return None
-    judged = sequential.judged(asked, values, by_looks)
+    judged = sequential.judged(clauses, values, by_looks)
     if by_looks.outcome is None:
         terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
     return sequential.evidence_row(data.standing, judged, data.question or {})

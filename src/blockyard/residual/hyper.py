@@ -69,10 +69,10 @@ class Hyper(Residual):
         # What a visit needs, in this order: the weights to read, to write, and to mix.
         self.sizes = (streams, streams, streams * streams)
         # A row of `maps` is over one stream, or over all streams of a token.
-        rows, width = (streams + 2, ctx.dim) if mixing == "free" else (sum(self.sizes), streams * ctx.dim)
+        outputs, width = (streams + 2, ctx.dim) if mixing == "free" else (sum(self.sizes), streams * ctx.dim)
         self.bias = nn.Parameter(torch.empty(ctx.visits, sum(self.sizes)))
         self.scale = nn.Parameter(torch.empty(ctx.visits, 3)) if dynamic else None
-        self.maps = nn.Parameter(torch.empty(ctx.visits, rows, width)) if dynamic else None
+        self.maps = nn.Parameter(torch.empty(ctx.visits, outputs, width)) if dynamic else None
 
     def init_weights(self, init: Init) -> None:
         """Weights that do what `add` does; what depends on the streams starts at zero, or small."""

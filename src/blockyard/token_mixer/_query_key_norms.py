@@ -99,7 +99,7 @@ class HeadLayerNorm(nn.Module):
         return self.weight.detach().to(weights)[:, None] * (weights - weights.mean(1, keepdim=True))
 
 
-class Cosine(nn.Module):
+class CosineNorm(nn.Module):
     """Vectors of length one in each head; those of queries times a trained factor for each head.
 
     heads: of queries; None for keys, which have no factor
@@ -143,13 +143,13 @@ class UnitNorm(nn.Module):
 
 def query_norm(kind: QueryKeyNorm, heads: int, head_dim: int) -> nn.Module:
     """Returns the norm of queries (B, H, N, K)."""
-    return Cosine(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
+    return CosineNorm(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
 
 
 def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
     """Returns the norm of keys (B, H', N, K)."""
     if kind == "cosine":
-        return Cosine()
+        return CosineNorm()
     if kind == "sphere":
         return UnitNorm()
     if kind == "full":
@@ -161,5 +161,5 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
 
 def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:
     """Returns weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
-    norms = HeadNorm | FullNorm | HeadLayerNorm | Cosine | UnitNorm
+    norms = HeadNorm | FullNorm | HeadLayerNorm | CosineNorm | UnitNorm
     return norm.linear_part(weights) if isinstance(norm, norms) else weights

@@ -73,11 +73,11 @@ def exponents(sizes: dict[int, list[dict[str, Sizes]]]) -> dict[str, Sizes]:
         width has the exponent 0
     """
     widths = sorted(sizes)
-    found = {}
+    result = {}
     for name in sizes[widths[0]][0]:
         slopes = [_slope(widths, [[of[name][kind] for of in sizes[width]] for width in widths]) for kind in range(3)]
-        found[name] = Sizes(*slopes)
-    return found
+        result[name] = Sizes(*slopes)
+    return result
 
 
 def growth(
@@ -92,14 +92,14 @@ def fading(model: nn.Module) -> dict[str, str]:
     return {path: reason for path, part in model.named_modules() if (reason := getattr(part, "fades", None))}
 
 
-def problems(found: dict[str, Sizes], fades: Mapping[str, str], shrinking: float = SHRINKING) -> list[str]:
+def problems(slopes: dict[str, Sizes], fades: Mapping[str, str], shrinking: float = SHRINKING) -> list[str]:
     """Return what is not flat: a size or its change by training that grows, and a change that shrinks with the width.
 
     Sizes alone may shrink: predictions of a wide model are small before the first updates.
     fades: parts that may shrink; with them what is inside them, and blocks that they are in
     """
     faults = []
-    for name, each in found.items():
+    for name, each in slopes.items():
         part = name.split("#")[0]
         fading = any(f"{part}.".startswith(f"{path}.") or path.startswith(f"{part}.") for path in fades)
         if each.change > GROWTH or (each.change < -shrinking and not fading):

@@ -120,7 +120,7 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
 
 def _of_widths(overrides: Sequence[str], config_dirs: Sequence[str]) -> list[Finding]:
     """Whether sizes of activations depend on the width of the model; nothing without a parametrization."""
-    name, made = "sizes over widths", {}
+    name, sizes = "sizes over widths", {}
     for width in WIDTHS:
         sized = ("optimizer.lr=0.003", *overrides, f"model.dim={width}")
         composed = compose([*ENCODER, *sized], config_dirs)
@@ -130,17 +130,17 @@ def _of_widths(overrides: Sequence[str], config_dirs: Sequence[str]) -> list[Fin
             return []
         if issues := issues_of(composed):
             return [Finding(name, "not possible", issues[0].text)]
-        made[width] = Components(composed.config)
-    if not made[WIDTHS[0]].parametrization.scales:
+        sizes[width] = Components(composed.config)
+    if not sizes[WIDTHS[0]].parametrization.scales:
         return []
 
     def make(width: int, seed: int) -> Trainee:
-        model = made[width].model(seed)
+        model = sizes[width].model(seed)
         loss = partial(cross_entropy, inputs=token_ids(16, LENGTH))
-        return Trainee(model, made[width].optimizer.build(model), loss, VOCABULARY)
+        return Trainee(model, sizes[width].optimizer.build(model), loss, VOCABULARY)
 
     try:
-        fades = fading(made[WIDTHS[0]].meta_model())
+        fades = fading(sizes[WIDTHS[0]].meta_model())
         faults = problems(growth(make, WIDTHS, SEEDS), fades)
     except Exception as error:  # a component may raise anything
         return [Finding(name, "broken", f"{type(error).__name__}: {first_line(error)}")]

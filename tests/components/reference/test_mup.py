@@ -55,7 +55,7 @@ class Plain(nn.Module):
 
 def pairs(ours: nn.Module, theirs: Plain) -> list[tuple[str, nn.Parameter, nn.Parameter]]:
     """Each weight of ours by its name, and theirs."""
-    found = [("embedder.symbols.weight", theirs.symbols.weight), ("position.table", theirs.position.weight)]
+    matches = [("embedder.symbols.weight", theirs.symbols.weight), ("position.table", theirs.position.weight)]
     for number, layer in enumerate(theirs.layers):
         of_block = {
             "token_norm": layer["norm1"],
@@ -66,11 +66,11 @@ def pairs(ours: nn.Module, theirs: Plain) -> list[tuple[str, nn.Parameter, nn.Pa
             "channel_mixer.proj_out": layer["contract"],
         }
         for name, module in of_block.items():
-            found += [(f"blocks.{number}.{name}.{key}", value) for key, value in module.named_parameters()]
-    found += [(f"final_norm.{key}", value) for key, value in theirs.norm.named_parameters()]
-    found += [("head.proj.weight", theirs.head.weight)]
-    assert {name for name, _ in found} == {name for name, _ in ours.named_parameters()}
-    return [(name, ours.get_parameter(name), value) for name, value in found]
+            matches += [(f"blocks.{number}.{name}.{key}", value) for key, value in module.named_parameters()]
+    matches += [(f"final_norm.{key}", value) for key, value in theirs.norm.named_parameters()]
+    matches += [("head.proj.weight", theirs.head.weight)]
+    assert {name for name, _ in matches} == {name for name, _ in ours.named_parameters()}
+    return [(name, ours.get_parameter(name), value) for name, value in matches]
 
 
 def package(decays: set[str], ours: nn.Module) -> tuple[Plain, Any]:
@@ -94,12 +94,12 @@ def test_rates_and_updates_are_those_of_the_package() -> None:
     ours = built.model(1).double()
     optimizer = built.optimizer.build(ours)
     names = {id(p): name for name, p in ours.named_parameters()}
-    found = {names[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
-    theirs, reference = package({name for name, (_, decay) in found.items() if decay}, ours)
+    ours_by_name = {names[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+    theirs, reference = package({name for name, (_, decay) in ours_by_name.items() if decay}, ours)
     wanted = {id(q): (g["lr"], g["weight_decay"]) for g in reference.param_groups for q in g["params"]}
     for name, _, q in pairs(ours, theirs):
-        assert found[name] == pytest.approx(wanted[id(q)]), name
-    assert found["blocks.0.token_mixer.proj_in.weight"] == pytest.approx((LR / 3, DECAY * 3))
+        assert ours_by_name[name] == pytest.approx(wanted[id(q)]), name
+    assert ours_by_name["blocks.0.token_mixer.proj_in.weight"] == pytest.approx((LR / 3, DECAY * 3))
     ids = torch.randint(11, (4, LENGTH), generator=torch.Generator().manual_seed(0))
     for _ in range(3):
         for model, steps in ((ours, optimizer), (theirs, reference)):

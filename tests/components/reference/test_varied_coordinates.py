@@ -87,13 +87,13 @@ def test_a_shift_is_felt_by_prefix_tokens_alone() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    words = (
+    overrides = (
         *("position=rope", "position.jitter=2", "position.shift=0.5", "callbacks.checkpoint.every=3"),
         *("trainer.max_steps=9", "trainer.eval_every=3"),
     )
-    whole = run(tmp_path / "whole", *words)
-    assert killed_at(5, tmp_path / "killed", *words) == -signal.SIGKILL
-    assert_same_bits(run(tmp_path / "killed", *words), whole)
+    whole = run(tmp_path / "whole", *overrides)
+    assert killed_at(5, tmp_path / "killed", *overrides) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *overrides), whole)
 
 
 def test_a_kind_of_layers_has_no_draw_of_its_own() -> None:

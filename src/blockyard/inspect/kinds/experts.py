@@ -80,9 +80,9 @@ def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...
         ]
         forward_once(model, sample.batch, hooks)
     return [
-        LayerLoads(path, torch.cat(chosen[path]).sum(0).float(), torch.cat(scores[path]).mean(0), len(rows))
+        LayerLoads(path, choices.sum(0).float(), torch.cat(scores[path]).mean(0), len(choices))
         for path in paths
-        for rows in [torch.cat(chosen[path])]
+        for choices in [torch.cat(chosen[path])]
     ]
 
 

@@ -156,9 +156,9 @@ def _splits(arms: list[ArmRuns]) -> Iterator[str]:
     for run in (run for arm in arms for run in arm.done):
         if fingerprint := _fingerprint(run):
             by_seed.setdefault(run.seed, {})[fingerprint] = None
-    if torn := [seed for seed, found in by_seed.items() if len(found) > 1]:
+    if torn := [seed for seed, prints in by_seed.items() if len(prints) > 1]:
         yield f"the arms were tested on different splits for seed {', '.join(map(str, torn))}"
-    if len(by_seed) > 1 and len({tuple(found) for found in by_seed.values()}) < len(by_seed):
+    if len(by_seed) > 1 and len({tuple(prints) for prints in by_seed.values()}) < len(by_seed):
         yield "some seeds have the same split of the data, although each was to have its own"
 
 

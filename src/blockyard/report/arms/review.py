@@ -24,7 +24,7 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
         share = _late_share(curve, name, -1.0 if direction == "min" else 1.0)
         if share is not None:
             shares.setdefault(curve["arm"], []).append(share)
-    late = {arm: statistics.median(found) for arm, found in shares.items()}
+    late = {arm: statistics.median(late_shares) for arm, late_shares in shares.items()}
     named = [f"{arm} ({100 * share:.0f} %)" for arm, share in late.items() if share >= _STILL]
     if named:
         more = f" and {len(named) - 6} more" if len(named) > 6 else ""

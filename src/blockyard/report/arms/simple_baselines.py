@@ -40,7 +40,7 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
 
 def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str | None]]:
     """The values, note and reason of each baseline: the mean over runs, which differ where seeds have own splits."""
-    found: dict[str, list[dict[str, float]]] = {}
+    by_name: dict[str, list[dict[str, float]]] = {}
     result: dict[str, tuple[dict[str, float], str | None, str | None]] = {}
     for run in arm.done:
         values, notes, missing = (
@@ -50,12 +50,12 @@ def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str |
         for name, own in values.items():
             finite = {f"{_TEST}{key}": float(value) for key, value in own.items() if is_finite(value)}
             if finite:
-                found.setdefault(name, []).append(finite)
+                by_name.setdefault(name, []).append(finite)
             if not result.get(name, ({}, None, None))[0]:
                 result[name] = (finite, notes.get(name), None)
         for name, reason in missing.items():
             result.setdefault(name, ({}, None, str(reason)))
-    return {name: (_mean(found.get(name, [])), note, missing) for name, (_, note, missing) in result.items()}
+    return {name: (_mean(by_name.get(name, [])), note, missing) for name, (_, note, missing) in result.items()}
 
 
 def _mean(values: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -32,12 +32,12 @@ def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str
     for arm in data.arms:
         groups.setdefault(_group(arm, factor), []).append(arm)
     base = next((name for name, arms in groups.items() if any(arm.name == baseline for arm in arms)), None)
-    found = ladder({name: _points(arms, metric) for name, arms in groups.items()}, base or next(iter(groups)))
+    fitted = ladder({name: _points(arms, metric) for name, arms in groups.items()}, base or next(iter(groups)))
     return LadderRow(
         factor=factor,
         baseline=base or next(iter(groups)),
         farther=FARTHER,
-        arms=[_arm(one) for one in found],
+        arms=[_arm(one) for one in fitted],
     )
 
 

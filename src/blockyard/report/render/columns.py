@@ -105,20 +105,20 @@ def externals(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 
 def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm of a ladder of sizes: what it is worth in compute."""
-    found = data.get("ladder")
-    if not found:
+    ladder = data.get("ladder")
+    if not ladder:
         return [], []
     header = [
         "ladder",
         "compute multiplier",
         "gap",
-        f"at {found['farther']:g}x (extrapolated)",
+        f"at {ladder['farther']:g}x (extrapolated)",
         "power",
         "held-out rung",
     ]
     rows = []
-    for arm in found["arms"]:
-        is_base = arm["name"] == found["baseline"]
+    for arm in ladder["arms"]:
+        is_base = arm["name"] == ladder["baseline"]
         near = "baseline" if is_base else _times(arm["multiplier"], arm["interval"])
         far = "" if is_base else _times(arm["farther"], arm["farther_interval"])
         rows.append(

@@ -29,7 +29,7 @@ _AGREES = 1e-4  # relative, of the mean of the scores with the metric that the r
 
 
 @dataclass(frozen=True)
-class Scores:
+class RunScores:
     """The scores of one run.
 
     sample: (E,) its index, or that of the document; score: (E,) float64; target: what the samples are told apart by
@@ -44,27 +44,27 @@ class Scores:
     documents: bool = False
 
 
-def arm_scores(runs: Iterable[LoadedRun], metric: str) -> dict[int, Scores]:
+def arm_scores(runs: Iterable[LoadedRun], metric: str) -> dict[int, RunScores]:
     """Return the scores of the finished runs of an arm, by seed. Raises UserError where one has none of the metric."""
     return {run.seed: _scores(run, metric) for run in runs if run.done and metric in run.metrics}
 
 
-def gaps(first: dict[int, Scores], second: dict[int, Scores]) -> np.ndarray:
+def gaps(first: dict[int, RunScores], second: dict[int, RunScores]) -> np.ndarray:
     """Return the differences (S, E) over the common seeds. Raises UserError where two runs have other samples."""
-    rows, counts = [], []
+    differences, counts = [], []
     for seed in sorted(first.keys() & second.keys()):
         a, b = first[seed], second[seed]
         if not (np.array_equal(a.sample, b.sample) and np.array_equal(a.target, b.target)):
             raise UserError(f"over: the runs of seed {seed} were tested on different samples; use over=seeds")
         counts.append(a.count)
-        rows.append(a.score - b.score)
-    if len({len(row) for row in rows}) > 1:
+        differences.append(a.score - b.score)
+    if len({len(row) for row in differences}) > 1:
         raise UserError("over: seeds were tested on different numbers of samples; use over=seeds")
-    if not rows:
+    if not differences:
         return np.zeros((0, 0))
     if counts[0] is None:
-        return np.stack(rows)
-    return _as_ratio(np.stack(rows), counts[0])
+        return np.stack(differences)
+    return _as_ratio(np.stack(differences), counts[0])
 
 
 def _as_ratio(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ def _as_ratio(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
     return sums / count.mean() - (sums.sum() / (len(sums) * count.sum())) * (share - 1)
 
 
-def _scores(run: LoadedRun, metric: str) -> Scores:
+def _scores(run: LoadedRun, metric: str) -> RunScores:
     where = f"over: {run.run}"
     of_tokens = metric == "test/loss" or metric.startswith("test/bits_per_")
     if metric not in SCORES and not of_tokens:
@@ -93,7 +93,7 @@ def _scores(run: LoadedRun, metric: str) -> Scores:
     score = _of_samples(kept, metric)
     labelled = np.isfinite(score)
     _check_mean(float(score[labelled].mean()), run, metric)
-    return Scores(kept["sample"][labelled], kept["target"][labelled], score[labelled])
+    return RunScores(kept["sample"][labelled], kept["target"][labelled], score[labelled])
 
 
 def _check_mean(value: float, run: LoadedRun, metric: str) -> None:
@@ -106,7 +106,7 @@ def _check_mean(value: float, run: LoadedRun, metric: str) -> None:
         )
 
 
-def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> Scores:
+def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> RunScores:
     """The sums of each text, or of each sequence where the split is one text, in the unit of the metric."""
     if metric == "test/accuracy" or not np.isfinite(run.metrics.get("test/loss", math.nan)):
         raise UserError(f"over: {run.run}: {metric} is not kept of the tokens of a sequence; possible for {OF_TOKENS}")
@@ -117,7 +117,7 @@ def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> Score
     score = np.bincount(place, weights=kept["loss"].astype(np.float64)) * unit
     count = np.bincount(place, weights=kept["count"])
     _check_mean(float(score.sum() / count.sum()), run, metric)
-    return Scores(numbers, count, score, count, documents)
+    return RunScores(numbers, count, score, count, documents)
 
 
 def _of_samples(kept: SamplePredictions, metric: str) -> np.ndarray:

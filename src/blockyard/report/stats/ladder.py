@@ -108,8 +108,8 @@ def fit(curves: Sequence[Sequence[tuple[float, float]]], *, start: Sequence[Law]
     high = [least - 1e-6, *([60.0, math.log(5.0)] * len(logs))]
     bounds = (low, high)
     inside = [np.clip(each, np.add(low, 1e-9), np.subtract(high, 1e-9)) for each in starts]
-    found = [optimize.least_squares(residuals, x, bounds=bounds, loss="huber", f_scale=_HUBER) for x in inside]
-    best = min(found, key=lambda one: float(one.cost)).x
+    solutions = [optimize.least_squares(residuals, x, bounds=bounds, loss="huber", f_scale=_HUBER) for x in inside]
+    best = min(solutions, key=lambda one: float(one.cost)).x
     return [
         Law(
             math.exp(best[0]),
@@ -243,9 +243,9 @@ def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law]) -> list[list[Law
     if len(common) < SEEDS:
         return []
     draw = np.random.default_rng(0)
-    found = []
+    resampled = []
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
         curves = [[pair for seed in seeds for pair in points[seed]] for points in arms.values()]
-        found.append(fit(curves, start=laws))
-    return found
+        resampled.append(fit(curves, start=laws))
+    return resampled

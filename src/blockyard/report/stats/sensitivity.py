@@ -21,7 +21,7 @@ _LARGEST = 64.0  # standard deviations: beyond any effect
 
 
 @dataclass(frozen=True)
-class Design:
+class SweepDesign:
     """What is planned. seeds: of each arm, at most; until: whether they stop when it is decided
 
     compared: comparisons that share the error rate; test_size: samples of the test split, None where unknown
@@ -39,7 +39,7 @@ class Design:
     resplit: float | None = None
 
 
-def sensitivity(design: Design, baseline: str | None) -> Iterator[str]:
+def sensitivity(design: SweepDesign, baseline: str | None) -> Iterator[str]:
     """Yield what so many seeds, and so many test samples, can show, and where a margin is below that."""
     if design.compared and design.seeds >= MIN_SEEDS:
         yield _by_seeds(design, _deviation(design.values, baseline))
@@ -52,19 +52,19 @@ def sensitivity(design: Design, baseline: str | None) -> Iterator[str]:
         yield from _by_samples(design, design.test_size)
 
 
-def _by_seeds(design: Design, deviation: float | None) -> str:
+def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
     if design.until:
         effect, how = _decided_effect(design.seeds, design.compared), "at most decide"
     else:
         effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
         effect *= math.sqrt(inflation(design.seeds, design.resplit or 0.0))
         how = f"show, in {100 * POWER:.0f} % of sweeps,"
-    known = f", here about {effect * deviation:.2g} (from the cells that have finished)" if deviation else ""
+    in_units = f", here about {effect * deviation:.2g} (from the cells that have finished)" if deviation else ""
     comparisons = f"{design.compared} comparison{'s' * (design.compared != 1)}"
     split = ", which have splits of their own that overlap," if design.resplit is not None else ""
     return (
         f"{design.seeds} seeds{split} {how} a difference of {effect:.2g} standard deviations of the paired differences"
-        f"{known}, with {comparisons}"
+        f"{in_units}, with {comparisons}"
     )
 
 
@@ -81,11 +81,11 @@ def _deviation(values: Values, baseline: str | None) -> float | None:
     """The median standard deviation of the paired differences of the arms with three common seeds or more."""
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     gaps = [paired_difference(own, clean.get(str(baseline), {})) for arm, own in clean.items() if arm != baseline]
-    found = sorted(gap.deviation for gap in gaps if gap.n >= MIN_SEEDS and gap.deviation is not None)
-    return found[len(found) // 2] if found else None
+    deviations = sorted(gap.deviation for gap in gaps if gap.n >= MIN_SEEDS and gap.deviation is not None)
+    return deviations[len(deviations) // 2] if deviations else None
 
 
-def _by_samples(design: Design, size: int) -> Iterator[str]:
+def _by_samples(design: SweepDesign, size: int) -> Iterator[str]:
     level = _level(design.values)
     chance = 1.96 * math.sqrt(2 * level * (1 - level) / size)
     yield (
@@ -97,6 +97,6 @@ def _by_samples(design: Design, size: int) -> Iterator[str]:
 
 
 def _level(values: Mapping[str, Mapping[int, float]]) -> float:
-    found = [value for by_seed in values.values() for value in finite(by_seed).values()]
-    level = math.fsum(found) / len(found) if found else _LEVEL
+    measured = [value for by_seed in values.values() for value in finite(by_seed).values()]
+    level = math.fsum(measured) / len(measured) if measured else _LEVEL
     return level if 0 < level < 1 else _LEVEL

@@ -25,7 +25,7 @@ from blockyard.report.stats.verdict import (
     ArmResult,
     by_signs,
 )
-from blockyard.sweep.stopping.decisions import Comparison, Judgement, comparisons, judge
+from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import ALPHA, betting_interval, log_sign_e, seeds_to_decide
 
@@ -44,10 +44,10 @@ class Terms:
     outcome: str | None = None
 
 
-def judged(asked: Sequence[Comparison], values: Values, terms: Terms) -> list[Judgement]:
+def judged(clauses: Sequence[ArmComparison], values: Values, terms: Terms) -> list[Judgement]:
     """Return the judgement of each comparison over all the values there are."""
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    return judge(asked, clean, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
+    return judge(clauses, clean, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
 
 
 def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
@@ -95,8 +95,8 @@ def _finite(interval: Interval) -> Interval | None:
 def _verdict(one: Judgement) -> str:
     if len(one.gaps) < 2:
         return TOO_FEW
-    known = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "not worse": UNDECIDED, None: UNDECIDED}
-    return known[one.outcome]
+    verdicts = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "not worse": UNDECIDED, None: UNDECIDED}
+    return verdicts[one.outcome]
 
 
 def explain(one: Judgement, terms: Terms, compared: int) -> str:
@@ -154,10 +154,10 @@ def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]
     Raises UserError as `sweep.spec.expectation.parse` does.
     """
     clauses = []
-    asked = comparisons(text, list(values), None)
-    for one in judged(asked, values, terms):
+    wanted = comparisons(text, list(values), None)
+    for one in judged(wanted, values, terms):
         lost = [f"{arm} {missing[arm]}" for arm in one.comparison.arms if arm in missing]
-        reason = " and ".join(lost) or _clause(one, terms, len(asked))
+        reason = " and ".join(lost) or _clause(one, terms, len(wanted))
         clauses.append(ClauseRow(text=one.comparison.name, verdict=one.verdict or "undecided", reason=reason))
     return ExpectedOutcome(text, whole_verdict([each["verdict"] for each in clauses]), clauses)
 

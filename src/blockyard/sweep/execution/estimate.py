@@ -269,10 +269,10 @@ def _measured(
     """Seconds of each cell from the first steps of one or two arms, and their names; None where unmeasured."""
     if data is None or measured is None:
         return None
-    known = [size for size in flops if size]
+    sizes = [size for size in flops if size]
     chosen = [0]
-    if len(known) == len(flops) and max(known) > _UNEQUAL * min(known):
-        chosen = [known.index(min(known)), known.index(max(known))]
+    if len(sizes) == len(flops) and max(sizes) > _UNEQUAL * min(sizes):
+        chosen = [sizes.index(min(sizes)), sizes.index(max(sizes))]
     points: list[tuple[float | None, float]] = []  # FLOPs and seconds of a whole run
     arms = []
     for index in chosen:

@@ -96,20 +96,20 @@ def metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | N
 
 def reached(content: dict[str, Any], problems: list[str]) -> Threshold | None:
     """What `success` or `steps_to` says of whole runs, or None."""
-    given = [kind for kind in ("success", "steps_to", "metric") if content.get(kind) is not None]
-    if len(given) > 1:
-        problems.append(f"{given[0]}: {' and '.join(given)} all say what is compared; keep one of them")
+    keys = [kind for kind in ("success", "steps_to", "metric") if content.get(kind) is not None]
+    if len(keys) > 1:
+        problems.append(f"{keys[0]}: {' and '.join(keys)} all say what is compared; keep one of them")
     examples: dict[Kind, str] = {"success": "test/exact >= 0.9", "steps_to": "val/accuracy >= 0.9"}
     for kind, example in examples.items():
         value = content.get(kind)
         if value is None:
             continue
-        found = threshold(kind, value) if isinstance(value, str) else None
-        if found is None:
+        parsed = threshold(kind, value) if isinstance(value, str) else None
+        if parsed is None:
             problems.append(f"{kind}: {quote(value)} is not a metric and the value that it must reach; write {example}")
         if re.search(r"~|>=|<=", str(content.get("expect") or "")):
             problems.append(f"expect: {kind} is compared by signs, which have no interval; use > and < alone")
-        return found
+        return parsed
     return None
 
 

@@ -249,9 +249,9 @@ def _resplit_problems(question: Question) -> Iterator[str]:
 def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
     """What the command line puts in place of a file's seeds."""
     if until_decided or (isinstance(own, dict) and seeds is not None):
-        given = dict(own) if isinstance(own, dict) else {"first": spending.FIRST}
-        most = {} if seeds is None else {"most": seeds, "first": min(given.get("first", spending.FIRST), seeds)}
-        return {"seeds": {**given, **most, "until": "decided"}}
+        own_seeds = dict(own) if isinstance(own, dict) else {"first": spending.FIRST}
+        most = {} if seeds is None else {"most": seeds, "first": min(own_seeds.get("first", spending.FIRST), seeds)}
+        return {"seeds": {**own_seeds, **most, "until": "decided"}}
     return {} if seeds is None else {"seeds": seeds}
 
 

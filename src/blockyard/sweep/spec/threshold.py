@@ -72,13 +72,13 @@ class Threshold:
 
 def threshold(kind: Kind, text: str) -> Threshold | None:
     """The threshold of a text such as `test/exact >= 0.9`; None for one of another form."""
-    found = FORM.fullmatch(text.strip())
-    if found is None or (kind == "steps_to" and not found[1].startswith("val/")):
+    match = FORM.fullmatch(text.strip())
+    if match is None or (kind == "steps_to" and not match[1].startswith("val/")):
         return None
-    return Threshold(kind, found[1], found[2], float(found[3]))  # type: ignore[arg-type]
+    return Threshold(kind, match[1], match[2], float(match[3]))  # type: ignore[arg-type]
 
 
 def of_metric(name: str | None) -> Threshold | None:
     """The threshold that a metric is made of, by its name; None for a metric that runs record themselves."""
-    found = _NAME.fullmatch(name or "")
-    return threshold(found[1], found[2]) if found else None  # type: ignore[arg-type]
+    match = _NAME.fullmatch(name or "")
+    return threshold(match[1], match[2]) if match else None  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmComparison:
     """What is compared with what. sides: sums of arms, of one arm each except in a contrast; name: as it is written.
 
     sign: of the claim; None for an arm against the baseline
@@ -71,7 +71,7 @@ class Judgement:
     threshold: log e that a difference takes, or took; at: the number of seeds at which it was decided
     """
 
-    comparison: Comparison
+    comparison: ArmComparison
     seeds: tuple[int, ...]
     gaps: tuple[float, ...]
     log_e: tuple[float, ...]
@@ -93,22 +93,22 @@ class Judgement:
         return VERDICTS[self.comparison.sign][self.outcome] if self.comparison.sign and self.outcome else None
 
 
-def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[Comparison]:
+def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[ArmComparison]:
     """Return what a sweep has to decide. Raises UserError as `expectation.parse` does."""
     if expect:
         return [_of_claim(claim) for claim in parse(expect, arms)]
-    return [Comparison(arm, ((arm,), (str(baseline),))) for arm in arms if baseline is not None and arm != baseline]
+    return [ArmComparison(arm, ((arm,), (str(baseline),))) for arm in arms if baseline is not None and arm != baseline]
 
 
-def _of_claim(claim: Claim) -> Comparison:
+def _of_claim(claim: Claim) -> ArmComparison:
     if claim.minus is None:
-        return Comparison(str(claim), ((claim.arm,), (claim.other,)), claim.sign)
+        return ArmComparison(str(claim), ((claim.arm,), (claim.other,)), claim.sign)
     b, d = claim.minus  # (a - b) - (c - d) = (a + d) - (b + c), whose terms are as large as the metric
-    return Comparison(str(claim), ((claim.arm, d), (b, claim.other)), claim.sign)
+    return ArmComparison(str(claim), ((claim.arm, d), (b, claim.other)), claim.sign)
 
 
 def judge(
-    asked: Sequence[Comparison],
+    clauses: Sequence[ArmComparison],
     values: Mapping[str, BySeed],
     seeds: Sequence[int],
     direction: str,
@@ -123,7 +123,7 @@ def judge(
     margin: the smallest difference that matters, in the metric's unit; None: no comparison ends as equivalent
     signs: whether the outcomes are compared by their order alone, as those of `spec.threshold` are
     """
-    paired = [_pair(one, values, seeds) for one in asked]
+    paired = [_pair(one, values, seeds) for one in clauses]
     if signs:
         margin = None
         es = [[log_sign_e(gaps[: n + 1], scale) for n in range(len(gaps))] for _, gaps, scale in paired]
@@ -133,12 +133,12 @@ def judge(
     holm_ps = holm(ps)
     open_ones = sum(p > alpha for p in holm_ps)
     judged = []
-    for one, (common, gaps, scale), log_es, p, holm_p in zip(asked, paired, es, ps, holm_ps, strict=True):
+    for one, (common, gaps, scale), log_es, p, holm_p in zip(clauses, paired, es, ps, holm_ps, strict=True):
         # Holm rejects the k-th smallest of m at alpha / (m - k + 1); of those that stay open, all share alpha.
         share = sum(other >= p for other in ps) if holm_p <= alpha else max(1, open_ones)
         goal = math.log(share / alpha)
         gains = [gap if direction == "max" else -gap for gap in gaps]
-        outcome, at = _equivalent(gains, scale, margin, alpha / len(asked), one.sign)
+        outcome, at = _equivalent(gains, scale, margin, alpha / len(clauses), one.sign)
         if outcome is None and holm_p <= alpha:
             at = next(n for n, log_e in enumerate(log_es, start=1) if log_e >= goal)
             ahead = sum((gain > 0) - (gain < 0) for gain in gains[:at]) if signs else math.fsum(gains[:at])
@@ -161,7 +161,7 @@ def judge(
 
 
 def _pair(
-    one: Comparison, values: Mapping[str, BySeed], seeds: Sequence[int]
+    one: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int]
 ) -> tuple[tuple[int, ...], list[float], float]:
     """The seeds that all arms have a value for, the differences, and the size of the metric's values."""
     common = tuple(seed for seed in seeds if all(seed in values.get(arm, {}) for arm in one.arms))

@@ -21,7 +21,7 @@ from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec.threshold import of_metric
-from blockyard.sweep.stopping.decisions import Comparison, Judgement, comparisons, judge
+from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 
 Values = Mapping[str, Mapping[str, float]]  # by run: the metrics of a finished one
 Reason = Literal["open", "decided", "most seeds", "budget", "failed"]
@@ -93,38 +93,38 @@ class _Rounds:
         seeds = list(self.plan.question["seeds"])
         question, budget = self.plan.question, self.plan.question.get("budget") or {}
         active = list(dict.fromkeys(arm for arm, _ in self.own))
-        asked = comparisons(question.get("expect"), [arm.name for arm in self.plan.arms], question.get("baseline"))
+        clauses = comparisons(question.get("expect"), [arm.name for arm in self.plan.arms], question.get("baseline"))
         due = {cell.run: cell for cell in self.trying}
         judged: list[Judgement] = []
         reason: Reason = "most seeds"
-        given = 0
-        while given < len(seeds):
-            more = seeds[given : first if not given else given + 1]
+        count = 0
+        while count < len(seeds):
+            more = seeds[count : first if not count else count + 1]
             new = [self.own[arm, seed] for seed in more for arm in active if (arm, seed) in self.own]
             new = [cell for cell in new if cell.run not in due]
-            if given and budget and self._over(budget, due.values(), new):
+            if count and budget and self._over(budget, due.values(), new):
                 reason = "budget"
                 break
             due |= {cell.run: cell for cell in new}
             if any(cell.run not in self.values and cell.run not in self.ended for cell in due.values()):
-                return Standing(self._ordered(due), "open", judged, given, self._spent(budget, due.values()))
-            given += len(more)
-            judged = self._judged(asked, seeds[:given])
-            active = self._active(judged, seeds[:given])
+                return Standing(self._ordered(due), "open", judged, count, self._spent(budget, due.values()))
+            count += len(more)
+            judged = self._judged(clauses, seeds[:count])
+            active = self._active(judged, seeds[:count])
             if not active:
                 reason = "failed" if any(one.outcome is None for one in judged) else "decided"
                 break
-        return Standing(self._ordered(due), reason, judged, given, self._spent(budget, due.values()))
+        return Standing(self._ordered(due), reason, judged, count, self._spent(budget, due.values()))
 
-    def _judged(self, asked: Sequence[Comparison], given: Sequence[int]) -> list[Judgement]:
+    def _judged(self, clauses: Sequence[ArmComparison], seeds: Sequence[int]) -> list[Judgement]:
         metric = self.plan.facts["metric"]
         margin, signs = self.plan.question.get("margin"), of_metric(metric["name"]) is not None
-        return judge(asked, self._by_seed(), given, metric["direction"], margin, signs=signs)
+        return judge(clauses, self._by_seed(), seeds, metric["direction"], margin, signs=signs)
 
-    def _active(self, judged: Sequence[Judgement], given: Sequence[int]) -> list[str]:
+    def _active(self, judged: Sequence[Judgement], seeds: Sequence[int]) -> list[str]:
         """The arms of the open comparisons; one that has no value on any of the first seeds has failed."""
         values = self._by_seed()
-        lost = {arm for arm, _ in self.own if not any(seed in values.get(arm, {}) for seed in given)}
+        lost = {arm for arm, _ in self.own if not any(seed in values.get(arm, {}) for seed in seeds)}
         lost |= {arm.name for arm in self.plan.arms} - {arm for arm, _ in self.own}  # refused
         open_ones = [one.comparison.arms for one in judged if one.outcome is None]
         wanted = {arm for arms in open_ones if not lost & set(arms) for arm in arms}
@@ -134,15 +134,15 @@ class _Rounds:
         """The finite values of the sweep's metric: arm -> seed -> value."""
         name = self.plan.facts["metric"]["name"]
         reached = of_metric(name)
-        found: dict[str, dict[int, float]] = {}
+        by_arm: dict[str, dict[int, float]] = {}
         for (arm, seed), cell in self.own.items():
             metrics = self.values.get(cell.run, {})
             value = metrics.get(name)
             if reached and cell.run in self.values:
                 value = reached.outcome(metrics, self.plan.path(cell))
             if value is not None and math.isfinite(value):
-                found.setdefault(arm, {})[seed] = float(value)
-        return found
+                by_arm.setdefault(arm, {})[seed] = float(value)
+        return by_arm
 
     def _ordered(self, due: Mapping[str, Cell]) -> list[Cell]:
         return [cell for cell in self.plan.cells if cell.run in due]

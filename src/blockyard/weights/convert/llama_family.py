@@ -69,7 +69,7 @@ QK_NORMS = {
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerFacts:
     """What a layer has that the config's own has not.
 
     window: tokens that it sees; rotated: whether it has positions; base: that of its rotation
@@ -185,7 +185,7 @@ class DecoderSizes:
         overrides: Sequence[str],
         rules: Sequence[ConversionRule],
         is_tied: bool,
-        layers: Sequence[Layer] = (),
+        layers: Sequence[LayerFacts] = (),
     ) -> Foreign:
         """Everything as one. rules: those of blocks have `{n}`."""
         context = min(self.positions, CONTEXT)
@@ -204,7 +204,7 @@ def _of_block(rule: ConversionRule) -> bool:
     return any("{n}" in name for name in (*rule.ours, *rule.theirs))
 
 
-def of_layers(layers: Sequence[Layer], attention: Sequence[str]) -> list[str]:
+def of_layers(layers: Sequence[LayerFacts], attention: Sequence[str]) -> list[str]:
     """The overrides of `layers`: none where all are as the config says."""
     kinds = {layer.name: layer.overrides(attention) for layer in layers if layer.name != BASE_KIND}
     if not kinds:
@@ -266,8 +266,8 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
             for ours, (key, default) in keys.items()
         ]
     for key, value in {"beta_fast": 32, "beta_slow": 1}.items():
-        if (given := rope.pop(key, value)) not in (value, None):
-            settings.problems.append(f"rope_parameters.{key}={quoted(given)}: expected {value}")
+        if (stated := rope.pop(key, value)) not in (value, None):
+            settings.problems.append(f"rope_parameters.{key}={quoted(stated)}: expected {value}")
     gain, *scales = (rope.pop(key, None) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if gain is not None:
         overrides.append(f"position.gain={real_number(where, 'attention_factor', gain)!r}")

@@ -114,14 +114,14 @@ def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]
             continue  # compared layer by layer
         yield from _of_family(converter, run, family, run.config, expected)
     if differing:
-        found: dict[str, None] = {}  # a difference in several layers is told once, with the first of them
+        differences: dict[str, None] = {}  # a difference in several layers is told once, with the first of them
         for layer, (own, other) in enumerate(
             zip(run.layers, nodes_of_layers(dict(expected), run.ctx.depth), strict=True)
         ):
             for family in (each for each in FAMILIES if each in converter.families):
                 for text in _of_family(converter, run, family, own, other):
-                    if text not in found:
-                        found[text] = None
+                    if text not in differences:
+                        differences[text] = None
                         yield f"layer {layer}: {text}"
 
 

@@ -22,7 +22,7 @@ from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
     NORMS,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     expert_rules,
     experts,
     gated_rules,
@@ -94,7 +94,7 @@ def read(settings: LibrarySettings) -> Foreign:
     mixer = ("channel_mixer=glu", *sizes.gated())
     for layer in range(sizes.depth):
         rules += [rule.named(n=layer) for rule in (gated_rules(sizes.hidden) if layer < dense else routed)]
-    layers = [Layer(dense=mixer if layer < dense else ()) for layer in range(sizes.depth)]
+    layers = [LayerFacts(dense=mixer if layer < dense else ()) for layer in range(sizes.depth)]
     foreign = sizes.foreign(overrides, rules, is_tied, layers)
     ahead, ignored = f"model.layers.{sizes.depth}.", foreign.ignored
     return replace(foreign, ignored=lambda each: each.startswith(ahead) or ignored(each))

@@ -13,7 +13,7 @@ from blockyard.weights.convert.llama_family import (
     FULL,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     gated_rules,
     shared,
@@ -36,7 +36,7 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("use_bidirectional_attention", None, False)
     settings.take("hidden_act", None)  # of older files, which do not read it
     types = sizes.layer_types([FULL if layer % 2 else SLIDING for layer in range(sizes.depth)])
-    near = Layer(sizes.window())
+    near = LayerFacts(sizes.window())
     is_tied = settings.flag("tie_word_embeddings", True)
     overrides = [
         *(*sizes.gated(), sizes.eps(1e-6), "tokenizer.scale=sqrt_dim"),
@@ -44,7 +44,7 @@ def read(settings: LibrarySettings) -> Foreign:
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(FOUR_NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else Layer() for each in types])
+    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else LayerFacts() for each in types])
 
 
 def _cap(settings: LibrarySettings, key: str, default: float) -> str:

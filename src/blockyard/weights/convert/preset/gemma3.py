@@ -19,7 +19,7 @@ from blockyard.weights.convert.llama_family import (
     QK_NORMS,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     gated_rules,
     rotations,
@@ -46,8 +46,8 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("use_bidirectional_attention", False, None)
     every = settings.integer("_sliding_window_pattern", EVERY, is_dimension=False)
     types = sizes.layer_types([SLIDING if (layer + 1) % every else FULL for layer in range(sizes.depth)])
-    near = Layer(sizes.window(), base=window_base(settings, of_types[SLIDING]))
-    layers = [near if each == SLIDING else Layer() for each in types]
+    near = LayerFacts(sizes.window(), base=window_base(settings, of_types[SLIDING]))
+    layers = [near if each == SLIDING else LayerFacts() for each in types]
     is_tied = settings.flag("tie_word_embeddings", True)
     overrides = [*sizes.gated(), sizes.normed_eps(1e-6), f"head.tied={boolean(is_tied)}", "tokenizer.scale=sqrt_dim"]
     factor = (sizes.head_dim / settings.number("query_pre_attn_scalar", 256)) ** 0.5

@@ -20,7 +20,7 @@ from blockyard.weights.convert.llama_family import (
     NORMS,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     experts,
     shared,
@@ -43,7 +43,7 @@ def read(settings: LibrarySettings) -> Foreign:
     bias, is_tied = settings.flag("attention_bias", True), settings.flag("tie_word_embeddings", False)
     sizes.attention += [f"token_mixer.bias={boolean(bias)}", "token_mixer.sink=learned"]
     types = sizes.layer_types([FULL if layer % 2 else SLIDING for layer in range(sizes.depth)])
-    near = Layer(sizes.window())
+    near = LayerFacts(sizes.window())
     count = settings.integer("num_local_experts", is_dimension=False)
     overrides = [
         *experts(settings, sizes, count, "intermediate_size", normalise=True),
@@ -55,7 +55,7 @@ def read(settings: LibrarySettings) -> Foreign:
         *modules({f"{OURS}.router": f"{THEIRS}.router"}),
         same("blocks.{n}.token_mixer.scores.sink", "model.layers.{n}.self_attn.sinks"),
     ]
-    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else Layer() for each in types])
+    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else LayerFacts() for each in types])
 
 
 def _expert_rules(count: int, hidden: int) -> list[ConversionRule]:

@@ -15,7 +15,7 @@ from blockyard.weights.convert.llama_family import (
     FULL,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     rotations,
     shared,
     window_base,
@@ -51,7 +51,7 @@ def read(settings: LibrarySettings) -> Foreign:
     side = settings.integer("local_attention", 128, least=2, is_dimension=False) // 2
     base = window_base(settings, of_types[SLIDING])
     layers = [
-        Layer(window=side + 1, base=base, normed=n > 0) if each == SLIDING else Layer(normed=n > 0)
+        LayerFacts(window=side + 1, base=base, normed=n > 0) if each == SLIDING else LayerFacts(normed=n > 0)
         for n, each in enumerate(types)
     ]
     biases = [settings.flag(key, False) for key in ("norm_bias", "classifier_bias")]

@@ -14,7 +14,7 @@ from blockyard.weights.convert.llama_family import (
     QK_NORMS,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     gated_rules,
     shared,
@@ -32,7 +32,7 @@ def read(settings: LibrarySettings) -> Foreign:
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     window, first = sizes.window(), settings.integer("max_window_layers", 28, least=0, is_dimension=False)
     default = [SLIDING if window is not None and layer >= first else FULL for layer in range(sizes.depth)]
-    layers = [Layer(window if each == SLIDING else None) for each in sizes.layer_types(default)]
+    layers = [LayerFacts(window if each == SLIDING else None) for each in sizes.layer_types(default)]
     is_tied = settings.flag("tie_word_embeddings", False)
     overrides = [
         *sizes.gated(),

@@ -14,7 +14,7 @@ from blockyard.weights.convert.llama_family import (
     NORMS,
     QK_NORMS,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     dense_layers,
     expert_rules,
@@ -48,7 +48,7 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = [*attention_rules(sizes), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
     for layer, is_dense in enumerate(dense):
         rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
-    return sizes.foreign(overrides, rules, is_tied, [Layer(dense=mixer if each else ()) for each in dense])
+    return sizes.foreign(overrides, rules, is_tied, [LayerFacts(dense=mixer if each else ()) for each in dense])
 
 
 def write(run: Trained) -> dict[str, Any]:

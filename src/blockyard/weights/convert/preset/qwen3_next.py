@@ -22,7 +22,7 @@ from blockyard.weights.convert.llama_family import (
     NORMS,
     QK_NORMS,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     dense_layers,
     expert_rules,
     experts,
@@ -80,7 +80,7 @@ def read(settings: LibrarySettings) -> Foreign:
         of_layer = [*(attention if each == FULL else delta), *(gated_rules(sizes.hidden) if is_dense else routed)]
         rules += [rule.named(n=layer) for rule in of_layer]
     layers = [
-        Layer(dense=mixer if is_dense else (), recurrent=recurrent if each == LINEAR else ())
+        LayerFacts(dense=mixer if is_dense else (), recurrent=recurrent if each == LINEAR else ())
         for each, is_dense in zip(types, dense, strict=True)
     ]
     foreign = sizes.foreign(overrides, rules, is_tied, layers)

@@ -14,7 +14,7 @@ from blockyard.weights.convert.llama_family import (
     NORMS,
     SLIDING,
     DecoderSizes,
-    Layer,
+    LayerFacts,
     attention_rules,
     gated_rules,
     shared,
@@ -35,7 +35,7 @@ def read(settings: LibrarySettings) -> Foreign:
     window, rotated = sizes.window(), _rotated(settings, sizes.depth)
     default = [SLIDING if window is not None and each else FULL for each in rotated]
     types = sizes.layer_types(default)
-    layers = [Layer(window if kind == SLIDING else None, each) for kind, each in zip(types, rotated, strict=True)]
+    layers = [LayerFacts(window if kind == SLIDING else None, each) for kind, each in zip(types, rotated, strict=True)]
     is_tied = settings.flag("tie_word_embeddings", True)
     overrides = [
         *sizes.gated(),
