@@ -4,7 +4,8 @@ Source: Romero et al. 2021, CKConv (arXiv 2102.02611), eq. 5; decay of the weigh
     Poli et al. 2023, Hyena Hierarchy (arXiv 2302.10866), section 3.3
 Reference: the authors' safari, HyenaFilter; torch.nn.Conv1d with the weights written out
 Equation: y_i = sum_j g(i - j) x_j, g(d) = net(d) exp(-rate |d|), or zero from `cutoff` on; g(d) is a number for each
-    channel, or with mixing=full a matrix (D, D)
+    channel, or with mixing=full a matrix (D, D). coordinates=relative has y_i = prod_a r_a sum_j g(r (i - j)) x_j, r_a
+    the number of tokens along axis a in training over that of the sequence: a sum that approximates an integral
 Cost: O(N D log N) time on lines and full grids, parameters independent of N; O(N^2 D) for packed sequences, incomplete
     grids and decoding, whose cache keeps all inputs, or the last cutoff - 1. With mixing=full D times that
 """
@@ -12,7 +13,8 @@ Cost: O(N D log N) time on lines and full grids, parameters independent of N; O(
 from __future__ import annotations
 
 import math
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +72,8 @@ class LongConv(TokenMixer):
         cutoff: distance from which on weights are zero, as in a short convolution; null means no cutoff
         width: hidden channels of the network that computes the weights
         waves: number of sines and cosines of the distance that the network reads, besides the distance itself
+        coordinates: what g is a function of: distances in tokens (index), or as shares of the sequence or image
+            (relative), so that it can be evaluated at another resolution than in training
         mixing: channel weighs each channel alone; full makes every output channel a sum over all input channels
     """
 
@@ -82,9 +86,18 @@ class LongConv(TokenMixer):
         cutoff: Length | None = None,
         width: Width = 32,
         waves: Width = 8,
+        coordinates: Literal["index", "relative"] = "index",
         mixing: Literal["channel", "full"] = "channel",
     ) -> None:
         super().__init__()
+        self.relative = coordinates == "relative"
+        self.traits = _traits(self.traits, coordinates)
+        if self.relative and (ctx.causal or ctx.tokens.variable or ctx.data.packed):
+            why = "a causal model does not know how long its sequence will be"
+            if not ctx.causal:
+                what = "packed with others" if ctx.data.packed else "of different lengths"
+                why = f"sequences are {what}, so that a distance is another share of each"
+            raise ValueError(f"token_mixer.coordinates=relative: {why}; use coordinates=index")
         check_context(self, ctx)
         self.full = mixing == "full"
         count = math.prod(2 * side for side in ctx.tokens.grid) * ctx.dim**2
@@ -96,6 +109,11 @@ class LongConv(TokenMixer):
         self.causal, self.axes, self.cutoff = ctx.causal, ctx.tokens.axes, cutoff
         self.tokens = ctx.tokens
         self.weights = Weights(ctx, width, waves, self.full)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """A share of the sequence needs all of it, and nothing else in the same row."""
+        return _traits(cls.traits, options.get("coordinates", "index"))
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D), computed in float32 at least: the FFT supports no less."""
@@ -124,9 +142,16 @@ class LongConv(TokenMixer):
         reach = self.cutoff - 1
         return InputCache(batch_size, reach if self.axes == 1 else cache_window(2 * reach + 1, self.tokens))
 
-    def kernel(self, distance: Tensor) -> Tensor:
-        """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D)."""
-        weights = self.weights(distance)
+    def kernel(self, distance: Tensor, sides: tuple[int, ...] | None = None) -> Tensor:
+        """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D).
+
+        sides: numbers of tokens of the sequence along each axis; None where it is a part of one as in training
+        """
+        share = 1.0
+        if self.relative and sides is not None and sides != self.tokens.grid:
+            ratios = [trained / side for trained, side in zip(self.tokens.grid, sides, strict=True)]
+            distance, share = distance * distance.new_tensor(ratios), math.prod(ratios)
+        weights = self.weights(distance) * share if share != 1.0 else self.weights(distance)
         keep = distance.new_ones(distance.shape[:-1], dtype=torch.bool)
         if self.causal:  # later tokens have a negative distance, on a grid along the first axis that differs
             keep = distance[..., 0] >= 0
@@ -142,7 +167,7 @@ class LongConv(TokenMixer):
         lines = [torch.arange(n, device=x.device, dtype=x.dtype) for n in sides]
         lines = [torch.where(line < n / 2, line, line - n) for line, n in zip(lines, sides, strict=True)]
         distance = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)  # (*sides, A)
-        weights = torch.fft.rfftn(self.kernel(distance)[None], dim=dims)
+        weights = torch.fft.rfftn(self.kernel(distance, grid)[None], dim=dims)
         spectrum = torch.fft.rfftn(x.unflatten(1, grid), s=sides, dim=dims)
         product = torch.einsum("b...i,...oi->b...o", spectrum, weights[0]) if self.full else spectrum * weights
         out = torch.fft.irfftn(product, s=sides, dim=dims)  # (B, *sides, D)
@@ -163,3 +188,7 @@ class LongConv(TokenMixer):
         if self.full:
             return torch.einsum("bnmoi,bmi->bno", weights.expand(len(x), -1, -1, -1, -1), x)
         return (weights * x[:, None]).sum(2)  # (B, N, D)
+
+
+def _traits(traits: Traits, coordinates: str) -> Traits:
+    return traits if coordinates == "index" else replace(traits, causal=False, padding=False, packing=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -202,3 +203,70 @@ def test_half_precision_does_not_reach_the_fft() -> None:
         assert_close(mixer(x, sequence(N)), mixer(x.double().float(), sequence(N)))
         assert mixer(x.bfloat16(), sequence(N)).dtype == torch.bfloat16
     assert_close(mixer(x.bfloat16(), sequence(N)).float(), mixer(x, sequence(N)), rtol=3e-2, atol=3e-2)
+
+
+def smooth(rows: int, columns: int) -> Tensor:
+    """A smooth function of the place in an image, sampled in the middle of each token: (2, rows * columns, D)."""
+    y = ((torch.arange(rows, dtype=torch.float64) + 0.5) / rows)[:, None, None, None]
+    x = ((torch.arange(columns, dtype=torch.float64) + 0.5) / columns)[:, None, None]
+    phase = torch.arange(2 * D, dtype=torch.float64).view(2, D)
+    return torch.sin(3 * y + 2 * x + phase).permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def image(rows: int, columns: int) -> Seq:
+    """The `Seq` of a full grid."""
+    coords = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double()[None]
+    return Seq(torch.arange(rows * columns), coords, grid=(rows, columns))
+
+
+@pytest.mark.parametrize("mixing", ["channel", "full"])
+def test_relative_coordinates_are_those_of_tokens_at_the_trained_size(mixing: str) -> None:
+    ctx = context(axes=2, grid=(ROWS, COLUMNS))
+    index, relative = (mixer_of(ctx, mixing=mixing, coordinates=kind) for kind in ("index", "relative"))
+    x = smooth(ROWS, COLUMNS)
+    assert_close(relative(x, image(ROWS, COLUMNS)), index(x, image(ROWS, COLUMNS)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 10), (6, 5), (2, 3)])
+def test_relative_coordinates_at_another_size(rows: int, columns: int) -> None:
+    """prod_a r_a sum_j g(r (i - j)) x_j by a loop, with distances between the tokens of training."""
+    mixer, x = mixer_of(context(axes=2, grid=(ROWS, COLUMNS)), coordinates="relative"), smooth(rows, columns)
+    seq = image(rows, columns)
+    ratios = torch.tensor([ROWS / rows, COLUMNS / columns], dtype=torch.float64)
+    out = mixer(x, seq)
+    for i in range(0, rows * columns, 7):
+        taps = g(mixer, (seq.coords[0, i] - seq.coords[0]) * ratios, COLUMNS)
+        assert_close(out[:, i], ratios.prod() * (taps * x).sum(1))
+
+
+def test_relative_coordinates_approximate_an_integral() -> None:
+    """What an image reads on average changes less and less with the resolution."""
+    mixer = mixer_of(context(axes=2, grid=(4, 4)), coordinates="relative", waves=1)
+    means = [mixer(smooth(n, n), image(n, n)).mean(1) for n in (4, 8, 16, 32)]
+    apart = [(after - before).norm().item() / means[-1].norm().item() for before, after in pairwise(means)]
+    assert apart == sorted(apart, reverse=True)
+    assert apart[-1] < 0.05
+
+
+def test_on_a_line_of_another_length() -> None:
+    mixer = mixer_of(context(grid=(N,)), coordinates="relative", cutoff=4)
+    x = torch.randn(2, 2 * N, D, dtype=torch.float64)
+    back = torch.arange(7, -8, -1, dtype=torch.float64)  # less than four tokens of training
+    kernel = 0.5 * g(mixer, back[:, None] / 2, N).T[:, None]
+    assert_close(
+        mixer(x, sequence(2 * N)), F.conv1d(F.pad(x.transpose(1, 2), (7, 7)), kernel, groups=D).transpose(1, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"causal": True}, "a causal model does not know how long its sequence will be"),
+        ({"variable": True}, "sequences are of different lengths"),
+        ({"packed": True}, "sequences are packed with others"),
+    ],
+    ids=str,
+)
+def test_relative_coordinates_need_one_length(sizes: dict[str, bool], why: str) -> None:
+    with pytest.raises(ValueError, match=f"coordinates=relative: {why}.*; use coordinates=index"):
+        LongConv(context(**sizes), coordinates="relative")
