@@ -23,6 +23,7 @@ from blockyard.contracts import Batch, Objective, Split
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.engine.faults.interrupts import leave_signals_to_main
 from blockyard.engine.faults.stopped_workers import StoppedWorkers
+from blockyard.engine.growth import Growth
 from blockyard.errors import UserError
 
 # How steps, micro-batches and processes share the training data.
@@ -42,6 +43,7 @@ class Layout:
         batches in random order
     classes: (samples,) int64, for epochs in which every class comes equally often; None for every sample once
     keyed: the order is computed index by index, because the samples are too many for a table of it
+    growth: how many of its samples, and of their tokens, a step takes; None for all
     """
 
     seed: int
@@ -57,6 +59,7 @@ class Layout:
     keyed: bool = False
     lengths: Tensor | None = field(default=None, repr=False, compare=False)
     classes: Tensor | None = field(default=None, repr=False, compare=False)
+    growth: Growth | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
@@ -83,16 +86,13 @@ class Layout:
             return min(self.overfit, steps)
         return min(steps, self.limit) if self.limit else steps
 
+    def epoch(self, step: int) -> int:
+        """The epoch of step number `step` of the run; all epochs of an overfit run are the first."""
+        return 0 if self.overfit else step // self.steps_per_epoch
+
     def draw_key(self, step: int) -> int:
         """The key for what the objective draws in step number `step` of the run, the same in every process."""
-        epoch, step = divmod(step, self.steps_per_epoch)
-        return draw_key(self.seed, 0 if self.overfit else epoch, step)
-
-    def locate(self, number: int) -> tuple[int, int, int]:
-        """Epoch, step of that epoch and micro-batch of this process's batch `number`, counted over the run."""
-        step, micro_batch = divmod(number, self.micro_batches)
-        epoch, step = divmod(step, self.steps_per_epoch)
-        return epoch, step, micro_batch
+        return draw_key(self.seed, self.epoch(step), step % self.steps_per_epoch)
 
 
 class BatchDataset(Dataset[Batch]):
@@ -133,28 +133,31 @@ class BatchDataset(Dataset[Batch]):
     def _shard(self, number: int, shard: int, shards: int) -> Batch:
         """Shard `shard` of `shards` of the global batch that batch `number` belongs to, prepared."""
         layout = self.layout
-        epoch, step, _ = layout.locate(number)
-        epoch = 0 if layout.overfit else epoch
-        key = layout.draw_key(number // layout.micro_batches)
-        batch = self._ready(self._order(epoch, step, shard, shards), epoch, key)
+        step = number // layout.micro_batches
+        batch = self._ready(self._order(step, shard, shards), step)
         if not self.objective.mixes:
             return batch
+        key = layout.draw_key(step)
         if shards == 1:
             return self.objective.mix(batch, batch.map(lambda tensor: tensor.flip(0)), key)
         # The partner of each sample is the one opposite it in the whole batch, which may be in another process.
-        opposite = self._order(epoch, step, 0, 1).flip(0)[shard::shards]
-        return self.objective.mix(batch, self._ready(opposite, epoch, key), key)
+        opposite = self._order(step, 0, 1).flip(0)[shard::shards]
+        return self.objective.mix(batch, self._ready(opposite, step), key)
 
-    def _ready(self, order: Tensor, epoch: int, key: int) -> Batch:
-        return self.objective.ready(take(self.split, order, epoch_key(self.layout.seed, epoch)), key)
-
-    def _order(self, epoch: int, step: int, shard: int, shards: int) -> Tensor:
-        """The samples of shard `shard` of `shards` of a global batch."""
+    def _ready(self, order: Tensor, step: int) -> Batch:
+        """The samples of step number `step` of the run, prepared."""
         layout = self.layout
-        return step_indices(
+        batch = take(self.split, order, epoch_key(layout.seed, layout.epoch(step)))
+        batch = batch if layout.growth is None else layout.growth.cut(batch, step)
+        return self.objective.ready(batch, layout.draw_key(step))
+
+    def _order(self, step: int, shard: int, shards: int) -> Tensor:
+        """The samples of shard `shard` of `shards` of the global batch of step number `step` of the run."""
+        layout = self.layout
+        order = step_indices(
             layout.seed,
-            epoch,
-            step,
+            layout.epoch(step),
+            step % layout.steps_per_epoch,
             num_samples=layout.samples,
             batch_size=layout.batch_size,
             rank=shard,
@@ -164,6 +167,7 @@ class BatchDataset(Dataset[Batch]):
             keyed=layout.keyed,
             classes=layout.classes,
         )
+        return order if layout.growth is None else order[: layout.growth.samples(step) // shards]
 
 
 class RangeSampler(Sampler[int]):

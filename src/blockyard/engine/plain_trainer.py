@@ -67,6 +67,9 @@ def unserved(components: Components) -> Iterator[str]:
     for name in ("extrapolate", "loops"):
         if getattr(plan, name):
             yield f"trainer.{name} is evaluated at the end of a run; leave it out"
+    for name in ("first_batch", "first_context"):
+        if getattr(plan, name) is not None:
+            yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"
     if components.init is not None and components.init.parent is not None:
         yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
     for name, callback in components.node("callbacks").items():

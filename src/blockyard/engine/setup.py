@@ -187,6 +187,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
         monitor=components.objective.best(),
         main=data.rank == 0,
         validation=data.splits.validation,
+        growth=data.layout.growth,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,6 +51,9 @@ def load_data(run: RunSetup) -> DataSetup:
         components.data.prepare()  # once on a machine
     splits = components.load()
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
+    total = options.total_steps(layout.steps_per_epoch)
+    growth = options.growth(layout.batch_size, components.tokens().max_len, total)
+    layout = replace(layout, growth=growth)
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     return DataSetup(splits, layout, dataset, rank, device)

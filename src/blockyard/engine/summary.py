@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from blockyard.contracts import Model, Splits
 from blockyard.engine import cost_card
+from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.job import Job
 from blockyard.engine.system.peak_memory import peak_memory
 from blockyard.errors import UserError
@@ -69,13 +71,13 @@ def summarize(job: Job) -> Summary:
         "stopped": state.stop,
         "steps": state.step,
         "epochs": state.step / state.steps_per_epoch,
-        "samples": state.step * state.batch_size,
-        "tokens": state.step * state.batch_size * state.tokens,
+        "samples": state.seen[0],
+        "tokens": state.seen[1],
         "seconds": round(state.seconds, 3),
         "seconds_to_first_step": loop.stopwatch.first_step_seconds,
         "parameters": cost_card.parameters(model),
         "flops_per_sample": cost_card.flops_per_sample(model, job.components.objective, sample),
-        **cost_card.speed(loop.stopwatch.windows, state.batch_size, state.tokens),
+        **_speed(state, loop.stopwatch.windows),
         **decoding(model),
         "peak_memory": peak_memory(job.device),
         "kernels": job.kernels.kernels or job.kernels.look(model, job.device),
@@ -197,3 +199,12 @@ def _curves(job: Job, model: Model) -> list[Curve]:
         for length, reason in curve.refused().items():
             log.warning("%s is refused: %s", length, reason)
     return curves
+
+
+def _speed(state: RunState, windows: Sequence[float]) -> dict[str, float | None]:
+    """Speed of a step; where steps grow, samples and tokens a second are those of the whole run."""
+    speed = cost_card.speed(windows, state.batch_size, state.tokens)
+    if state.growth is None or not state.seconds:
+        return speed
+    samples, tokens = state.seen
+    return speed | {"samples_per_second": samples / state.seconds, "tokens_per_second": tokens / state.seconds}

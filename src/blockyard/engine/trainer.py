@@ -21,8 +21,10 @@ from blockyard.contracts import (
     Positive,
     Processes,
     Threads,
+    TokenMixer,
     Workers,
 )
+from blockyard.engine.growth import Growth, Ramp
 from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 from blockyard.head.token import Token
@@ -30,6 +32,7 @@ from blockyard.model._block_stack import loops_problem
 from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
 from blockyard.ops.shaping import FORGETS
+from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
 
@@ -146,6 +149,13 @@ def check_options(plan: TrainerPlan) -> None:
             f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
             "reads the weights of position biases whole; leave one of them out"
         )
+    for name in ("batch", "context"):
+        start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
+        check_length(f"trainer.{name}_warmup", warmup)
+        if (start is not None) != (warmup > 0):
+            lacks = f"{name}_warmup=0.2" if warmup == 0 else f"first_{name}"
+            has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
+            raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
     if plan.strategy == "context":
         problem = plan_problem(plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision)
         if problem:
@@ -154,6 +164,28 @@ def check_options(plan: TrainerPlan) -> None:
         issues = refusals(plan.extra, profile=plan.profile)
         if issues:
             raise ValueError("; ".join(issues))
+
+
+def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
+    """Yields why batches, or texts, cannot be smaller in the first steps."""
+    if plan.first_batch is not None:
+        start = f"trainer.first_batch={plan.first_batch}"
+        if plan.group:
+            yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
+        if data.batch_size % plan.first_batch or plan.first_batch % shards:
+            parts = f" that is a multiple of {shards}, processes times micro-batches" if shards > 1 else ""
+            yield f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}{parts}"
+    if plan.first_context is not None:
+        start = f"trainer.first_context={plan.first_context}"
+        if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
+            yield f"{start} cuts windows of running text with a target for each token; use it with data.sample=window"
+        elif data.spec.shape[0] % plan.first_context:
+            yield (
+                f"{start}: texts grow in multiples of it to {data.spec.shape[0]} tokens; use a divisor of "
+                f"{data.spec.shape[0]}"
+            )
+        if plan.context:
+            yield f"{CONTEXT} cuts every sequence among processes, and {start} makes it shorter; use one of both"
 
 
 def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
@@ -182,6 +214,7 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
             "use trainer.group=0"
         )
+    issues += growth_problems(plan, data, objective, shards)
     if plan.sampling == "balanced" and data.spec.target != "class":
         issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
     if plan.sampling == "balanced" and plan.group:
@@ -225,6 +258,11 @@ class TrainerPlan:
         group: batches that are sorted by length together, so that less of a batch is padding; 0 leaves them random
         sampling: random takes every training sample once an epoch; balanced takes as many of each class, those of rare
             ones several times
+        first_batch: samples of the first step, over all processes; later ones have more, in multiples of it, up to
+            data.batch_size. null: every step has all
+        batch_warmup: steps until then; an int counts steps, a float below 1 is a share of the run
+        first_context: tokens of each text in the first step, likewise; evaluation reads whole ones
+        context_warmup: steps until texts are whole, likewise
         accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
         checkpoint_blocks: compute the inside of each block again in the backward pass, to save memory
         compile: compile every block with torch.compile
@@ -269,6 +307,10 @@ class TrainerPlan:
         gradient_clip: Positive | None = 1.0,
         group: CountOrZero = 0,
         sampling: Literal["random", "balanced"] = "random",
+        first_batch: BatchSize | None = None,
+        batch_warmup: Length = 0,
+        first_context: Count | None = None,
+        context_warmup: Length = 0,
         accumulate: BatchSize = 1,
         checkpoint_blocks: bool = False,
         compile: bool = False,  # noqa: A002 - as in torch
@@ -291,6 +333,8 @@ class TrainerPlan:
         self.precision, self.max_steps, self.max_epochs = precision, max_steps, max_epochs
         self.eval_every, self.log_every, self.gradient_clip = eval_every, log_every, gradient_clip
         self.group, self.sampling = group, sampling
+        self.first_batch, self.batch_warmup = first_batch, batch_warmup
+        self.first_context, self.context_warmup = first_context, context_warmup
         self.accumulate, self.checkpoint_blocks = accumulate, checkpoint_blocks
         self.compile, self.require_flash, self.attention = compile, require_flash, attention
         self.num_workers, self.timeout = num_workers, timeout
@@ -334,6 +378,13 @@ class TrainerPlan:
         ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
         return min(end for end in ends if end is not None)
 
+    def growth(self, batch_size: int, tokens: int, total: int) -> Growth | None:
+        """How batches of `batch_size` samples of `tokens` tokens grow in a run of `total` steps; None where none do."""
+        if self.first_batch is None and self.first_context is None:
+            return None
+        batch = Ramp(self.first_batch or batch_size, batch_size, to_steps(self.batch_warmup, total))
+        return Growth(batch, Ramp(self.first_context or tokens, tokens, to_steps(self.context_warmup, total)))
+
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
         return trainer_problems(self, data, objective, model)
@@ -341,5 +392,11 @@ class TrainerPlan:
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""
         issues = [*_unserved(model, self.attention), *(model_problems(model, self.world) if self.context else [])]
+        mixers = [module for module in model.modules() if isinstance(module, TokenMixer)]
+        if self.first_context is not None and not all(mixer.traits.any_length for mixer in mixers):
+            issues.append(
+                f"trainer.first_context={self.first_context} trains on shorter texts first, and a token mixer of this "
+                "model takes texts of one length; use another token_mixer, or trainer.first_context=null"
+            )
         problem = loops_problem(model) if self.loops else None
         return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues

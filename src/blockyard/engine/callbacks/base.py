@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from blockyard.contracts import Split
+    from blockyard.engine.growth import Growth
     from blockyard.engine.module import Learner
 
 
@@ -22,7 +23,7 @@ class RunState:
     """A run in progress, as callbacks see it.
 
     step: steps done; total: steps planned; steps_per_epoch: steps in an epoch
-    batch_size: samples in a step, over all processes; tokens: of one sample
+    batch_size: samples in a step, over all processes; tokens: of one sample; growth: where the first steps have fewer
     modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
     main: whether this process writes files; validation: the split itself, for callbacks that look at samples
     stop: set it to a reason to end the run early, after this step
@@ -48,6 +49,15 @@ class RunState:
     stop: str | None = None
     pause: str | None = None
     best: dict[str, float] = field(default_factory=dict)
+    growth: Growth | None = None
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """The samples and the tokens of all steps so far."""
+        if self.growth is not None:
+            return self.growth.seen(self.step)
+        samples = self.step * self.batch_size
+        return samples, samples * self.tokens
 
     @property
     def finished(self) -> bool:

@@ -71,11 +71,8 @@ class LoopActions:
                 values[f"train/{name}.{layer}"] = trainer.strategy.reduce(value.float(), reduce_op="mean")
         for callback in self.callbacks:
             values |= callback.metrics(state)
-        values |= {
-            "epoch": state.step / state.steps_per_epoch,
-            "samples": state.step * state.batch_size,
-            "tokens": state.step * state.batch_size * state.tokens,
-        }
+        samples, tokens = state.seen
+        values |= {"epoch": state.step / state.steps_per_epoch, "samples": samples, "tokens": tokens}
         numbers = {name: float(value) for name, value in values.items()}  # waits for the device
         numbers["seconds"] = self.stopwatch.lap()
         self._record(trainer, numbers)

@@ -32,7 +32,7 @@ class Progress(RunCallback):
         self._task: Any = None
         self._evaluation = ""
         self._printed = float("-inf")
-        self._mark = (0.0, 0)  # seconds and step of the last speed
+        self._mark = (0.0, 0, 0)  # seconds, step, and tokens or samples of the last speed
 
     def on_run_start(self, state: RunState) -> None:
         """Open the bar, in the main process."""
@@ -42,7 +42,7 @@ class Progress(RunCallback):
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
-        self._mark = (state.seconds, state.step)
+        self._mark = (state.seconds, state.step, _seen(state))
         if self.bar is False or (self.bar is None and not self._console.is_terminal):
             return
         self._display = Progress(
@@ -91,14 +91,17 @@ class Progress(RunCallback):
             self._console.print(f"{state.name} {state.step}/{state.total} {text}", markup=False)
 
     def _status(self, state: RunState, values: dict[str, float]) -> str:
-        seconds, step = state.seconds - self._mark[0], state.step - self._mark[1]
-        self._mark = (state.seconds, state.step)
+        mark = (state.seconds, state.step, _seen(state))
+        seconds, step, count = mark[0] - self._mark[0], mark[1] - self._mark[1], mark[2] - self._mark[2]
+        self._mark = mark
         parts = [f"loss {values['train/loss']:.4f}"] if "train/loss" in values else []
         if step > 0 and seconds > 0:
-            rate = step * state.batch_size / seconds
-            unit = "samples/s"
-            if state.modality == "text":
-                rate, unit = rate * state.tokens, "tokens/s"
+            unit = "tokens/s" if state.modality == "text" else "samples/s"
             left = (state.total - state.step) * seconds / step
-            parts += [f"{rate:,.0f} {unit}", f"{int(left) // 60}:{int(left) % 60:02d} left"]
+            parts += [f"{count / seconds:,.0f} {unit}", f"{int(left) // 60}:{int(left) % 60:02d} left"]
         return " ".join(parts)
+
+
+def _seen(state: RunState) -> int:
+    """The tokens of a text, or the samples of other data, of all steps so far."""
+    return state.seen[state.modality == "text"]
