@@ -64,7 +64,7 @@ BAD = [
     ("forecast", ["run=RUN"]),
     ("forecast run=x level=2", ["level=2", "number > 0 and <= 1"]),
     ("forecast run=x fiel=a.csv", ["fiel=a.csv", "unknown option of forecast", "did you mean file?"]),
-    ("inspect run=x", ["attention, circuits, equivariance, experts, memory"]),
+    ("inspect run=x", ["attention, circuits, equivariance, experts, masking, memory"]),
     ("inspect run=x atention", ["atention", "did you mean attention?"]),
     ("inspect attention", ["run=RUN"]),
     ("inspect run=x attention heads=a", ["heads=a", "such as 0,2 or 0-3"]),
@@ -74,7 +74,8 @@ BAD = [
         "inspect run=x circuits mixing sample=1",
         [
             "sample=1",
-            "an option of attention, equivariance, experts, mixing, norms and restore, not of circuits; run them",
+            "an option of attention, equivariance, experts, masking, mixing, norms and restore, not of circuits; run "
+            "them",
         ],
     ),
     ("inspect run=x mixing of=stream", ["of=stream", "one of mixer, block"]),

@@ -12,13 +12,14 @@ to the run's logger as well.
   memory      for each key of an MLP or a memory the tokens of the training split with the largest coefficients
   experts     how many tokens each expert of a mixture is sent, layer by layer
   equivariance  |f(Px) - Pf(x)| after each block for tokens in another order P, with positions and without
+  masking     what two wrong ways to mask causal attention would leak of later tokens, beside the right one
 
 layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,
-                                                 positions)
+                                                 masking, positions)
 sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits,
                                                  memory)
 prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
-                 (attention, mixing)
+                 (attention, masking, mixing)
 of=mixer|block   what mixing differentiates       probes=16      random directions a token; 0 is exact (mixing)
 vocabulary=TEXT  tokens of the circuits; default: which=best     the checkpoint: best, last, previous, best@ema
                  the most frequent of 64 samples

@@ -1,0 +1,219 @@
+"""`blockyard inspect masking`: what two wrong ways to mask would leak of later tokens, beside the right one.
+
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.2.3, for the right way, in which
+    scores of later keys are -inf in front of the softmax
+Equation: s = Q K^T / sqrt(K), p = softmax(s) over all keys, and of later keys j > i
+    right     w = softmax(s with s_ij = -inf)     leak 0
+    after     w = p with p_ij = 0                 leak p_ij: rows sum to 1 - sum_j p_ij, d log w_ik / d s_ij = -p_ij
+    zeroed    w = softmax(s with s_ij = 0)        leak w_ij, the weight with which i reads the value of j
+
+    the first of three tokens     scores   1    2    0
+                                  right    1    0    0
+                                  after   .24   0    0      .67 and .09 are missing, and tell of the other two
+                                  zeroed  .58  .21  .21     values of the other two are read
+
+The leak is measured too: the change of what tokens of the first half read when keys and values of the second half are
+those of other tokens. A model that was trained with either mask would predict its targets from themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.errors import UserError
+from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, panel_side, save, split_pages
+from blockyard.inspect.labels import layer_name
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import Sample, load_samples, samples_name, select_heads, select_layers
+from blockyard.ops import maps, reference
+from blockyard.ops.mask import FULL
+from blockyard.runs.load import Loaded
+
+OPTIONS = ("layers", "heads", "sample", "samples", "prompt")
+
+RIGHT, AFTER, ZEROED = "right", "after", "zeroed"
+WAYS = (RIGHT, AFTER, ZEROED)
+NAMES = {
+    RIGHT: "scores of -inf before the softmax",
+    AFTER: "weights of zero after the softmax",
+    ZEROED: "scores of zero before the softmax",
+}
+
+
+@dataclass
+class LayerMasks:
+    """One layer under each way to mask, as means over its heads.
+
+    weights, leaks: (N, M) of the first sample, by way
+    leak: the mean over queries and samples of a row of the leak
+    change: |y' - y|_F / |y|_F of what tokens of the first half read, where the second half is of other tokens
+    """
+
+    path: str
+    weights: dict[str, Tensor]
+    leaks: dict[str, Tensor]
+    leak: dict[str, float]
+    change: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """The readable name of the layer."""
+        return layer_name(self.path)
+
+
+@torch.no_grad()
+def masked_layers(
+    model: Any, samples: list[Sample], layers: tuple[int, ...] | None, heads: tuple[int, ...] | None
+) -> list[LayerMasks]:
+    """Returns every causal layer of softmax attention to the sequence itself, in order of call.
+
+    Raises UserError where there is none, and for layers and heads that do not exist.
+    """
+    results: dict[str, LayerMasks] = {}
+    for sample in samples:
+        calls = [call for call in maps.attention(model, sample.batch) if _is_masked(call)]
+        if not calls:
+            raise UserError(
+                "masking: no layer of this model is causal softmax attention without a sink; use a run of model=decoder"
+            )
+        paths = select_layers([call.layer for call in calls], layers)
+        for call in calls:
+            if call.layer not in paths:
+                continue
+            of_sample = _layer(call, select_heads(call.q.shape[1], heads))
+            found = results.setdefault(call.layer, of_sample)
+            if found is not of_sample:
+                for way in WAYS:
+                    found.leak[way] += of_sample.leak[way]
+                    found.change[way] += of_sample.change[way]
+    for layer in results.values():
+        layer.leak = {way: value / len(samples) for way, value in layer.leak.items()}
+        layer.change = {way: value / len(samples) for way, value in layer.change.items()}
+    return list(results.values())
+
+
+def _is_masked(call: maps.Seen) -> bool:
+    rule = call.rule.func if isinstance(call.rule, partial) else call.rule
+    return call.causal and rule is reference.weights and not call.sink
+
+
+def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
+    """The first sequence of a call, without its padding."""
+    real = len(call.seq) if call.seq.valid is None else int(call.seq.valid[0].sum())
+    columns = len(call.k_seq) - len(call.seq) + real
+    q, k = call.q[:1].double(), call.k[:1].double()
+    v = call.v[:1].double().repeat_interleave(q.shape[1] // call.v.shape[1], dim=1)
+    seen = call.visible()[:1]
+    later = (call.k_seq.index > call.seq.index[:, None])[:real, :columns] & ~seen[0, 0, :real, :columns]
+    middle = columns - real + real // 2  # the first key of the second half
+    others = torch.arange(k.shape[2], device=k.device)
+    others[middle:columns] = torch.arange(columns - middle, device=k.device) % max(1, middle)
+    weights, leaks, change = {}, {}, {}
+    for way in WAYS:
+        w = masked_weights(call, q, k, way)[:, :, :real, :columns]  # (1, H, N, M)
+        y = w @ v[:, :, :columns]
+        moved = masked_weights(call, q, k[:, :, others], way)[:, :, :real, :columns] @ v[:, :, others][:, :, :columns]
+        first = slice(0, real // 2)
+        difference = (moved - y)[0, heads, first]
+        change[way] = float(difference.norm() / y[0, heads, first].norm().clamp_min(1e-300))
+        weights[way] = w[0, heads].mean(0)
+        leak = masked_weights(call, q, k, None)[:, :, :real, :columns] if way == AFTER else w
+        leaks[way] = leak[0, heads].mean(0).masked_fill(~later, 0.0)
+    return LayerMasks(call.layer, weights, leaks, {way: float(leaks[way].sum(-1).mean()) for way in WAYS}, change)
+
+
+def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, way: str | None) -> Tensor:
+    """Returns the weights (1, H, N, M) of these queries and keys in a layer; None masks nothing."""
+    seen = call.visible()[:1]
+    more: dict[str, Any] = call.rule.keywords if isinstance(call.rule, partial) else {}
+    if way == RIGHT:
+        return reference.weights(q, k, call.seq, call.k_seq, call.visibility, call.scale, **more)
+    raw = reference.scores(q, k, call.seq, call.k_seq, FULL, call.scale, **more)  # padding and other documents are -inf
+    if way == ZEROED:
+        return reference.normalised(raw.masked_fill(~seen & (raw > float("-inf")), 0.0))
+    p = reference.normalised(raw)
+    return p if way is None else p.masked_fill(~seen, 0.0)
+
+
+_COLUMNS = (
+    (RIGHT, "weights"),
+    (AFTER, "weights"),
+    (AFTER, "leak"),
+    (ZEROED, "weights"),
+    (ZEROED, "leak"),
+)
+_ROWS = 6  # layers of a page
+_SIDE = 256  # most rows and columns of a map
+
+
+def draw_masking(layers: list[LayerMasks], sample: Sample, folder: Path) -> Iterator[Path]:
+    """Draw masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
+    from matplotlib.colors import PowerNorm  # so that weights of a hundredth are seen
+
+    title = f"weights and leaks of later tokens of {sample.name}, means over heads; one scale"
+    for page, part in enumerate(split_pages(len(layers), _ROWS)):
+        side = panel_side(len(_COLUMNS), 12)
+        with canvas(len(part), len(_COLUMNS), (side, side), title) as (figure, axes):
+            drawn = None
+            for row, index in zip(axes, part, strict=True):
+                layer = layers[index]
+                row[0].set_ylabel(layer.name)
+                for panel, (way, what) in zip(row, _COLUMNS, strict=True):
+                    table = (layer.weights if what == "weights" else layer.leaks)[way]
+                    shown = maps.smaller(table, _SIDE).float().cpu().numpy()
+                    drawn = panel.imshow(shown, cmap=SEQUENTIAL, norm=PowerNorm(0.4, vmin=0, vmax=1))
+                    value = f" {layer.leak[way]:.3f}" if what == "leak" else ""
+                    panel.set_title(f"{way}: {what}{value}", pad=3)
+                    panel.set_xticks([])
+                    panel.set_yticks([])
+            add_colorbar(figure, drawn, [panel for row in axes for panel in row], "weight")
+            yield save(figure, folder, "masking", page)
+
+
+def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
+    samples = load_samples(loaded, options)
+    layers = masked_layers(loaded.model, samples, options.layers, options.heads)
+    worst = {way: max(layer.change[way] for layer in layers) for way in WAYS}
+    return InspectionResult(
+        numbers={
+            "samples": [sample.index for sample in samples],
+            "ways": NAMES,
+            "layers": [
+                {
+                    "path": layer.path,
+                    "leak": layer.leak,
+                    "change": layer.change,
+                    "leaks": {way: to_json(maps.smaller(layer.leaks[way], 128)) for way in WAYS},
+                }
+                for layer in layers
+            ],
+        },
+        columns=("layer", *(f"leak, {way}" for way in WAYS), *(f"change, {way}" for way in WAYS)),
+        rows=[
+            (
+                layer.name,
+                *(_shown(layer.leak[way]) for way in WAYS),
+                *(_shown(layer.change[way]) for way in WAYS),
+            )
+            for layer in layers
+        ],
+        figures=draw_masking(layers, samples[0], folder),
+        summary=(
+            f"of {samples_name(samples)}; right: {NAMES[RIGHT]}, after: {NAMES[AFTER]}, zeroed: {NAMES[ZEROED]}; other "
+            f"tokens in the second half change what the first reads by up to {_shown(worst[RIGHT])}, "
+            f"{_shown(worst[AFTER])} and {_shown(worst[ZEROED])} of its norm"
+        ),
+    )
+
+
+def _shown(value: float) -> str:
+    return "0" if value < 1e-12 else f"{value:.3f}"
