@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",
     "bench": "measure what it costs:    blockyard bench cost token_mixer=attention,conv tokens=[64,128,256]",
     "verify": "check a component:        blockyard verify token_mixer=attention position=rope",
+    "init": "start a project:          blockyard init mystudy",
     "new": "start a component:        blockyard new token_mixer running_mean",
     "explain": "describe a choice:        blockyard explain token_mixer=attention",
     "list": "list choices:             blockyard list position",

@@ -54,10 +54,10 @@ def run(arguments: Sequence[str]) -> int:
     folder = Path.cwd() if path is None else path.parent
     package = options.get("package") or (project.allow[0] if project and project.allow else PACKAGE)
     conf = _conf(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
-    if not _is_name(package):
+    if not is_name(package):
         raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
     if "package" in options:
-        _check_is_own(package, folder)
+        check_is_own(package, folder)
     files = texts(family, name, package, str(conf), options.get("kind"))
     paths = {folder / file: text for file, text in files.items()}
     if taken := [path for path in paths if path.exists()]:
@@ -122,7 +122,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     if (kind := options.get("kind")) is not None and kind not in kinds:
         more = f"kinds: {', '.join(kinds)}" if kinds else f"{family} has one template: leave kind out"
         raise UserError(f"kind={kind} is not a template of {family}{did_you_mean(kind, kinds)} ({more})")
-    if not _is_name(name):
+    if not is_name(name):
         raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")
     if name in catalog.choices(family):
         raise UserError(f"{family}={name} is a choice of blockyard already; take another name")
@@ -137,7 +137,7 @@ def _conf(text: str) -> Path:
     return path
 
 
-def _check_is_own(package: str, folder: Path) -> None:
+def check_is_own(package: str, folder: Path) -> None:
     """Raise UserError for the name of an installed package, which `allow` would mean."""
     taken = "of Python's standard library" if package in sys.stdlib_module_names else None
     if taken is None and not (folder / package).is_dir():
@@ -150,7 +150,8 @@ def _check_is_own(package: str, folder: Path) -> None:
         raise UserError(f"package={package} is {taken}, not one of yours; write package={PACKAGE}")
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Whether a text may name a module of Python."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]*", text)) and not keyword.iskeyword(text)
 
 

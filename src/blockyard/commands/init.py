@@ -1,0 +1,79 @@
+"""blockyard init FOLDER [package=PACKAGE]
+
+Make a project of your own in a new or empty FOLDER, in the shape that users of lightning-hydra-template know: choices
+with an experiment, a package with a component, a question, tests, a project file and a workflow for GitHub. It trains,
+verifies and sweeps at once; replace its parts by yours, and add others with `blockyard new`.
+
+  package=PACKAGE  the Python package of your components; default the folder's name
+
+Writes:
+
+  blockyard.yaml                the project file, which names the folders for all commands
+  conf/experiment/baseline.yaml the settings of a run
+  conf/token_mixer/running_mean.yaml, PACKAGE/running_mean.py, tests/test_running_mean.py
+                                a component, the choice that names it, and its test against a formula
+  sweeps/running_mean.yaml      a question about it
+  tests/test_project.py         checks every experiment and every sweep
+  README.md, pyproject.toml, .gitignore, .github/workflows/tests.yml
+
+Examples:
+  blockyard init mystudy
+  cd mystudy && blockyard train experiment=baseline && blockyard sweep running_mean
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from blockyard.atomic_files import write_text
+from blockyard.commands._args import read
+from blockyard.commands.new import check_is_own, is_name, texts
+from blockyard.commands.templates.project import FILES
+from blockyard.config.option_text import non_empty
+from blockyard.config.untrusted import project_file
+from blockyard.config.untrusted.local_path import local_path
+from blockyard.errors import UserError
+
+KEYS = ("package",)
+NAME, CONF = "running_mean", "conf"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the files and say what to do next."""
+    args = read("init", arguments)
+    package, names = args.pop("package", None, non_empty), args.pop_names()
+    args.check_empty("init", KEYS)
+    if len(names) != 1:
+        raise UserError("init takes one folder: blockyard init mystudy")
+    folder = local_path(names[0], "init")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already and is not an empty folder; choose another name")
+    package = package or re.sub(r"\W+", "_", folder.absolute().name.lower())
+    if not is_name(package):
+        raise UserError(f"package={package} is not the name of a Python package; write package=mypackage")
+    if package == CONF or package in ("tests", "sweeps", "data", "outputs"):
+        raise UserError(f"package={package} is a folder of the project already; write package=mypackage")
+    check_is_own(package, folder)
+    for name, text in project(folder.absolute().name, package).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_text(folder / name, text)
+        sys.stdout.write(f"wrote {folder / name}\n")
+    sys.stdout.write(f"next: cd {folder} && blockyard train experiment=baseline && blockyard sweep {NAME}\n")
+    return 0
+
+
+def project(name: str, package: str) -> dict[str, str]:
+    """The files of a project by their paths in its folder."""
+    placeholders = {"PROJECT": re.sub(r"[^\w.-]+", "-", name), "PACKAGE": package, "CONF": CONF, "NAME": NAME}
+
+    def filled(text: str) -> str:
+        return re.sub(rf"\b(?:{'|'.join(placeholders)})\b", lambda match: placeholders[match.group()], text)
+
+    return {
+        project_file.NAME: f"config_dirs: [{CONF}]\nallow: [{package}]\n",
+        f"{package}/__init__.py": "",
+        **texts("token_mixer", NAME, package, CONF),
+        **{filled(path): filled(text) for path, text in FILES.items()},
+    }

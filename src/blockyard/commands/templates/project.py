@@ -1,0 +1,150 @@
+"""The files of the project that `blockyard init` makes, besides a component and its test.
+
+In each text PROJECT, PACKAGE and CONF stand for the project's name, its Python package and its folder of choices, and
+NAME for the component.
+"""
+
+from __future__ import annotations
+
+README = """# PROJECT
+
+An ablation study with blockyard. `blockyard.yaml` names the folders, so every command works from anywhere in here.
+
+| folder | what is in it |
+|---|---|
+| `CONF/` | choices of your own, one small YAML each; `CONF/experiment/` has the settings of whole runs |
+| `PACKAGE/` | the components that they name |
+| `sweeps/` | a question in each file: claim, arms, seeds, what is expected |
+| `tests/` | each component against a formula; every experiment and every sweep checked |
+| `data/` | your data; not in git |
+| `outputs/` | runs and their comparisons; not in git |
+
+```
+blockyard train experiment=baseline             # a run
+blockyard train experiment=baseline token_mixer=NAME
+blockyard verify token_mixer=NAME       # does it do what it declares?
+blockyard sweep NAME                    # the question in sweeps/, its answer and its page
+blockyard new norm my_norm                      # the next component, with its test
+blockyard schema                                # completion of these YAML files in your editor
+python -m pytest
+```
+"""
+
+GITIGNORE = """data/
+outputs/
+.schema/
+__pycache__/
+.pytest_cache/
+"""
+
+PYPROJECT = """[project]
+name = "PROJECT"
+version = "0.0.1"
+requires-python = ">=3.11"
+
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+"""
+
+WORKFLOW = """name: tests
+on: [push, pull_request]
+permissions: {contents: read}
+jobs:
+  tests:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.11"}
+      # The repository's variable BLOCKYARD says from where blockyard is installed: an address, or a version.
+      - run: python -m pip install "$BLOCKYARD" pytest
+        env: {BLOCKYARD: "${{ vars.BLOCKYARD }}"}
+      - run: python -m pytest
+"""
+
+EXPERIMENT = """# @package _global_
+# A small ViT reads scikit-learn's digits: replace data and model by yours.
+#
+# question   what is compared with what, in one line
+# command    blockyard train experiment=baseline
+# cost       about half a minute on 2 cores
+# expected   write here what you expect before you run it
+defaults:
+  - override /data: digits
+  - override /tokenizer: patch
+  - override /model: encoder
+  - override /head: mean_pool
+  - override /objective: classify
+
+data:
+  batch_size: 64
+tokenizer:
+  size: 2
+model:
+  dim: 48
+  depth: 3
+  heads: 4
+optimizer:
+  lr: 2.0e-3
+trainer:
+  max_epochs: 10
+  eval_every: 200 # the last step: choosing among many evaluations favours lucky ones
+"""
+
+SWEEP = """# Is a mean over all tokens as good as attention?
+#
+# command    blockyard sweep NAME
+# cost       2 arms x 3 seeds, a few minutes on 2 cores
+# expected   attention reaches a higher accuracy
+claim: Attention reads digits better than a mean over all tokens does
+base: [experiment=baseline]
+baseline: attention
+arms:
+  attention: [token_mixer=attention]
+  NAME: [token_mixer=NAME]
+seeds: 3
+metric: test/accuracy
+expect: attention > NAME
+"""
+
+TEST = '''"""Every experiment is a config without problems, and every sweep can be planned."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = sorted((ROOT / "CONF" / "experiment").glob("*.yaml"))
+SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
+
+
+def blockyard(*arguments: str) -> None:
+    """Run a command in the project's folder and expect that it succeeds."""
+    command = [sys.executable, "-m", "blockyard", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_experiment(path: Path) -> None:
+    blockyard("check", f"experiment={path.stem}")
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_sweep(path: Path) -> None:
+    blockyard("sweep", str(path), "--dry-run")
+'''
+
+FILES = {
+    "README.md": README,
+    ".gitignore": GITIGNORE,
+    "pyproject.toml": PYPROJECT,
+    ".github/workflows/tests.yml": WORKFLOW,
+    "CONF/experiment/baseline.yaml": EXPERIMENT,
+    "sweeps/NAME.yaml": SWEEP,
+    "tests/test_project.py": TEST,
+}
