@@ -18,6 +18,7 @@ from blockyard.config.json_schema import GLOBAL, finished, group_schemas
 from blockyard.config.placed_nodes import default_node
 from blockyard.sweep.spec import sweep_yaml
 from blockyard.sweep.spec.json_schema import sweep_schema
+from blockyard.sweep.spec.question import COMMAND_KEYS, KEYS
 from tests.support.paths import ROOT
 
 
@@ -47,6 +48,12 @@ def test_every_sweep_is_valid() -> None:
     assert [path.name for path in paths if errors("sweep", sweep_yaml.read(path))] == []
 
 
+def test_every_key_of_a_sweep_has_a_schema() -> None:
+    properties = sweep_schema()["properties"]
+    assert properties.keys() == {*KEYS, *COMMAND_KEYS}
+    assert [key for key, each in properties.items() if {} in each.get("anyOf", ())] == []
+
+
 NORM = "blockyard.norm.rms.RMS"
 ADAMW = "blockyard.optimizer.adamw.AdamW"
 SWEEP = {"claim": "x", "arms": {"a": ["norm=rms"]}}
@@ -74,6 +81,7 @@ SWEEP = {"claim": "x", "arms": {"a": ["norm=rms"]}}
         ("sweep", {**SWEEP, "grid": {"norm": ["rms"]}}),
         ("sweep", {**SWEEP, "search": {"trials": 3, "space": {"a": [1]}, "sampler": "grid"}}),
         ("sweep", {**SWEEP, "arms": {"a": ["norm"]}}),
+        ("sweep", {**SWEEP, "ladder": {"flops": [1e6]}}),
         ("sweep", {"arms": {"a": ["norm=rms"]}}),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else value,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from blockyard.sweep.spec import ladder
 from blockyard.sweep.spec.arms import KINDS
 from blockyard.sweep.spec.budget import BUDGETS, MAX_SEEDS, MAX_TRIALS, MOST_UNTIL, PRUNERS, RANGE, SAMPLERS
 from blockyard.sweep.spec.question import COMMAND_KEYS, KEYS, MATCHES, OVERS
@@ -71,7 +72,19 @@ def sweep_schema() -> dict[str, Any]:
         "maxProperties": 1,
         "additionalProperties": False,
     }
-    properties: dict[str, Any] = {
+    positive = {"type": "number", "exclusiveMinimum": 0}
+    rungs = {"type": "array", "minItems": ladder.RUNGS, "maxItems": ladder.MOST, "items": positive}
+    climbed = {
+        "type": "object",
+        "properties": {
+            "tokens_per_param": {"anyOf": [positive, {"type": "null"}]},
+            **dict.fromkeys(ladder.KINDS, rungs),
+        },
+        "oneOf": [{"required": [kind]} for kind in ladder.KINDS],
+        "additionalProperties": False,
+    }
+    known: dict[str, Any] = {
+        "ladder": climbed,
         **dict.fromkeys(("claim", "source", "metric", "success", "steps_to", "expect"), _TEXT),
         **dict.fromkeys(KINDS, _FACTORS),
         "arms": _ARMS,
@@ -90,7 +103,7 @@ def sweep_schema() -> dict[str, Any]:
         "margin": {"type": "number", "exclusiveMinimum": 0},
         **dict.fromkeys(COMMAND_KEYS, _NAMES),
     }
-    assert properties.keys() == {*KEYS, *COMMAND_KEYS}
+    properties = {key: known.get(key, {}) for key in (*KEYS, *COMMAND_KEYS)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweep file",
