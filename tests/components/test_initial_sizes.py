@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from blockyard.contracts import Context, DataSpec, Parts, TokenSpec
+from blockyard.model.encoder import Encoder
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.weight_init import Init, initialise
-from tests.support.helpers import blocks, choices, context, factory, node, traits
+from tests.support.helpers import LENGTH, blocks, choices, context, factory, node, tiny, token_ids, traits
 
 GAIN = 0.3  # of a block that has a say, as deepnorm
 
@@ -127,3 +128,48 @@ def test_a_decoder_beside_an_encoder_counts_its_third_branch() -> None:
         for mixer in mixers:
             spread = mixer.proj_out.weight.std().item()
             assert spread == pytest.approx(ctx.init_std / math.sqrt(branches * ctx.depth), rel=0.03)
+
+
+ZERO = {"zero_branches": True, "depth": 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [each for each in MIXERS if each[1] not in ("cycle", "graph_conv", "none")]
+)
+def test_blocks_whose_branches_start_at_zero_are_the_identity(family: str, name: str) -> None:
+    """Unless a mixer has no weights."""
+    axes = 1 if family == "channel_mixer" or 1 in traits(name).axes else max(traits(name).axes)
+    others = {"channel_mixer": "none"} if family == "token_mixer" else {"token_mixer": "none"}
+    model = initialise(tiny(axes=axes, sizes=ZERO, **{family: name, **others}), 0).double()
+    steps = model.steps(token_ids(2, LENGTH))
+    weights = list(getattr(model.blocks[0], family).parameters())
+    assert torch.equal(steps["block.1"], steps["stream"]) == bool(weights)
+
+
+def test_every_weight_is_trained_from_zero() -> None:
+    model = initialise(tiny(sizes=ZERO, options={"head": {"zero": True}}), 0).double()
+    ids = token_ids(4, LENGTH)
+    assert not model(ids).any()
+    first = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.roll(1, 1).flatten()).backward()
+        optimizer.step()
+    assert [name for name, p in model.named_parameters() if torch.equal(p, first[name])] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (partial(tiny, block=name, sizes=ZERO), "use block=pre_norm")
+            for name in ("branch_norm", "sandwich", "sphere", "rezero", "no_residual")
+        ),
+        (partial(tiny, options={"head": {"zero": True, "tied": True}}), "use one of both"),
+        (partial(Encoder, zero_branches=True, unit_weights=True), "no weight is zero"),
+    ],
+)
+def test_zeros_that_cannot_be_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +52,13 @@ class BranchedBlock(Block):
         scale), made by `finish`
     drop: dropout and stochastic depth, on what a branch adds
 
+    against_zero: why branches cannot start at zero in this block, or None
+
     Subclasses write `forward`.
     """
 
     cross_finish: nn.Module  # set by `add_cross`
+    against_zero: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -68,6 +71,11 @@ class BranchedBlock(Block):
         finish: Callable[[], nn.Module] = nn.Identity,
     ) -> None:
         super().__init__()
+        if ctx.zero_branches and self.against_zero is not None:
+            raise ValueError(
+                f"model.zero_branches=true: {type(self).__name__} {self.against_zero}; use block=pre_norm, or "
+                "model.zero_branches=false"
+            )
         self.finish = finish
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)

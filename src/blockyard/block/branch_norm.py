@@ -14,7 +14,7 @@ Cost: that of its mixers
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -29,6 +29,8 @@ class BranchNorm(BranchedBlock):
         dropout: dropout rate on the output of each mixer
         drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
+
+    against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
     def __init__(
         self,

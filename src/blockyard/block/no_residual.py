@@ -28,6 +28,7 @@ class NoResidual(BranchedBlock):
 
     adds: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
+    against_zero: ClassVar[str | None] = "passes on what a branch gives and nothing else"
 
     def __init__(
         self,

@@ -48,6 +48,8 @@ class ReZero(BranchedBlock):
         drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
+    against_zero: ClassVar[str | None] = "has gates that start at zero, and behind two zeros nothing is trained"
+
     def __init__(
         self,
         ctx: Context,

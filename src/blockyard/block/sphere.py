@@ -21,7 +21,7 @@ logits (head.gain).
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -70,6 +70,7 @@ class Sphere(BranchedBlock):
     """
 
     adds = False
+    against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
     def __init__(
         self,

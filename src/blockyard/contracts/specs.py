@@ -208,6 +208,7 @@ class Context:
     # A block's factor on the initial standard deviation of what carries content through a branch (values, hidden
     # layers, outputs). None: outputs alone start smaller, by sqrt(branches depth).
     gain: float | None = None
+    zero_branches: bool = False  # what writes into the stream starts at zero
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
     peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
     order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once

@@ -33,6 +33,7 @@ class Token(Head):
 
     Options:
         tied: share the embedding table instead of learning a separate weight
+        zero: start at zero, so that the first predictions are uniform, as in modded-nanogpt
         bias: use a bias on the outputs
         hidden: activation of a hidden layer of model.dim channels with a layer norm after it; null means none
         hidden_bias: biases in the hidden layer and its norm, as BERT has and ModernBERT has not
@@ -50,6 +51,7 @@ class Token(Head):
         ctx: Context,
         *,
         tied: bool = False,
+        zero: bool = False,
         bias: bool = False,
         hidden: Literal["gelu", "gelu_tanh", "relu"] | None = None,
         hidden_bias: bool = True,
@@ -64,6 +66,11 @@ class Token(Head):
                 f"head.tied=true shares an embedding table of {ctx.tokens.vocabulary} token ids, but the head has "
                 f"{ctx.outputs} outputs; use head.tied=false"
             )
+        if tied and zero:
+            raise ValueError(
+                "head.zero=true is for a weight of the head's own, and head.tied=true shares that of the tokens; use "
+                "one of both"
+            )
         if hidden is None and (not hidden_bias or hidden_eps != BERT_EPS):
             raise ValueError(
                 "head.hidden_bias and head.hidden_eps have no effect without a hidden layer; use head.hidden=gelu, or "
@@ -71,7 +78,7 @@ class Token(Head):
             )
         self.tied = tied
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden], bias=hidden_bias, eps=hidden_eps)
-        self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, place="logits")
+        self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, gain=0.0 if zero else 1.0, place="logits")
         self.rescaled = ctx.tokens.rescaled
         self.scale, self.softcap = scale, softcap
         self.gain = ScaledVector(ctx, ctx.outputs, role="fixed") if gain else None

@@ -41,6 +41,7 @@ class Stack(Architecture):
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
+        zero_branches: those layers start at zero, so that every block starts as the identity, as in modded-nanogpt
         ngrams: sizes, such as [2,3] for pairs and triples: vectors of so many token ids, the last of which is the
             token's own, are added to each token
         ngram_rows: rows of the table of each size, which a hash of the ids chooses
@@ -63,6 +64,7 @@ class Stack(Architecture):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        zero_branches: bool = False,
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
         embed_norm: bool = False,
@@ -76,6 +78,11 @@ class Stack(Architecture):
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
         self.smear, self.backout, self.unit_weights = smear, backout, unit_weights
+        self.zero_branches = zero_branches
+        if zero_branches and unit_weights:
+            raise ValueError(
+                "model.zero_branches=true has no place in model.unit_weights=true, where no weight is zero"
+            )
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
@@ -91,6 +98,7 @@ class Stack(Architecture):
             # Unit inputs give unit outputs, and vectors enter the stream at the same size.
             init_std=self.init_std or self.dim**-0.5,
             order=self.order,
+            zero_branches=self.zero_branches,
         )
         assert ctx.head_dim > 0
         return ctx

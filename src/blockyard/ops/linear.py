@@ -1,7 +1,8 @@
 """Linear layers with declared initial weights.
 
 Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3: what
-writes into the residual stream starts smaller by the square root of the number of residual layers.
+writes into the residual stream starts smaller by the square root of the number of residual layers. Zhang et al. 2019,
+Fixup Initialization (arXiv 1901.09321), section 3: it starts at zero, so that every block starts as the identity.
 """
 
 from __future__ import annotations
@@ -97,5 +98,7 @@ def residual_gain(ctx: Context) -> float:
 
     Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """
+    if ctx.zero_branches:
+        return 0.0
     visits = ctx.parametrization.base_visits(ctx)
     return 1 / math.sqrt(ctx.branches * visits) if ctx.gain is None else ctx.gain

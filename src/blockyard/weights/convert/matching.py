@@ -21,6 +21,8 @@ _FREE = frozenset(
         "dropout",
         "drop_path",
         "init_std",
+        "zero_branches",
+        "zero",
         "std",
         "beyond",
         "start",
