@@ -16,8 +16,8 @@ from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from blockyard.report.render.markdown import markdown
 from blockyard.report.stats.crossed import crossed_difference, mean_squares
-from blockyard.runs.predictions_file import TEST, SamplePredictions, write_predictions
 from blockyard.sweep.spec.question import BadQuestionError, parse
+from tests.report.crossed_predictions import SAMPLES, predicted
 from tests.report.report_runs import norms_sweep
 
 
@@ -72,25 +72,6 @@ def test_a_variance_over_more_is_never_smaller() -> None:
         gaps = layout(draw, 3, 10, (0.0, 0.0, 1.0))
         errors = [crossed_difference(gaps, over).error or 0.0 for over in ("seeds", "samples", "both")]
         assert errors[2] >= max(errors[:2])
-
-
-SAMPLES = 60
-
-
-def predicted(folder: Path, rate: float, kept: int) -> None:
-    """Predictions of a run that is right on the first `rate` of the samples."""
-    target = np.arange(SAMPLES, dtype=np.int32) % 4
-    right = np.arange(SAMPLES) < round(rate * SAMPLES)
-    top = np.stack([np.where(right, target, (target + 1) % 4), (target + 2) % 4], axis=1).astype(np.int32)
-    arrays = {
-        "sample": np.arange(SAMPLES, dtype=np.int32),
-        "target": target,
-        "loss": np.where(right, 0.1, 2.0).astype(np.float32),
-        "top": top,
-        "probability": np.full((SAMPLES, 2), 0.5, np.float32),
-    }
-    meta = {"part": "test", "of": SAMPLES, "classes": 4}
-    write_predictions(folder / TEST, SamplePredictions("classes", {k: v[:kept] for k, v in arrays.items()}, meta))
 
 
 RATES = {"post": 0.5, "pre": 0.6, "alibi": 0.5}

@@ -15,8 +15,8 @@ from blockyard.report.samples.build import samples
 from blockyard.report.samples.scores import RunScores, gaps
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.report.crossed_predictions import predicted
 from tests.report.report_runs import norms_sweep
-from tests.report.test_crossed import predicted
 
 FILE = """\
 claim: x
