@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from blockyard.commands._sweep_args import SweepArgs
 from blockyard.config.build import Components
 from blockyard.engine.data_reader import DataReader
+from blockyard.errors import UserError
 from blockyard.sweep.execution import plan_table
 from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes
 from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
@@ -118,6 +120,16 @@ def test_the_dry_run_prints_the_rungs(climbed: SweepPlan, monkeypatch: pytest.Mo
     size = plan.facts["ladder"]["arms"]["wide-1e11"]
     (row,) = [line for line in shown.splitlines() if line.startswith("wide-1e11")]
     assert [str(size["dim"]), f"{size['params']:,}", f"{size['steps']:,}", f"{size['flops']:.3g}"] == row.split()[2:6]
+
+
+def test_an_arm_of_the_command_line_is_meant_at_all_rungs(climbed: SweepPlan) -> None:
+    some = SweepArgs(file="x", arms="mlp,wide-1e9").only(climbed).cells
+    assert {climbed.variants[cell.variant].arm for cell in some} == {
+        *(f"mlp-{rung}" for rung in ("1e9", "1e10", "1e11", "1e12")),
+        "wide-1e9",
+    }
+    with pytest.raises(UserError, match="--arms mlpp: no such arm; did you mean mlp"):
+        SweepArgs(file="x", arms="mlpp").only(climbed)
 
 
 def test_rates_are_tuned_at_every_rung_or_carried_over(tmp_path: Path, climbed: SweepPlan) -> None:

@@ -11,6 +11,7 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import config_value, integer, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean, fold
+from blockyard.sweep.spec.ladder import OWNER
 
 if TYPE_CHECKING:
     from blockyard.sweep.executor.base import Executor
@@ -53,11 +54,17 @@ class SweepArgs(Args):
         if plan.question.get("until"):
             raise UserError("--arms: a sweep that runs until it is decided chooses the arms itself; leave it out")
         chosen = [name.strip() for name in self.arms.split(",") if name.strip()]
-        names = [arm.name for arm in plan.arms]
+        names = {arm.name: [arm.name] for arm in plan.arms}
+        if plan.question.get("ladder"):  # an arm of the file stands for all its rungs
+            for arm in plan.arms:
+                names.setdefault(arm.levels[OWNER], []).append(arm.name)
         for name in chosen:
             if name not in names:
-                raise UserError(f"--arms {name}: no such arm{did_you_mean(name, names)} (arms: {fold(names)})")
-        return replace(plan, cells=tuple(cell for cell in plan.cells if plan.variants[cell.variant].arm in chosen))
+                raise UserError(
+                    f"--arms {name}: no such arm{did_you_mean(name, list(names))} (arms: {fold(list(names))})"
+                )
+        arms = {arm for name in chosen for arm in names[name]}
+        return replace(plan, cells=tuple(cell for cell in plan.cells if plan.variants[cell.variant].arm in arms))
 
     def build_executor(self) -> Executor:
         """A new executor; one serves a single use. Raises UserError."""

@@ -10,7 +10,7 @@ or after adding a seed or an arm: only missing cells are run.
   --workers N       cells that run in parallel
   --seeds N         seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
   --until-decided   one seed after another, until every comparison is decided; --seeds is then the most (20)
-  --arms A,B        run the cells of these arms only; those of the others stay as they are
+  --arms A,B        run the cells of these arms only, with `ladder` at all rungs; those of the others stay as they are
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
