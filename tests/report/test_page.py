@@ -15,6 +15,7 @@ import pytest
 
 from blockyard.report import page
 from blockyard.report.home import page as home_page
+from blockyard.report.page import vectors
 from blockyard.report.page.document import SCRIPTS, STYLES, policy, read_part, render, write
 from blockyard.report.page.thin import thin
 from tests.report.page_data import HOSTILE, comparison
@@ -125,7 +126,7 @@ def test_the_escaping_is_what_keeps_names_text(monkeypatch):
         ]
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS, *home_page.SCRIPTS}))
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *home_page.SCRIPTS, *vectors.SCRIPTS}))
 def test_scripts_make_elements_only_by_name(name):
     """No script turns a string into HTML or code."""
     text = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
@@ -135,8 +136,8 @@ def test_scripts_make_elements_only_by_name(name):
 
 
 def test_every_script_is_in_a_page():
-    assert {path.stem for path in FOLDER.glob("*.js")} == {*SCRIPTS, *home_page.SCRIPTS}
-    assert {path.stem for path in FOLDER.glob("*.css")} == {*STYLES, *home_page.STYLES}
+    assert {path.stem for path in FOLDER.glob("*.js")} == {*SCRIPTS, *home_page.SCRIPTS, *vectors.SCRIPTS}
+    assert {path.stem for path in FOLDER.glob("*.css")} == {*STYLES, *home_page.STYLES, *vectors.STYLES}
 
 
 def test_no_text_of_the_scripts_goes_over_several_lines() -> None:
