@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,8 +188,10 @@ def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         Molecules(path=str(path)).load(Char())
     assert "set data.path=FILE" in str(Molecules(path=str(tmp_path / "no.jsonl")).missing())
     assert "set data.splits=FILE" in str(Molecules(path=str(path), splits=str(tmp_path / "no.csv")).missing())
-    with pytest.raises(ValueError, match=r"data.values names columns of a table"):
-        Molecules(path=str(path), values=("a",))
+    with pytest.raises(ValueError, match=r"data.values and data.label both say what is predicted"):
+        Molecules(path=str(path), values=("a",), label="b")
+    with pytest.raises(ValueError, match=r"names a label twice"):
+        Molecules(path=str(path), label=("b", "b"))
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="has no molecule; a line for each"):
         read(tmp_path / "empty.jsonl")
@@ -198,6 +201,50 @@ def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "x.csv").write_text("smiles,y\nC,1\n")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'blockyard[molecules]'" in str(Molecules(path=str(tmp_path / "x.csv")).missing())
+
+
+LABELLED = [
+    {**SOUND, "y": None, "logp": 0.5 * n, "kind": "acid" if n % 3 else "base", "toxic": n % 2, "active": n % 4 == 0}
+    | {"split": ("train", "train", "val", "test")[n % 4]}
+    for n in range(12)
+]
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_class_is_read_from_a_key(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", LABELLED)
+    data = Molecules(path=str(path), label="kind")
+    assert (data.spec.target, data.spec.classes, data.spec.class_names) == ("class", 2, ("acid", "base"))
+    splits = data.load(Nodes())
+    assert [part.target.tolist() for part in splits] == [
+        [int(LABELLED[n]["kind"] == "base") for n in range(12) if n % 4 in kept] for kept in ((0, 1), (2,), (3,))
+    ]
+    written(path, [*LABELLED, {**LABELLED[0], "kind": None}])
+    with pytest.raises(UserError, match="1 line cannot be used\n  line 13: it has no kind"):
+        Molecules(path=str(path), label="kind").load(Nodes())
+
+
+def test_several_labels_and_chosen_values_are_read_from_keys(tmp_path: Path) -> None:
+    """Labels stay 0 and 1, and one that is not known is NaN; values are standardized by the training split."""
+    lines = [{**line, "toxic": None if n == 4 else line["toxic"]} for n, line in enumerate(LABELLED)]
+    path = written(tmp_path / "x.jsonl", lines)
+    data = Molecules(path=str(path), label=("toxic", "active"))
+    assert (data.spec.target, data.spec.classes, data.spec.class_names) == ("labels", 2, ("toxic", "active"))
+    train = data.load(Nodes()).train
+    expected = [[math.nan if n == 4 else n % 2, float(n % 4 == 0)] for n in range(12) if n % 4 < 2]
+    torch.testing.assert_close(train.target, torch.tensor(expected), equal_nan=True)
+    values = Molecules(path=str(path), values=("logp",))
+    assert values.spec.values == (1,)
+    train = values.load(Nodes()).train
+    logp = torch.tensor([0.5 * n for n in range(12) if n % 4 < 2])
+    torch.testing.assert_close(train.target[:, 0], (logp - logp.mean()) / logp.std(correction=0))
+    written(path, [*LABELLED, {**LABELLED[0], "toxic": 2}])
+    with pytest.raises(UserError, match="line 13: toxic: 2 is neither 0 nor 1"):
+        Molecules(path=str(path), label=("toxic", "active")).load(Nodes())
 
 
 ESOL = ("molecules/esol_delaney.graphs.jsonl.gz", "molecules/esol_delaney.csv")

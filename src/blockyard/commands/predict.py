@@ -98,6 +98,12 @@ def _print(predictions: Predictions) -> None:
             rows.add_row(source, *(f"{value:.6g}" for value in values))
         console().print(rows)
         return
+    if predictions.several:
+        rows = table(None, "input", "labels", *predictions.names)
+        for source, answer, values in zip(shown, predictions.answers, predictions.probabilities.tolist(), strict=True):
+            rows.add_row(source, answer, *(f"{value:.3f}" for value in values))
+        console().print(rows)
+        return
     rows = table(None, "input", "prediction", "probability", "then")
     for source, values in zip(shown, predictions.probabilities, strict=True):
         order = values.argsort(descending=True).tolist()

@@ -134,7 +134,7 @@ class HuggingFace(Table):
     def class_names(self) -> tuple[str, ...]:
         """The names of a ClassLabel in its order, those that occur; else the labels, sorted."""
         names = super().class_names
-        if not self._saved or not names or self.label is None:
+        if not self._saved or not names or not isinstance(self.label, str):
             return names
         labels = getattr(next(iter(self._parts.values())).features[self.label], "names", None)
         return names if labels is None else tuple(name for name in labels if name in names)

@@ -1,4 +1,4 @@
-"""Molecules of your own as graphs: atoms are nodes, bonds are edges, and one or more real values are predicted.
+"""Molecules of your own as graphs: atoms are nodes, bonds are edges; real values, a class or labels are predicted.
 
 Source: Wu et al. 2018, MoleculeNet (arXiv 1703.00564), for such sets and their splits
 Reference: rdkit, for molecules that are written as SMILES
@@ -8,8 +8,9 @@ A file *.graphs.jsonl, plain or .gz, has a line of JSON for each molecule:
     {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
 
 atoms has a list of whole numbers for each atom (codes, such as the atomic number), bonds two atoms and the codes of
-their bond, y a real value for each task, null where it was not measured. A table *.csv with a column `smiles` and
-columns of numbers is read with rdkit, the extra `molecules`.
+their bond, y a real value for each task, null where it was not measured. Further keys may hold what `values` and
+`label` name: {"logp": 1.2, "active": 1, "toxic": null}. A table *.csv with a column `smiles` and columns of numbers is
+read with rdkit, the extra `molecules`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Molecules(GraphData):
         path: the file
         split: the key or column that assigns molecules to train, val or test, such as scaffold_split; null draws splits
         splits: a table (.csv) with columns smiles and `split`, for a file whose lines do not name their split
-        values: columns of a table that are predicted; null takes all columns of numbers
+        values: columns of a table, or keys of a line, that are predicted; null takes all columns of numbers, or y
+        label: the column or key of a class that is predicted instead; several with 0 or 1 each for objective=multilabel
         max_nodes: the most atoms of a molecule
         disconnected: refuse or keep molecules in several parts, such as salts
         validation_fraction: share of the molecules that is the validation split, where splits are drawn
@@ -53,6 +55,7 @@ class Molecules(GraphData):
     split: Text | None = "split"
     splits: Text | None = None
     values: tuple[Text, ...] | None = None
+    label: Text | tuple[Text, ...] | None = None
     max_nodes: Length = 128
     disconnected: Literal["refuse", "keep"] = "refuse"
     validation_fraction: Fraction = 0.1
@@ -61,8 +64,12 @@ class Molecules(GraphData):
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
-        if self.values is not None and not self._is_table:
-            raise ValueError("data.values names columns of a table; lines of JSON have their targets in y: use null")
+        if self.values is not None and self.label is not None:
+            raise ValueError("data.values and data.label both say what is predicted; one must be null")
+        if isinstance(self.label, tuple) and len(set(self.label)) < len(self.label):
+            raise ValueError(f"data.label={list(self.label)} names a label twice")
+        if () in (self.values, self.label):
+            raise ValueError("data.values and data.label name at least one column or key; null names none")
         if self.split is None and self.splits is not None:
             raise ValueError("data.splits is a table of splits and data.split=null draws them; leave one out")
 
@@ -78,22 +85,44 @@ class Molecules(GraphData):
         return self.max_nodes, self._widths.nodes
 
     def targets(self) -> int | None:
-        """Return the number of targets as the first line has them."""
-        return self._widths.targets
+        """Return the number of values or labels, those of y as the first line has them; None for a class."""
+        if self.label is not None:
+            return len(self.label) if self.labels else None
+        return self._widths.targets if self.values is None or self._is_table else len(self.values)
+
+    @property
+    def labels(self) -> bool:
+        """Whether `label` names several."""
+        return isinstance(self.label, tuple)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The labels, or the classes that the file has, sorted."""
+        if self.label is None or isinstance(self.label, tuple):
+            return self.label or ()
+        return () if self.missing() else molecules.class_names(_file(self.path), self.label)
 
     @cached_property
     def _widths(self) -> Widths:
         nothing = Widths(1, 0, 1)  # also of a file that cannot be read: `read` tells why
+        if self._named_targets and not self._is_table:
+            return first_widths(_file(self.path), targets=False) or nothing if self.missing() is None else nothing
         if self.missing() is not None:
             return nothing
         if self._is_table:
+            if self.label is not None:
+                return Widths(molecules.NODE_COLUMNS, 2, 1)
             return Widths(molecules.NODE_COLUMNS, 2, len(molecules.target_columns(_file(self.path), self.values)))
         return first_widths(_file(self.path)) or nothing
 
     def read(self) -> GraphParts:
         """Read the file and assign each molecule to a split. Raises UserError naming every line that is wrong."""
         path, connected = _file(self.path), self.disconnected == "refuse"
-        if self._is_table:
+        if self._named_targets:
+            widths = self._widths
+            lines = molecules.read_unlabelled(path, widths.nodes, widths.edges, self.max_nodes, connected)
+            self._set_targets(path, lines)
+        elif self._is_table:
             lines = molecules.read_smiles(path, self.values, self.max_nodes, connected)
         else:
             lines = read_lines(path, self.max_nodes, connected)
@@ -105,6 +134,29 @@ class Molecules(GraphData):
             if not part:
                 raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")
         return GraphParts(*parts)
+
+    @property
+    def _named_targets(self) -> bool:
+        """Whether targets are read by their names, and not from y or the columns of numbers."""
+        return self.label is not None or (self.values is not None and not self._is_table)
+
+    def _set_targets(self, path: Path, lines: list[Line]) -> None:
+        """Give each graph the target that its line has. Raises UserError naming the lines without one."""
+        problems = []
+        for line in lines:
+            try:
+                if isinstance(self.label, str):
+                    line.graph.target = molecules.class_of(line, self.label, self.class_names)
+                else:
+                    names = self.label or self.values or ()
+                    line.graph.target = molecules.values_of(line, names, labels=self.labels)
+            except ValueError as error:
+                problems.append((line.number, str(error)))
+        refuse_lines(path, problems)
+        if isinstance(self.label, str) and len(self.class_names) < 2:
+            raise UserError(
+                f"{path}: every molecule has the {self.label} {self.class_names[0]}; a class needs another one"
+            )
 
     def _drawn(self, count: int) -> list[int]:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(mix("molecules", self.split_seed)))
@@ -141,7 +193,7 @@ class Molecules(GraphData):
 
     @property
     def _is_table(self) -> bool:
-        return self.path.removesuffix(".gz").endswith(".csv")
+        return molecules.is_table(self.path)
 
 
 def _split_table(path: Path, column: str) -> dict[str, str]:

@@ -60,7 +60,7 @@ from blockyard.data.rows.texts import TextRows, shown_texts
 from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
-from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_values
+from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
@@ -77,7 +77,8 @@ class Table(AugmentOptions, LoadedData):
     Options:
         path: a .csv, .tsv, .jsonl, .parquet or .arrow file, a folder of them, or a glob such as data/part-*.csv
         text: the column of the texts; null reads none
-        label: the column of the classes; null reads none
+        label: the column of the classes; several columns of 0 and 1, a label each, for objective=multilabel; null reads
+            none
         pair: the column of a second text, as in entailment; null reads none
         image: the column of the images: paths, or the bytes of image files; null reads none
         columns: the columns of numbers that a model reads
@@ -102,7 +103,7 @@ class Table(AugmentOptions, LoadedData):
 
     path: Text = "data/table.csv"
     text: Text | None = TEXT
-    label: Text | None = LABEL
+    label: Text | tuple[Text, ...] | None = LABEL
     pair: Text | None = None
     image: Text | None = None
     columns: tuple[Text, ...] = ()
@@ -130,6 +131,8 @@ class Table(AugmentOptions, LoadedData):
             raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
         if self.image and self.pair:
             raise ValueError(f"data.pair={self.pair} is a second text; with data.image, use data.pair=null")
+        if self.label == () or len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"data.label={list(self.labels)}: expected a column, or several different ones")
         if self.target and self.label not in (None, LABEL):
             raise ValueError(f"data.target and data.label={self.label} both say what is predicted; one must be null")
 
@@ -146,7 +149,7 @@ class Table(AugmentOptions, LoadedData):
         image = ImageColumn(self.image, self.root, self.channels, self.size, self.workers)
         if text is None:
             return ImageRows(image, self.augmentation(self.channels), self.memory_limit)
-        labelled = bool(self.target) or self._is_read(self.label, LABEL)
+        labelled = bool(self.target or self.labels) or self._is_read(self.label_column, LABEL)
         return (QuestionRows if labelled else CaptionRows)(text, image, self.context)
 
     def _is_read(self, column: str | None, default: str) -> bool:
@@ -163,6 +166,8 @@ class Table(AugmentOptions, LoadedData):
         data_spec = replace(kind.spec(), slices=self.slice_names if there else ())
         if self.target:
             return replace(data_spec, target="values", values=(len(self.target),))
+        if self.labels:
+            return replace(data_spec, target="labels", classes=len(self.labels), class_names=self.labels)
         names = self.class_names if there else ()
         return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
 
@@ -198,14 +203,19 @@ class Table(AugmentOptions, LoadedData):
         return self.kind.texts
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of labels, where several are predicted."""
+        return self.label if isinstance(self.label, tuple) else ()
+
+    @property
     def label_column(self) -> str:
         """The column of the classes, where classes are predicted."""
-        return self.label or LABEL
+        return self.label if isinstance(self.label, str) else LABEL
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The labels, sorted; none where a caption or numbers are predicted. Raises UserError as `rows` does."""
-        if self.target or self.kind.writes:
+        if self.target or self.labels or self.kind.writes:
             return ()
         return self._values_of(self.label_column)
 
@@ -226,7 +236,8 @@ class Table(AugmentOptions, LoadedData):
         kind = self.kind
         columns = kind.columns()
         columns |= {f"data.target[{number}]": name for number, name in enumerate(self.target)}
-        if not self.target and not kind.writes:
+        columns |= {f"data.label[{number}]": name for number, name in enumerate(self.labels)}
+        if not self.target and not self.labels and not kind.writes:
             columns["data.label"] = self.label_column
         if self.split != SPLIT or SPLIT in self.names:
             columns["data.split"] = self.split
@@ -245,12 +256,21 @@ class Table(AugmentOptions, LoadedData):
 
     def _checked_rows(self) -> TableRows:
         kind, named_columns = self.kind, self.named_columns
-        rows = self.read(named_columns, dict.fromkeys(self.target, "number") | kind.cell_types())
-        needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
+        rows = self.read(named_columns, dict.fromkeys((*self.target, *self.labels), "number") | kind.cell_types())
+        needed = [
+            name
+            for key, name in named_columns.items()
+            if not key.startswith(("data.columns", "data.target", "data.label["))
+        ]
         problems = {f"no {name}": rows.blank(name) for name in needed}
         if self.target:
             gone = np.isnan(rows.numbers(self.target))
             problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
+        if self.labels:
+            values = rows.numbers(self.labels)
+            problems[f"no {' nor '.join(self.labels)}, which are the labels"] = np.isnan(values).all(1)
+            wrong = ~(np.isnan(values) | (values == 0) | (values == 1))
+            problems |= {f"{name} is neither 0 nor 1": wrong[:, i] for i, name in enumerate(self.labels)}
         problems |= kind.problems(rows)
         if "data.split" in named_columns:
             valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(SPLIT_NUMBERS))
@@ -282,7 +302,8 @@ class Table(AugmentOptions, LoadedData):
         values, slices, parts = assigned.values, assigned.slices, assigned.parts
         # Images that are written have no other target than their own tokens.
         if values is not None and not isinstance(tokenizer, ImageTokenizer):
-            splits = with_values(splits, [values[part] for part in parts], self.target)
+            give = with_labels if self.labels else with_values
+            splits = give(splits, [values[part] for part in parts], self.labels or self.target)
         if slices is not None and not kind.keeps_slices:
             splits = Splits(*(Sliced(split, slices[part]) for split, part in zip(splits, parts, strict=True)))
         if values is not None:
@@ -293,7 +314,7 @@ class Table(AugmentOptions, LoadedData):
 
     def _assigned(self) -> AssignedRows:
         """Draw or read the splits, and check them."""
-        rows, kind, classes = self.rows, self.kind, self.class_names
+        rows, kind, classes, predicted = self.rows, self.kind, self.class_names, self.labels or self.target
         keys = kind.keys(rows)
         target = torch.zeros(len(rows), dtype=torch.int64)
         if classes:
@@ -323,8 +344,8 @@ class Table(AugmentOptions, LoadedData):
             parts=parts,
             label=self.label_column,
             target=target,
-            classes=None if self.target else len(classes),
-            values=torch.from_numpy(rows.numbers(self.target)) if self.target else None,
+            classes=None if predicted else len(classes),
+            values=torch.from_numpy(rows.numbers(predicted)) if predicted else None,
             slices=None if self.slices is None else _indices(rows, self.slices, self.slice_names),
         )
 

@@ -283,7 +283,7 @@ class _Reader:
     @property
     def _of_sample(self) -> bool:
         """Whether a target is one of a whole sample."""
-        return self.loaded.data.spec.target in ("class", "values")
+        return self.loaded.data.spec.target in ("class", "values", "labels")
 
     def _stream(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The stream after the layer (B, M, D), and which of its places count: (B, M) bool; the class token's alone

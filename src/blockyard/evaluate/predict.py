@@ -21,20 +21,27 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Predictions:
     """inputs: n texts, or paths of images; names: V, in the order of the columns
-    probabilities: (n, V) of classes; None for a run that predicts values
+    probabilities: (n, V) of classes, or of labels that may be there together; None for a run that predicts values
     values: (n, V) in the units of the data; None for a run that predicts classes
+    several: whether the probabilities are of labels, each there or not
     """
 
     inputs: list[str]
     names: list[str]
     probabilities: Tensor | None = None
     values: Tensor | None = None
+    several: bool = False
 
     @property
     def answers(self) -> list[str]:
-        """The most probable class of each input; nothing for a run that predicts values."""
+        """The most probable class of each input, or its labels from 0.5 on; nothing for a run that predicts values."""
         if self.probabilities is None:
             return []
+        if self.several:
+            return [
+                ", ".join(name for name, there in zip(self.names, row, strict=True) if there)
+                for row in (self.probabilities >= 0.5).tolist()
+            ]
         return [self.names[index] for index in self.probabilities.argmax(1).tolist()]
 
 
@@ -47,7 +54,7 @@ def predict(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Predictions, Loaded]:
-    """Predict the class of each input, or its values with objective=regress, in the units of the data.
+    """Predict the class of each input, its labels, or its values with objective=regress, in the units of the data.
 
     inputs: as the run reads them; `new_inputs` has the table
     column: of a table, that of the texts; default: the one that the run's data names, else `text`
@@ -58,7 +65,7 @@ def predict(
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     target, continues = loaded.objective.target, loaded.data.spec.modality == "series"
-    if target != "class" and (target != "values" or continues or loaded.objective.takes != "sequence"):
+    if target not in ("class", "labels") and (target != "values" or continues or loaded.objective.takes != "sequence"):
         raise UserError(
             f"{loaded.folder.name} predicts no class or value of a whole sample (objective="
             f"{_choice(loaded, 'objective')}); `generate` writes texts and images, `forecast` continues series"
@@ -67,6 +74,8 @@ def predict(
     outputs_of = _outputs(loaded, batches)
     if target == "values":
         return Predictions(names, _value_names(loaded), values=_in_units(loaded, outputs_of)), loaded
+    if target == "labels":
+        return Predictions(names, _class_names(loaded), probabilities=outputs_of.sigmoid(), several=True), loaded
     return Predictions(names, _class_names(loaded), probabilities=outputs_of.softmax(-1)), loaded
 
 

@@ -2,7 +2,8 @@
 
 classes   logits (B, V)      -> the five most probable classes with their probabilities, and the cross entropy
 values    outputs (B, V)     -> the values in the units of the data, and the objective's loss of each sample
-tokens    logits (B, N, V)   -> of the next token of texts: the sum of the cross entropies of a sequence
+    of_sample = objective.takes == "sequence" and objective.target in ("class", "values", "labels")
+    if objective.predicts_next or of_sample:
 other     a reason why there is no one prediction for a sample
 """
 
@@ -104,6 +105,7 @@ class SampleRecorder:
     def _values(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
         prediction, target = prediction.float(), target.float()
         losses = _losses(self.objective, prediction, target)
+        prediction = prediction.sigmoid() if self.objective.target == "labels" else prediction
         shape = target.shape[1:]
         target, prediction = target.cpu(), prediction.cpu().unflatten(1, shape)
         if isinstance(self.split, Standardized):
@@ -142,7 +144,8 @@ def _losses(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
 
 def _refusal(objective: Objective) -> str | None:
     """Why an objective has no one prediction for each sample, or None."""
-    if objective.predicts_next or (objective.takes == "sequence" and objective.target in ("class", "values")):
+    of_sample = objective.takes == "sequence" and objective.target in ("class", "values", "labels")
+    if objective.predicts_next or of_sample:
         return None
     name = type(objective).__name__
     return f"{name} predicts the parts of a sample, such as its tokens; it has no class or values of the sample"

@@ -126,7 +126,7 @@ def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleMo
         yield majority_model(targets.bincount(minlength=classes))
     if not has_features(split):
         return
-    features = _Features(train, split)
+    features = Features(train, split)
     count = len(features.chosen)
 
     def centroid() -> Callable[[Tensor], Tensor]:
@@ -159,7 +159,7 @@ def of_values(split: Split, train: Split | None, objective: Objective) -> Baseli
     if isinstance(split, HasBaselines):
         baselines += models(split, objective, split.baselines())
     if train is not None and has_features(split):
-        features = _Features(train, split)
+        features = Features(train, split)
 
         def fit() -> Callable[[Tensor], Tensor]:
             values, target = features.fitted
@@ -171,7 +171,7 @@ def of_values(split: Split, train: Split | None, objective: Objective) -> Baseli
     return Baselines(baselines)
 
 
-class _Features:
+class Features:
     """Features of the samples of a training split, and of another one. chosen: the samples that are fitted on."""
 
     def __init__(self, train: Split, split: Split) -> None:

@@ -11,6 +11,7 @@ _TARGETS = {
     "symbols": "target tokens for each sequence",
     "pixels": "a class for each pixel",
     "values": "real-valued targets",
+    "labels": "several labels for each sample",
 }
 
 # What heads give that is no plain prediction.

@@ -12,7 +12,7 @@ class Graph:
     """An undirected graph with a target.
 
     nodes: (N, C), whole numbers; ends: (m, 2), the nodes that each edge joins; edges: (m, E), whole numbers
-    target: R real values, NaN where there is none, or a class
+    target: R real values or labels, NaN where there is none, or a class
     """
 
     nodes: np.ndarray

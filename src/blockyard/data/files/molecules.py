@@ -13,7 +13,7 @@ import importlib.util
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,13 +45,16 @@ class Widths(NamedTuple):
     targets: int
 
 
-def first_widths(path: Path) -> Widths | None:
-    """Return the widths of a file; None where its first lines cannot be read, which `read_lines` then tells."""
+def first_widths(path: Path, *, targets: bool = True) -> Widths | None:
+    """Return the widths of a file; None where its first lines cannot be read, which `read_lines` then tells.
+
+    targets: whether it must have y
+    """
     widths = None
     try:
         for _, text in _texts(path):
             record = json.loads(text)
-            widths = widths or Widths(len(record["atoms"][0]), 0, _count(record["y"]))
+            widths = widths or Widths(len(record["atoms"][0]), 0, _count(record["y"]) if targets else 1)
             if record["bonds"]:
                 return widths._replace(edges=len(record["bonds"][0]) - 2)
     except (UserError, ValueError, LookupError, TypeError, RecursionError):
@@ -83,19 +86,18 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
 
 
 def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connected: bool) -> list[Line]:
-    """Read molecules for which something is to be predicted, of lines of JSON or of a .csv with SMILES.
+    """Read molecules of lines of JSON or of a .csv with SMILES without the targets that a file may have.
 
-    nodes, edges: the columns of a node and of an edge; targets are not read, their place has a zero
+    nodes, edges: the columns of a node and of an edge; the place of targets has a zero
     Raises UserError with every line that is wrong, and why.
     """
-    table = path.name.removesuffix(".gz").endswith(".csv")
-    records: Iterator[tuple[int, Any]] = _unlabelled_smiles(path) if table else _texts(path)
+    table = is_table(path.name)
     lines, problems = [], []
-    for number, content in records:
+    for number, content in _rows_of(path) if table else _texts(path):
         try:
-            record = {SMILES: content} if table else json.loads(content)
+            record = content if table else json.loads(content)
             if table:
-                graph = _graph(content, [0.0])
+                graph = _graph(record[SMILES], [0.0])
             else:
                 _check_columns(record, nodes)
                 graph = parse({**record, "y": 0.0} if isinstance(record, dict) else record, Widths(nodes, edges, 1))
@@ -119,12 +121,64 @@ def _check_columns(record: Any, nodes: int) -> None:
         raise ValueError(f"atoms of {len(first)} numbers; the run reads atoms of {nodes}")
 
 
-def _unlabelled_smiles(path: Path) -> Iterator[tuple[int, Any]]:
+def is_table(name: str) -> bool:
+    """Whether a file of this name is a table with SMILES."""
+    return name.removesuffix(".gz").endswith(".csv")
+
+
+def _rows_of(path: Path) -> Iterator[tuple[int, Any]]:
+    """Return the line and the cells of each row of a table. Raises UserError without rdkit or a column of SMILES."""
     reason = unavailable()
     if reason is not None:
         raise UserError(reason)
     target_columns(path, ())
-    return iter(enumerate(_read(path)[SMILES].tolist(), start=2))
+    return iter(enumerate(_read(path).to_dict("records"), start=2))
+
+
+def class_names(path: Path, key: str) -> tuple[str, ...]:
+    """Return the classes that lines have under a key, or rows in a column, sorted; none of a file that cannot be read,
+    which reading the molecules then tells.
+    """
+    try:
+        if is_table(path.name):
+            values = _read(path)[key].tolist()
+        else:
+            values = [json.loads(text).get(key) for _, text in _texts(path)]
+    except (UserError, ValueError, LookupError, AttributeError, RecursionError):
+        return ()
+    return tuple(sorted({name for value in values if (name := _class(value)) is not None}))
+
+
+def class_of(line: Line, key: str, names: Sequence[str]) -> int:
+    """Return the number of the class that a line has under a key. Raises ValueError without one."""
+    name = _class(line.record.get(key))
+    if name is None:
+        raise ValueError(f"it has no {key}, or one that is no text and no number")
+    return names.index(name)
+
+
+def values_of(line: Line, keys: Sequence[str], *, labels: bool) -> list[float]:
+    """Return the numbers that a line has under keys, NaN where there is none. labels: whether they must be 0 or 1.
+
+    Raises ValueError for anything else, and for a line without any.
+    """
+    numbers = []
+    for key in keys:
+        value = line.record.get(key)
+        number = math.nan if value is None or value == "" else _number(key, value)
+        if math.isinf(number) or (labels and number not in (0, 1) and not math.isnan(number)):
+            raise ValueError(f"{key}: {quoted(value)} is {'neither 0 nor 1' if labels else 'not a finite number'}")
+        numbers.append(number)
+    if all(math.isnan(number) for number in numbers):
+        raise ValueError(f"it has no {' nor '.join(keys)}; leave the line out")
+    return numbers
+
+
+def _class(value: Any) -> str | None:
+    """Return a class as text, whole numbers without a point; None for no value, and for lists."""
+    if value is None or isinstance(value, (list, dict)) or value != value:
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:

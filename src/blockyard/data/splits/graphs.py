@@ -100,8 +100,8 @@ class GraphSplit:
     """Graphs of one split, padded to the largest.
 
     nodes: (n, N, C + 1) uint8 codes, the last column a degree; pairs: (n, N, N, 1 + steps) uint8; lengths: (n,) int64
-    target: (n, R) float32, standardized, NaN where there is none; or classes (n,) int64
-    mean, std: (R,) of the training split, in the units of the data; empty for classes
+    target: (n, R) float32, standardized, NaN where there is none; labels as they are; or classes (n,) int64
+    mean, std: (R,) of the training split, in the units of the data; empty for classes and labels
     """
 
     nodes: Tensor
@@ -140,7 +140,17 @@ class GraphData(LoadedData):
 
     @abstractmethod
     def targets(self) -> int | None:
-        """Return the number of real values per graph; None where its target is one of two classes."""
+        """Return the number of real values per graph, or of labels; None where its target is a class."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, or of the labels where there are `labels`; none for two classes without names."""
+        return ()
+
+    @property
+    def labels(self) -> bool:
+        """Whether the targets are labels, 0 or 1 each."""
+        return False
 
     @property
     def spec(self) -> DataSpec:
@@ -150,9 +160,10 @@ class GraphData(LoadedData):
             "graph",
             (nodes, columns + 1),
             variable=True,
-            target="class" if targets is None else "values",
-            classes=2 if targets is None else None,
-            values=None if targets is None else (targets,),
+            target="class" if targets is None else "labels" if self.labels else "values",
+            classes=len(self.class_names) or 2 if targets is None else targets if self.labels else None,
+            class_names=self.class_names,
+            values=None if targets is None or self.labels else (targets,),
             pairs=1 + self.path_steps,
         )
 
@@ -172,7 +183,10 @@ class GraphData(LoadedData):
             nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
             tokenizer.fit(nodes, edges)
         splits = [self.encoded(graphs, tokenizer) for graphs in parts]
-        if self.targets() is not None:
+        if self.labels:
+            for split in splits:
+                split.target = split.target.float()
+        elif self.targets() is not None:
             _standardize(splits)
         self._fingerprint = sha256(
             tensor for split in splits for tensor in (split.lengths, split.nodes, split.pairs, split.target)

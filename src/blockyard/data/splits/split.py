@@ -122,7 +122,8 @@ def classes_of(split: Split) -> Tensor:
 class WithTargets:
     """The inputs of another split with real-valued targets (n, T), NaN where one is missing.
 
-    mean, std: (T,) of the training split, in the units of the data, by which targets are standardized
+    mean, std: (T,) of the training split, in the units of the data, by which targets are standardized; 0 and 1 for
+        labels, which are 0 or 1 themselves
     """
 
     def __init__(self, split: Split, target: Tensor, mean: Tensor, std: Tensor) -> None:
@@ -183,3 +184,17 @@ def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) 
             raise UserError(f"the target {name} has one value or none in the training split; leave it out")
     standardized = [((part - mean) / std).float() for part in values]
     return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))
+
+
+def with_labels(splits: Splits, labels: Sequence[Tensor], names: Sequence[str]) -> Splits:
+    """Return the splits with labels that are there or not. Raises UserError for one that training samples do not vary
+    in.
+
+    labels: of each split (n, T) float64 of 0 and 1, NaN where it is not known; names: T, of the labels
+    """
+    train = labels[0]
+    for name, low, high in zip(names, train.nan_to_num(1).amin(0), train.nan_to_num(0).amax(0), strict=True):
+        if not low < high:
+            raise UserError(f"the label {name} is there in all training samples or in none; leave it out")
+    zeros, ones = torch.zeros(train.shape[1]), torch.ones(train.shape[1])
+    return Splits(*(WithTargets(split, own.float(), zeros, ones) for split, own in zip(splits, labels, strict=True)))

@@ -1,0 +1,70 @@
+"""Several handwritten digits on a larger canvas: which of the ten digits are on it?
+
+Source: as `digit_canvas`; the labels of a scene as in Boutell et al. 2004, Learning multi-label scene classification
+Reference: sklearn.datasets.load_digits
+
+    +-----------+
+    | 3         |     labels 3 and 7: each of the ten digits is there or not, however often
+    |        7  |
+    |  3        |
+    +-----------+
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, Splits, Tokenizer
+from blockyard.data.digit_canvas import DigitCanvas
+
+LABELS = 10
+
+
+@dataclass(kw_only=True, eq=False)
+class CanvasLabels(DigitCanvas):
+    """Canvases of `digit_canvas` with a label for each digit; needs no file and no network.
+
+    Options:
+        size: side of a canvas in pixels, 10 or more; there are (size // 10) ** 2 cells
+        digits: maximum digits on a canvas
+        least_digits: minimum digits on a canvas
+        samples: canvases in a training epoch
+        eval_samples: canvases of the validation split, and of the test split
+        test_fraction: share of all digit images that only the test split shows
+        validation_fraction: share of the remaining images that only the validation split shows
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: canvases in a training step, over all processes
+        eval_batch_size: canvases in a validation or test step, over all processes
+    """
+
+    @property
+    def spec(self) -> DataSpec:
+        """Square images, and which of the ten digits each shows."""
+        names = tuple(map(str, range(LABELS)))
+        return replace(super().spec, target="labels", classes=LABELS, class_names=names)
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Assign the digits to the splits, as `digit_canvas` does."""
+        return Splits(*(LabelledCanvases(split) for split in super().load(tokenizer)))
+
+
+class LabelledCanvases:
+    """A split of canvases whose pixels have classes, with a label for each class instead."""
+
+    def __init__(self, split: Any) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs float32 (B, 1, size, size) and target float32 (B, 10) of 0 and 1."""
+        batch: Batch = self.split.batch(order, key)
+        assert isinstance(batch.target, Tensor)
+        pixels = batch.target.flatten(1)  # (B, size * size), 0 is background
+        there = torch.zeros(len(pixels), LABELS + 1).scatter_(1, pixels, 1.0)
+        return replace(batch, target=there[:, 1:])
