@@ -149,7 +149,8 @@ class Table(AugmentOptions, LoadedData):
         image = ImageColumn(self.image, self.root, self.channels, self.size, self.workers)
         if text is None:
             return ImageRows(image, self.augmentation(self.channels), self.memory_limit)
-        labelled = bool(self.target or self.labels) or self._is_read(self.label_column, LABEL)
+        label = self.label if isinstance(self.label, str) else None
+        labelled = bool(self.target or self.labels) or self._is_read(label, LABEL)
         return (QuestionRows if labelled else CaptionRows)(text, image, self.context)
 
     def _is_read(self, column: str | None, default: str) -> bool:

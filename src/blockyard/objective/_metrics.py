@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +68,16 @@ class MeanNats(_Mean):
         """prediction: as the objective takes it; target: float, with NaN."""
         self.total += self.nats(prediction, target).double().sum()
         self.count += Batch.counted(target).sum()
+
+
+class MeanBound(MeanNats):
+    """A sum over some targets that bounds that over all: nats over the number of targets of the first tensor."""
+
+    def update(self, prediction: Tensor, target: Any) -> None:
+        """prediction: as the objective takes it; target: a named tuple whose first tensor holds `Batch.ignore`."""
+        counted = Batch.counted(target[0])
+        self.total += (self.nats(prediction, target) * counted).double().sum()
+        self.count += counted.sum()
 
 
 class Accuracy(_Mean):
@@ -199,7 +210,7 @@ class BitsPerByte(_Derived):
 
     higher_is_better = False
 
-    def __init__(self, source: MeanCrossEntropy, bytes_per_token: float) -> None:
+    def __init__(self, source: MeanCrossEntropy | MeanNats, bytes_per_token: float) -> None:
         super().__init__(source)
         self.bytes_per_token = bytes_per_token
 
