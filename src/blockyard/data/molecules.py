@@ -96,7 +96,7 @@ class Molecules(GraphData):
         return isinstance(self.label, tuple)
 
     @cached_property
-    def class_names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def class_names(self) -> tuple[str, ...]:
         """The labels, or the classes that the file has, sorted."""
         if self.label is None or isinstance(self.label, tuple):
             return self.label or ()

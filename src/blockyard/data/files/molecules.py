@@ -95,7 +95,7 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
     lines, problems = [], []
     for number, content in _rows_of(path) if table else _texts(path):
         try:
-            record = content if table else json.loads(content)
+            record: Any = content if table else json.loads(content)
             if table:
                 graph = _graph(record[SMILES], [0.0])
             else:
