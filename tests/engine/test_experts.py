@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from blockyard.channel_mixer import experts
 from blockyard.channel_mixer.experts import Experts
+from blockyard.commands import check as check_command
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
@@ -138,6 +139,16 @@ def test_flops_on_the_meta_device_are_those_that_are_computed(options: tuple[str
     parts = components("channel_mixer=experts", *options)
     counts = [flops_by_module(model, parts.context())[""] for model in (parts.meta_model(), parts.model(0))]
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("mixer", ["channel_mixer=experts", "token_mixer=beside", "token_mixer=cycle"])
+def test_the_table_counts_flops_of_parts_in_a_list_once(mixer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ("data=code", "tokenizer=byte", "position=none", *DECODER, "data.context=16")
+    overrides = [*SMALL, *text, mixer]
+    assert check_command.run(overrides) == 0
+    (total,) = (line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("sum"))
+    built = Components(configured(*overrides)[0])
+    assert int(total.replace(",", "")) == flops_by_module(built.meta_model(), built.context())[""]
 
 
 def test_a_causal_model_refuses_experts_that_choose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

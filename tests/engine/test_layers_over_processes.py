@@ -22,7 +22,7 @@ BASE = (
 LAYERS = (
     *("model.depth=3", "model.order=[0,1,2,1]", "residual=hyper", "token_mixer.value_residual=mixed"),
     *("layers.pattern=[near,base]", "position=rope", "channel_mixer=experts", "channel_mixer.count=2"),
-    "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=3,token_mixer.value_residual=mixed]",
+    "layers.kinds.near=[token_mixer=windowed_attention,token_mixer.window=3,token_mixer.value_residual=mixed,position=alibi]",
 )
 # Weights that are brought to length one after each step, whole or in shards.
 SPHERE = (

@@ -146,8 +146,13 @@ def _flops(model: nn.Module, ctx: Context, config: Node) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
     totals = {path: flops for path, flops in flops_by_module(model, ctx).items() if path}
     counts = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
+    inside: Counter[str] = Counter()  # by the nearest module around that was called, which a list of modules is not
     for path, total in totals.items():
-        own = total - sum(flops for child, flops in totals.items() if child.rpartition(".")[0] == path)
+        parts = path.split(".")
+        around = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+        inside[next((each for each in around if each in totals), "")] += total
+    for path, total in totals.items():
+        own = total - inside[path]
         family = _family(path, model, config)
         if own or family in ("tokenizer", "source_tokenizer", "head"):
             counts[family] = counts.get(family, 0) + own
