@@ -15,6 +15,9 @@ Text streams to standard output; speed and cache size go to standard error.
                       the model accepts a beginning; the distribution of the text stays the same.
                       ngram: what followed the last tokens earlier in the text is proposed
   draft_tokens=4      proposed in each pass
+  suffix=TEXT         of a run of objective=masked_diffusion: what stands behind the text that is written
+  steps=20            of such a run: passes in which the text is filled in; default one for each token
+  order=confidence    of such a run: the most likely tokens first; default random
   cache=false         run the whole sequence again for each token
   compile=true        compile the step that reads one token: takes seconds to minutes, then each token is faster
   device=cuda         default: cpu
@@ -59,6 +62,9 @@ OPTIONS: dict[str, Reader] = {
     "length_penalty": number(),
     "draft": non_empty,
     "draft_tokens": integer(1, 64),
+    "suffix": non_empty,
+    "steps": integer(1),
+    "order": non_empty,
     "cache": boolean,
     "compile": boolean,
     "device": non_empty,
@@ -72,7 +78,7 @@ IMAGES: dict[str, Reader] = {
     "nearest": boolean,
     "out": non_empty,
 }
-TEXT_ONLY = ("compile", "max_tokens", "beam", "length_penalty", "draft", "draft_tokens")
+TEXT_ONLY = ("compile", "max_tokens", "beam", "length_penalty", "draft", "draft_tokens", "suffix", "steps", "order")
 TEXTS = ("prompt", "prompts", "source", "sources")
 KEYS = ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow")
 

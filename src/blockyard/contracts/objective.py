@@ -69,6 +69,7 @@ class Objective(ABC):
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
     predicts_next: ClassVar[bool] = False  # it predicts the id of the token that follows each one
     reads_start: ClassVar[bool] = False  # it predicts real values that follow a start token of the tokenizer's
+    fills_gaps: ClassVar[bool] = False  # it predicts hidden tokens, at any share of them, and so can write text
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
     source_modality: ClassVar[str | None] = None  # the only one of a source that it takes, or None
     # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as

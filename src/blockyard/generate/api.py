@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
+from blockyard.generate.diffusion import check_gap_options, check_only_gaps, fill_gaps
 from blockyard.generate.draft import NGRAM, Drafting, Run, load_draft
 from blockyard.generate.request import (
     GeneratedText,
@@ -20,6 +22,7 @@ from blockyard.generate.request import (
     check_device,
     check_draft_options,
     check_options,
+    check_tokenizer,
     encode_sources,
     prepare_texts,
 )
@@ -134,6 +137,9 @@ def generate_all(
     length_penalty: float | None = None,
     draft: Run | None = None,
     draft_tokens: int | None = None,
+    suffix: str | None = None,
+    steps: int | None = None,
+    order: str | None = None,
     cache: bool = True,
     compiled: bool = False,
     which: str = "best",
@@ -154,6 +160,9 @@ def generate_all(
     draft: speculative decoding with a smaller run of the same tokenizer, or with "ngram", the text so far: a pass reads
         the tokens that it proposes and accepts a beginning of them. The distribution of the text stays the same
     draft_tokens: proposed at most in each pass; None is 4
+    suffix: of a run of masked diffusion, the text behind the gap that `max_tokens` tokens fill
+    steps: in which the gap is filled; None is a token at a time
+    order: random or confidence, see `generate.diffusion`; None is random
     cache: cache keys, values and states where the model can
     compiled: compile the step that reads one token; sampling and greedy decoding from key-value caches only
     device: cpu, cuda or cuda:1, where `run` is not loaded yet
@@ -169,6 +178,10 @@ def generate_all(
     if isinstance(loaded.objective, Transcriber):
         unused = sampling | {"length_penalty": length_penalty, "draft": draft}
         return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
+    check_gap_options(loaded, steps, order, suffix)
+    if loaded.objective.fills_gaps:
+        check_only_gaps({"source": sources, "beam": beam, "draft": draft, "compile": compiled or None, "cache": cache})
+        return _fill(loaded, prompts, suffix or "", max_tokens, sampling, steps, order or "random")
     texts = prepare_texts(loaded, prompts, sources)
     if compiled:
         check_compiles(loaded.model)
@@ -187,6 +200,21 @@ def generate_all(
         draft_run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
         return _speculate(loaded, texts, Drafting(loaded, texts, draft_run, draft_tokens or 4), samplers, settings)
     return _sample(loaded, texts, samplers, compiled=compiled, **settings)
+
+
+def _fill(
+    loaded: Loaded,
+    prompts: Sequence[str],
+    suffix: str,
+    max_tokens: int,
+    sampling: dict[str, Any],
+    steps: int | None,
+    order: Any,
+) -> TextStream:
+    check_tokenizer(loaded)
+    sampler = partial(_samplers, **sampling)
+    texts, parts, stats = fill_gaps(loaded, prompts, suffix, max_tokens, sampler, steps, order)
+    return TextStream(loaded, texts, parts, stats)
 
 
 def _check_has_end(loaded: Loaded, length_penalty: float | None) -> None:
@@ -250,9 +278,9 @@ def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Sta
         if index == 0:
             sys.stdout.write(part)
             sys.stdout.flush()
-    sys.stdout.write("\n")
+    sys.stdout.write(f"{texts[0].suffix}\n")
     for index, text in enumerate(texts[1:], start=1):
-        sys.stdout.write(f"{_title(texts, index)}{text.prompt}{text.text}\n")
+        sys.stdout.write(f"{_title(texts, index)}{text.prompt}{text.text}{text.suffix}\n")
     sys.stdout.flush()
     sys.stderr.write(f"{stream.stats}\n")
     return stream.stats

@@ -22,13 +22,14 @@ log = logging.getLogger("blockyard")
 
 @dataclass
 class GeneratedText:
-    """A prompt, its source where there is one, and the token ids and text generated so far."""
+    """A prompt, its source where there is one, the token ids and text generated so far, and what stands behind them."""
 
     prompt: str
     prompt_ids: list[int]
     source: str | None = None
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
+    suffix: str = ""
 
 
 def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None) -> list[GeneratedText]:
@@ -39,13 +40,7 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
             f"{name} predicts the answers in a sequence of {loaded.data.spec.things} and does not generate one; "
             "`blockyard eval` scores its answers. generate needs model=decoder with objective=next_token on text"
         )
-    if not isinstance(loaded.tokenizer, TextTokenizer):
-        drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
-        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text{drawn}")
-    try:
-        loaded.tokenizer.encode("")
-    except ValueError as error:  # its vocabulary was learned from the data
-        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    check_tokenizer(loaded)
     if not ctx.causal or loaded.objective.takes != "token":
         raise UserError(f"{name} is not a decoder; generate needs model=decoder with objective=next_token")
     if loaded.objective.own_position:
@@ -70,11 +65,23 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
     texts = []
     for index, prompt in enumerate(prompts):
         before = _source_ids(loaded, sources[index]) if joined and sources is not None else []
-        prompt_ids = [*before, *start, *_encode(loaded, "prompt", prompt)]
+        prompt_ids = [*before, *start, *encode_text(loaded, "prompt", prompt)]
         if not prompt_ids:
             raise UserError('the prompt is empty: give at least one character, such as prompt="The"')
         texts.append(GeneratedText(prompt, _fit(loaded, prompt_ids), None if sources is None else sources[index]))
     return texts
+
+
+def check_tokenizer(loaded: Loaded) -> None:
+    """Raises UserError where a run is of no text, or has lost its vocabulary."""
+    name = loaded.folder.name
+    if not isinstance(loaded.tokenizer, TextTokenizer):
+        drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
+        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text{drawn}")
+    try:
+        loaded.tokenizer.encode("")
+    except ValueError as error:  # its vocabulary was learned from the data
+        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
 
 
 def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
@@ -96,7 +103,7 @@ def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
 
 def _source_ids(loaded: Loaded, source: str) -> list[int]:
     """The tokens of a source that stands in front of what is written. Raises UserError for one without any."""
-    token_ids = _encode(loaded, "source", source)
+    token_ids = encode_text(loaded, "source", source)
     if not token_ids:
         raise UserError("a source is empty: give at least one character")
     return token_ids
@@ -129,7 +136,7 @@ def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
     """
     tokenizer = loaded.components.source_tokenizer
     if isinstance(tokenizer, TextTokenizer):
-        sequences = [torch.tensor([_encode(loaded, "source", source, tokenizer)]) for source in sources]
+        sequences = [torch.tensor([encode_text(loaded, "source", source, tokenizer)]) for source in sources]
         if not min(sequence.shape[1] for sequence in sequences):
             raise UserError("a source is empty: give at least one character")
     elif isinstance(loaded.data, SourceFiles):
@@ -144,7 +151,7 @@ def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
     return Batch(torch.cat(padded), lengths=lengths)
 
 
-def _encode(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | None = None) -> list[int]:
+def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | None = None) -> list[int]:
     """The token ids of a prompt or source; warns where the tokenizer does not know a character."""
     tokenizer = tokenizer or loaded.tokenizer
     assert isinstance(tokenizer, TextTokenizer)

@@ -66,6 +66,10 @@ class Sampler:
             return int(weights.argmax())
         return int(torch.multinomial(weights, 1, generator=self._generator))
 
+    def permutation(self, count: int) -> list[int]:
+        """The numbers from 0 to `count` - 1 in an order that is drawn."""
+        return torch.randperm(count, generator=self._generator).tolist()
+
     def uniform(self) -> float:
         """A number drawn from [0, 1)."""
         return float(torch.rand((), generator=self._generator, dtype=torch.float64))

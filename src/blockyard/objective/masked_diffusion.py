@@ -55,6 +55,7 @@ class MaskedDiffusion(Objective):
     needs_causal = False
     takes = "token"
     modality = "text"
+    fills_gaps = True
 
     def __init__(self) -> None:
         self._tokens: TokenSpec | None = None
