@@ -66,8 +66,8 @@ def test_its_files_are_of_one_name(project: Path) -> None:
     assert (project / "my_study" / "running_mean.py").is_file()
     for path in project.rglob("*"):
         if path.is_file() and "outputs" not in path.parts and path.suffix in (".md", ".py", ".toml", ".yaml", ".yml"):
-            words = set(path.read_text(encoding="utf-8").replace("/", " ").split())
-            assert not words & {"PROJECT", "PACKAGE", "CONF", "NAME"}, path
+            names = set(path.read_text(encoding="utf-8").replace("/", " ").split())
+            assert not names & {"PROJECT", "PACKAGE", "CONF", "NAME"}, path
 
 
 @pytest.mark.parametrize(

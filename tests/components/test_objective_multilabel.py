@@ -113,12 +113,12 @@ def test_the_labels_of_a_canvas_are_its_digits() -> None:
 
 
 def rows_of(count: int = 60) -> list[dict[str, object]]:
-    words = ("cats", "dogs", "birds")
+    animals = ("cats", "dogs", "birds")
     rows = []
     for n in range(count):
         there = [n % 2, (n // 2) % 2, (n // 4) % 2]
-        text = " and ".join(word for word, yes in zip(words, there, strict=True) if yes) or "nothing"
-        rows.append({"text": f"{text} {n}", **dict(zip(words, there, strict=True))})
+        text = " and ".join(animal for animal, yes in zip(animals, there, strict=True) if yes) or "nothing"
+        rows.append({"text": f"{text} {n}", **dict(zip(animals, there, strict=True))})
     return rows
 
 

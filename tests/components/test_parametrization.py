@@ -225,8 +225,8 @@ class Named(nn.Module):
 
 
 def test_roles_come_from_declarations_and_never_from_names() -> None:
-    found = roles_of(Named())
-    assert found == {
+    of_named = roles_of(Named())
+    assert of_named == {
         "gain": "vector",
         "number": "fixed",
         "proj_in.weight": None,

@@ -54,14 +54,14 @@ def of_blocks(block: str, **options: object) -> nn.Module:
 
 def reads(model: nn.Module) -> Tensor:
     """Whether output n depends on token m, (N, N)."""
-    ids, found = token_ids(2, LENGTH), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    ids, seen = token_ids(2, LENGTH), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     with torch.no_grad():
         before = model(ids)
         for m in range(LENGTH):
             other = ids.clone()
             other[:, m] = (other[:, m] + 1) % VOCABULARY
-            found[:, m] = (model(other) - before).abs().amax((0, 2)) > 1e-9
-    return found
+            seen[:, m] = (model(other) - before).abs().amax((0, 2)) > 1e-9
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def reads(model: nn.Module) -> Tensor:
 )
 def test_strict_mixers_read_earlier_tokens_alone(options: dict[str, object]) -> None:
     assert StrictAttention.traits_for({**STRICT, **options}).strict
-    found = reads(of_blocks("no_residual", **options))
+    seen = reads(of_blocks("no_residual", **options))
     before = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(-1)
-    assert not found[~before].any()
-    assert found[-1, : LENGTH - 3].all()  # of three layers, each of which may leave a token out
+    assert not seen[~before].any()
+    assert seen[-1, : LENGTH - 3].all()  # of three layers, each of which may leave a token out
 
 
 @pytest.mark.parametrize("options", [{"asks": "own"}, {"value_residual": "mixed"}, {"value_embedding": "all"}], ids=str)
@@ -142,23 +142,23 @@ def test_models_that_read_the_token_are_refused(overrides: str, message: str) ->
     strict = "token_mixer=strict_attention token_mixer.asks=learned block=no_residual"
     if "token_mixer" in overrides or not overrides:
         strict = "block=no_residual"
-    words = f"experiment=gpt_code_small objective.shift=0 {strict} {overrides}".split()
-    issues = [str(issue) for issue in check(compose(words))]
+    options = f"experiment=gpt_code_small objective.shift=0 {strict} {overrides}".split()
+    issues = [str(issue) for issue in check(compose(options))]
     assert any(message in issue for issue in issues), issues
 
 
 def test_what_is_strict_is_let_through() -> None:
-    words = "experiment=gpt_code_small objective.shift=0 token_mixer=strict_attention token_mixer.asks=learned"
-    assert check(compose([*words.split(), "block=no_residual"])) == []
+    options = "experiment=gpt_code_small objective.shift=0 token_mixer=strict_attention token_mixer.asks=learned"
+    assert check(compose([*options.split(), "block=no_residual"])) == []
 
 
 def test_it_trains_and_does_not_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
+    overrides = (
         "experiment=gpt_code_small objective.shift=0 token_mixer=strict_attention token_mixer.asks=learned "
         f"block=no_residual model.dim=16 model.depth=1 trainer.max_steps=2 logger=none "
         f"trainer.max_epochs=null outputs={tmp_path} name=strict"
     )
-    assert main(["train", *words.split()]) == 0
+    assert main(["train", *overrides.split()]) == 0
     (run,) = tmp_path.glob("strict-*/s0")
     capsys.readouterr()
     assert main(["generate", f"run={run}", "prompt=def"]) == 2

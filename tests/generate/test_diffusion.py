@@ -129,7 +129,7 @@ def test_what_the_model_reads_is_what_it_was_trained_on(run: RunFolder) -> None:
     loaded = text.loaded
     mask = loaded.model.ctx.tokens.mask
     assert mask is not None
-    before, after = ([*word.encode()] for word in ("def", "xy"))
+    before, after = ([*text_part.encode()] for text_part in ("def", "xy"))
     with torch.no_grad():
         scores = loaded.model(torch.tensor([[*before, *[mask] * 5, *after]]))[0]
     scores[:, mask] = -torch.inf

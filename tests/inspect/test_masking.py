@@ -22,22 +22,22 @@ from tests.support.every import every
 from tests.support.tiny import TEXT
 
 
-def by_hand(scores: Tensor, way: str) -> tuple[Tensor, Tensor]:
+def by_hand(scores: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     """Weights and leaks of one head (N, N), row by row."""
     count = len(scores)
     weights, leaks = torch.zeros(2, count, count, dtype=torch.float64)
     for i in range(count):
         row = [math.exp(float(s)) for s in scores[i]]
-        if way == ZEROED:
+        if rule == ZEROED:
             row = [value if j <= i else 1.0 for j, value in enumerate(row)]
-        total = sum(row[: i + 1]) if way == RIGHT else sum(row)
+        total = sum(row[: i + 1]) if rule == RIGHT else sum(row)
         for j in range(count):
             share = row[j] / total
             if j <= i:
                 weights[i, j] = share
-            elif way == ZEROED:
+            elif rule == ZEROED:
                 weights[i, j] = leaks[i, j] = share
-            elif way == AFTER:
+            elif rule == AFTER:
                 leaks[i, j] = share
     return weights, leaks
 
@@ -58,9 +58,9 @@ def test_the_right_way_leaks_nothing_and_the_wrong_ones_do(options: tuple[str, .
     model, samples = build_model(tmp_path, "model=decoder", "position=alibi", *options)
     for layer in masked_layers(model, samples, None, None):
         assert layer.leak[RIGHT] == layer.change[RIGHT] == 0
-        for way in (AFTER, ZEROED):
-            assert layer.leak[way] > 0.05
-            assert layer.change[way] > 1e-3
+        for rule in (AFTER, ZEROED):
+            assert layer.leak[rule] > 0.05
+            assert layer.change[rule] > 1e-3
 
 
 def test_rows_lack_what_the_softmax_gave_to_later_tokens(tmp_path: Path) -> None:

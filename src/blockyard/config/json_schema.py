@@ -72,11 +72,11 @@ def _node(targets: Mapping[str, Mapping[str, Option]]) -> Schema:
         {
             "if": {"properties": {"_target_": {"const": target}}, "required": ["_target_"]},
             "then": {
-                "properties": {**_reserved(), **{name: _option(each) for name, each in known.items()}},
+                "properties": {**_reserved(), **{name: _option(each) for name, each in named.items()}},
                 "additionalProperties": False,
             },
         }
-        for target, known in targets.items()
+        for target, named in targets.items()
     ]
     target = {"anyOf": [{"enum": list(targets)}, {"type": "string"}], "description": "the class, by its dotted name"}
     return {"type": "object", "properties": {"_target_": target}, "required": ["_target_"], "allOf": conditions}
@@ -95,8 +95,8 @@ def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
             continue
         targets = groups[catalog.OF_SOURCE.get(family, family)]
         merged: dict[str, list[Schema]] = {}
-        for known in targets.values():
-            for name, each in known.items():
+        for target in targets.values():
+            for name, each in target.items():
                 merged.setdefault(name, []).append(_option(each, partial=True))
         inner: Schema = {
             name: each[0]

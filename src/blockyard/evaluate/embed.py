@@ -247,14 +247,14 @@ class _Reader:
         for batch in batches:
             count = len(batch.inputs)
             x, real = self._stream(batch)
-            pooled, rows = _pooled(x, real, self.pool)
+            pooled, samples = _pooled(x, real, self.pool)
             vectors.append(pooled.float())
-            index.append(rows + start)
+            index.append(samples + start)
             texts += self._texts(batch)
             if self.pool == "none":
                 tokens += self._tokens(batch, real)
             if isinstance(batch.target, Tensor) and batch.target.ndim <= 2 and self._of_sample:
-                targets.append(batch.target[rows])
+                targets.append(batch.target[samples])
             shown = batch.source if self.encodes else batch.inputs
             if shown is not None and shown.ndim == 4 and shown.shape[1] in _PICTURES and self.pool != "none":
                 pictures.append(shown.float())
@@ -345,8 +345,8 @@ class _Reader:
         tokenizer, ids, spec = self._tokenizer(), self._ids(batch), self.model.ctx.tokens
         marks = {spec.start: "START", spec.end: "END", spec.mask: "MASK"}
         names = []
-        for row, places in enumerate(real):
-            count = int(places.sum())
+        for row, tokens in enumerate(real):
+            count = int(tokens.sum())
             if tokenizer is not None and ids and len(ids[row]) == count:
                 names += [marks.get(i) or tokenizer.token_name(i) or f"#{i}" for i in ids[row]]
             else:
@@ -360,11 +360,11 @@ def _all_or(valid: Tensor | None, x: Tensor) -> Tensor:
 
 def _pooled(x: Tensor, real: Tensor, pool: Pool) -> tuple[Tensor, Tensor]:
     """Vectors of a stream x (B, M, D), and the row of the batch of each. real: (B, M), the places that count."""
-    rows = torch.arange(len(x))
+    index = torch.arange(len(x))
     if pool == "none":
-        return x[real], rows[:, None].expand_as(real)[real]
+        return x[real], index[:, None].expand_as(real)[real]
     if pool == "last":
         last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-        return x[rows, last], rows
+        return x[index, last], index
     weight = real.to(x.dtype)[..., None]
-    return (x * weight).sum(1) / weight.sum(1).clamp_min(1), rows
+    return (x * weight).sum(1) / weight.sum(1).clamp_min(1), index

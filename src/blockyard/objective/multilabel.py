@@ -113,8 +113,8 @@ class Multilabel(Objective):
 
 def _one_label(values: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
     """A logistic regression of a label (m,) on values (m, F); from values (n, F) to logits (n,)."""
-    known = Batch.counted(target)
-    predict = linear(values[known], target[known].long(), 2, iterations=50)
+    counted = Batch.counted(target)
+    predict = linear(values[counted], target[counted].long(), 2, iterations=50)
 
     def logits(values: Tensor) -> Tensor:
         both = predict(values)
@@ -127,6 +127,6 @@ def _rates(train: Split) -> Tensor:
     """The share of training samples that have each label, (V,), at least one sample away from 0 and 1."""
     parts = [train.batch(order, None).target for order in chosen(train, MOST_FITTED).split(BATCH)]
     target = torch.cat([part for part in parts if isinstance(part, Tensor)])
-    known = Batch.counted(target)
-    positive, total = (target.nan_to_num() * known).sum(0), known.sum(0)
+    counted = Batch.counted(target)
+    positive, total = (target.nan_to_num() * counted).sum(0), counted.sum(0)
     return positive.clamp_min(1).minimum((total - 1).clamp_min(1)) / total.clamp_min(2)

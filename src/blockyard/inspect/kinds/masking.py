@@ -91,12 +91,12 @@ def masked_layers(
             of_sample = _layer(call, select_heads(call.q.shape[1], heads))
             found = results.setdefault(call.layer, of_sample)
             if found is not of_sample:
-                for way in WAYS:
-                    found.leak[way] += of_sample.leak[way]
-                    found.change[way] += of_sample.change[way]
+                for rule in WAYS:
+                    found.leak[rule] += of_sample.leak[rule]
+                    found.change[rule] += of_sample.change[rule]
     for layer in results.values():
-        layer.leak = {way: value / len(samples) for way, value in layer.leak.items()}
-        layer.change = {way: value / len(samples) for way, value in layer.change.items()}
+        layer.leak = {rule: value / len(samples) for rule, value in layer.leak.items()}
+        layer.change = {rule: value / len(samples) for rule, value in layer.change.items()}
     return list(results.values())
 
 
@@ -117,30 +117,30 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
     others = torch.arange(k.shape[2], device=k.device)
     others[middle:columns] = torch.arange(columns - middle, device=k.device) % max(1, middle)
     weights, leaks, change = {}, {}, {}
-    for way in WAYS:
-        w = masked_weights(call, q, k, way)[:, :, :real, :columns]  # (1, H, N, M)
+    for rule in WAYS:
+        w = masked_weights(call, q, k, rule)[:, :, :real, :columns]  # (1, H, N, M)
         y = w @ v[:, :, :columns]
-        moved = masked_weights(call, q, k[:, :, others], way)[:, :, :real, :columns] @ v[:, :, others][:, :, :columns]
+        moved = masked_weights(call, q, k[:, :, others], rule)[:, :, :real, :columns] @ v[:, :, others][:, :, :columns]
         first = slice(0, real // 2)
         difference = (moved - y)[0, heads, first]
-        change[way] = float(difference.norm() / y[0, heads, first].norm().clamp_min(1e-300))
-        weights[way] = w[0, heads].mean(0)
-        leak = masked_weights(call, q, k, None)[:, :, :real, :columns] if way == AFTER else w
-        leaks[way] = leak[0, heads].mean(0).masked_fill(~later, 0.0)
-    return LayerMasks(call.layer, weights, leaks, {way: float(leaks[way].sum(-1).mean()) for way in WAYS}, change)
+        change[rule] = float(difference.norm() / y[0, heads, first].norm().clamp_min(1e-300))
+        weights[rule] = w[0, heads].mean(0)
+        leak = masked_weights(call, q, k, None)[:, :, :real, :columns] if rule == AFTER else w
+        leaks[rule] = leak[0, heads].mean(0).masked_fill(~later, 0.0)
+    return LayerMasks(call.layer, weights, leaks, {rule: float(leaks[rule].sum(-1).mean()) for rule in WAYS}, change)
 
 
-def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, way: str | None) -> Tensor:
+def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> Tensor:
     """Returns the weights (1, H, N, M) of these queries and keys in a layer; None masks nothing."""
     seen = call.visible()[:1]
     more: dict[str, Any] = call.rule.keywords if isinstance(call.rule, partial) else {}
-    if way == RIGHT:
+    if rule == RIGHT:
         return reference.weights(q, k, call.seq, call.k_seq, call.visibility, call.scale, **more)
     raw = reference.scores(q, k, call.seq, call.k_seq, FULL, call.scale, **more)  # padding and other documents are -inf
-    if way == ZEROED:
+    if rule == ZEROED:
         return reference.normalised(raw.masked_fill(~seen & (raw > float("-inf")), 0.0))
     p = reference.normalised(raw)
-    return p if way is None else p.masked_fill(~seen, 0.0)
+    return p if rule is None else p.masked_fill(~seen, 0.0)
 
 
 _COLUMNS = (
@@ -166,12 +166,12 @@ def draw_masking(layers: list[LayerMasks], sample: Sample, folder: Path) -> Iter
             for row, index in zip(axes, part, strict=True):
                 layer = layers[index]
                 row[0].set_ylabel(layer.name)
-                for panel, (way, what) in zip(row, _COLUMNS, strict=True):
-                    table = (layer.weights if what == "weights" else layer.leaks)[way]
+                for panel, (rule, what) in zip(row, _COLUMNS, strict=True):
+                    table = (layer.weights if what == "weights" else layer.leaks)[rule]
                     shown = maps.smaller(table, _SIDE).float().cpu().numpy()
                     drawn = panel.imshow(shown, cmap=SEQUENTIAL, norm=PowerNorm(0.4, vmin=0, vmax=1))
-                    value = f" {layer.leak[way]:.3f}" if what == "leak" else ""
-                    panel.set_title(f"{way}: {what}{value}", pad=3)
+                    value = f" {layer.leak[rule]:.3f}" if what == "leak" else ""
+                    panel.set_title(f"{rule}: {what}{value}", pad=3)
                     panel.set_xticks([])
                     panel.set_yticks([])
             add_colorbar(figure, drawn, [panel for row in axes for panel in row], "weight")
@@ -182,7 +182,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
     samples = load_samples(loaded, options)
     layers = masked_layers(loaded.model, samples, options.layers, options.heads)
-    worst = {way: max(layer.change[way] for layer in layers) for way in WAYS}
+    worst = {rule: max(layer.change[rule] for layer in layers) for rule in WAYS}
     return InspectionResult(
         numbers={
             "samples": [sample.index for sample in samples],
@@ -192,17 +192,17 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
                     "path": layer.path,
                     "leak": layer.leak,
                     "change": layer.change,
-                    "leaks": {way: to_json(maps.smaller(layer.leaks[way], 128)) for way in WAYS},
+                    "leaks": {rule: to_json(maps.smaller(layer.leaks[rule], 128)) for rule in WAYS},
                 }
                 for layer in layers
             ],
         },
-        columns=("layer", *(f"leak, {way}" for way in WAYS), *(f"change, {way}" for way in WAYS)),
+        columns=("layer", *(f"leak, {rule}" for rule in WAYS), *(f"change, {rule}" for rule in WAYS)),
         rows=[
             (
                 layer.name,
-                *(_shown(layer.leak[way]) for way in WAYS),
-                *(_shown(layer.change[way]) for way in WAYS),
+                *(_shown(layer.leak[rule]) for rule in WAYS),
+                *(_shown(layer.change[rule]) for rule in WAYS),
             )
             for layer in layers
         ],

@@ -49,7 +49,7 @@ def content_of(embeddings: Embeddings, *, neighbours: int, projection: Projectio
     """Return what the page shows, as plain data."""
     meta, total = embeddings.meta, len(embeddings)
     neighbours = min(neighbours, total - 1)
-    places = embeddings.project(projection)
+    points = embeddings.project(projection)
     index, cosine = embeddings.neighbours(neighbours)
     shown = np.unique(np.linspace(0, total - 1, min(total, MOST_SHOWN)).round().astype(int))
     kept = np.unique(np.concatenate([shown, index[shown].ravel()]))  # neighbours have names too
@@ -76,8 +76,8 @@ def content_of(embeddings: Embeddings, *, neighbours: int, projection: Projectio
         "projection": {"pca": "first two principal components", "tsne": "t-SNE"}[projection],
         "names": names,
         "shown": [number[int(i)] for i in shown],
-        "x": _rounded(places[kept, 0]),
-        "y": _rounded(places[kept, 1]),
+        "x": _rounded(points[kept, 0]),
+        "y": _rounded(points[kept, 1]),
         "classes": None if classes is None else classes[kept].tolist(),
         "class_names": _class_names(embeddings),
         "neighbours": [[number[int(i)] for i in index[old]] for old in shown],

@@ -107,13 +107,13 @@ def solve_rungs(
     """
     rungs, kind = ladder[ladders.kind(ladder)], ladders.kind(ladder)
     climb = Climb(sizes={"by": match or kind, "baseline": baseline, "arms": {}})
-    found = {name: one.config for name, one in arms.items() if not one.issues}
-    if baseline not in found:
+    configs = {name: one.config for name, one in arms.items() if not one.issues}
+    if baseline not in configs:
         return climb  # checking it gives the reasons
     solver = _Rungs(ladder, climb.sizes["by"], sizes, train_size)
     for rung in rungs:
-        base = solver.baseline(baseline, found[baseline], rung)
-        for name, config in found.items():
+        base = solver.baseline(baseline, configs[baseline], rung)
+        for name, config in configs.items():
             arm = ladders.at_rung(Arm(name), label(rung)).name
             try:
                 size = base if name == baseline else solver.other(name, config, rung, base)
@@ -123,7 +123,7 @@ def solve_rungs(
             climb.sizes["arms"][arm] = size
             steps = [f"trainer.max_steps={size['steps']}", "trainer.max_epochs=null"]
             climb.overrides[arm] = [f"model.dim={size['dim']}", *(steps if "tokens_per_param" in ladder else [])]
-    for name in found:
+    for name in configs:
         _refuse_equal(name, [label(rung) for rung in rungs], climb, is_baseline=name == baseline)
     return climb
 

@@ -83,7 +83,7 @@ def sweep_schema() -> dict[str, Any]:
         "oneOf": [{"required": [kind]} for kind in ladder.KINDS],
         "additionalProperties": False,
     }
-    known: dict[str, Any] = {
+    schemas: dict[str, Any] = {
         "ladder": climbed,
         **dict.fromkeys(("claim", "source", "metric", "success", "steps_to", "expect"), _TEXT),
         **dict.fromkeys(KINDS, _FACTORS),
@@ -103,7 +103,7 @@ def sweep_schema() -> dict[str, Any]:
         "margin": {"type": "number", "exclusiveMinimum": 0},
         **dict.fromkeys(COMMAND_KEYS, _NAMES),
     }
-    properties = {key: known.get(key, {}) for key in (*KEYS, *COMMAND_KEYS)}
+    properties = {key: schemas.get(key, {}) for key in (*KEYS, *COMMAND_KEYS)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweep file",

@@ -52,14 +52,14 @@ def parse_ladder(value: Any, problems: list[str]) -> Ladder | None:
     if value is None:
         return None
     before = len(problems)
-    given = [each for each in KINDS if isinstance(value, dict) and value.get(each) is not None]
-    if len(given) != 1:
+    kinds = [each for each in KINDS if isinstance(value, dict) and value.get(each) is not None]
+    if len(kinds) != 1:
         problems.append(f"ladder: {quote(value)} has not one list of rungs; write {FORM}")
         return None
     for key in value:
         if key not in KEYS:
             problems.append(f"ladder.{key}: unknown key{did_you_mean(key, KEYS)} (keys: {', '.join(KEYS)})")
-    rungs, where = value[given[0]], f"ladder.{given[0]}"
+    rungs, where = value[kinds[0]], f"ladder.{kinds[0]}"
     if not isinstance(rungs, list) or not all(_is_positive(rung) for rung in rungs):
         problems.append(f"{where}: expected a list of numbers above 0, not {quote(rungs)}; write {FORM}")
     elif not RUNGS <= len(rungs) <= MOST:
@@ -67,14 +67,14 @@ def parse_ladder(value: Any, problems: list[str]) -> Ladder | None:
         problems.append(f"{where}: {counted}; a law of loss against compute needs {RUNGS} or more, at most {MOST}")
     elif any(not low < high or label(low) == label(high) for low, high in itertools.pairwise(rungs)):
         problems.append(f"{where}: {quote(rungs)} do not rise; list the rungs from the smallest to the largest")
-    tokens = value.get("tokens_per_param", TOKENS_PER_PARAM if given[0] == "flops" else None)
-    if tokens is None and given[0] == "flops":
+    tokens = value.get("tokens_per_param", TOKENS_PER_PARAM if kinds[0] == "flops" else None)
+    if tokens is None and kinds[0] == "flops":
         problems.append("ladder.tokens_per_param: null leaves the steps of a rung open; write tokens_per_param: 20")
     elif tokens is not None and not _is_positive(tokens):
         problems.append(f"ladder.tokens_per_param: expected a number above 0, such as 20, not {quote(tokens)}")
     if len(problems) > before:
         return None
-    ladder = {given[0]: [float(rung) for rung in rungs]}
+    ladder = {kinds[0]: [float(rung) for rung in rungs]}
     return ladder if tokens is None else {**ladder, "tokens_per_param": float(tokens)}
 
 
