@@ -84,8 +84,12 @@ def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.
 
 
 def decayed_non_maps(model: nn.Module) -> set[str]:
-    """Decaying parameters that start constant or away from zero, as biases, gains and scales do."""
+    """Decaying parameters that start constant or away from zero, as biases, gains and scales do.
+
+    A linear map that starts at zero, such as a head of option `zero`, is a map all the same.
+    """
     decayed = {id(p) for p in split_by_decay(model)[0]} | {id(p) for p in hidden_matrices(model)}
+    decayed -= {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear) and not bool(m.weight.any())}
     return {
         name
         for name, p in model.named_parameters()

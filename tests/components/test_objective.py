@@ -40,10 +40,13 @@ ON_CLASSES = sorted(
 
 
 def test_every_objective_on_classes_or_tokens_smooths_labels_and_limits_the_normaliser() -> None:
-    """Those that do not: values, texts of any alignment (ctc), densities and what restores inputs, and contrasts."""
+    """Those that do not: values, texts of any alignment (ctc), densities, bounds, what restores inputs, contrasts, and
+    labels each of which is there or not."""
     others = {path.stem for path in (CONF / "objective").glob("*.yaml")} - set(ON_CLASSES)
     contrasts = {"masked_contrast", "quantized_contrast"}
-    assert others == {"ctc", "forecast", "next_patch", "patch_density", "regress", "restore"} | contrasts
+    bounds_and_labels = {"masked_diffusion", "multilabel"}
+    values = {"forecast", "next_patch", "regress", "restore"}
+    assert others == {"ctc", "patch_density"} | values | bounds_and_labels | contrasts
 
 
 @pytest.mark.parametrize("name", ON_CLASSES)

@@ -71,6 +71,6 @@ def test_runs_that_restore_nothing_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert "was not trained to restore its input; use a run of objective=restore" in capsys.readouterr().err
     assert main(["inspect", f"run={other.path}", "restore", "layers=0"]) == 2
     assert (
-        "layers=0: an option of attention, circuits, experts, memory, mixing and positions, not of restore"
+        "layers=0: an option of attention, circuits, experts, masking, memory, mixing and positions, not of restore"
         in capsys.readouterr().err
     )
