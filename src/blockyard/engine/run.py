@@ -187,8 +187,9 @@ def _attempt(attempt: Attempt, before: Status) -> Ending:
         folder.set_status("running", step=attempt.resumed_step)
         return _train_and_test(attempt)
     except UserError as error:
-        if attempt.started:
-            return ending_of(error, attempt.step)
+        cause = attempt.interrupts.behind(error)
+        if attempt.started or cause is not error:
+            return ending_of(cause, attempt.step)
         if before.state == "failed":  # unchanged: nothing was tried
             folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
         else:
@@ -196,7 +197,7 @@ def _attempt(attempt: Attempt, before: Status) -> Ending:
         close(attempt, Ending("failed", 2))
         raise UserError(redact_text(str(error))) from None
     except BaseException as error:  # whatever ends a run is recorded
-        return ending_after(error, attempt)
+        return ending_after(attempt.interrupts.behind(error), attempt)
 
 
 def ending_after(error: BaseException, attempt: Attempt) -> Ending:

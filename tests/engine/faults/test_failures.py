@@ -162,6 +162,26 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
     assert "SIGTERM" in str(run_folder.status.reason)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, UserError])
+def test_a_signal_that_other_code_turns_into_an_error_is_a_signal(tmp_path: Path, kind: type[Exception]) -> None:
+    """As pydantic does, in Rust, with what is raised while it builds a schema."""
+
+    def work() -> int:
+        def struck(*_: Any, **__: Any) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                raise kind("Error building a serializer") from None
+
+        prepare_module.record = struck
+        return train(folder(tmp_path))
+
+    assert forked(work) == 143
+    run_folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert run_folder.status.state == "interrupted"
+    assert "SIGTERM" in str(run_folder.status.reason)
+
+
 def test_a_signal_while_a_run_is_resumed_keeps_its_step(tmp_path: Path) -> None:
     """A resume that is stopped before its checkpoint is read is interrupted at the step that the run had reached."""
     with folder(tmp_path) as run_folder:

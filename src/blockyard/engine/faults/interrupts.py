@@ -91,6 +91,16 @@ class Interrupts:
             self._raised = True
             raise Interrupted(self.signum)
 
+    def behind(self, error: BaseException) -> BaseException:
+        """Return the `Interrupted` that ended the run where an error stands in its place, else the error.
+
+        Code of another language that a signal's exception passes through may turn it into an error of its own, as
+        pydantic's does with whatever is raised while it builds a schema.
+        """
+        if self._raised and self.signum is not None and not isinstance(error, Interrupted):
+            return Interrupted(self.signum)
+        return error
+
     def close(self) -> None:
         """Record signals only from here on: the run is over, and how it ended is being written."""
         self._raised = True
