@@ -29,16 +29,16 @@ def errors(
     sign = draw.choice([-1.0, 1.0], size=samples)
     shift = np.repeat(shifts, FEATURES)
     inputs = draw.normal(size=(samples, 2 * FEATURES)) + sign[:, None] * shift / 2
-    held, found = round(share * samples), np.empty((2, seeds))
+    test_size, wrong = round(share * samples), np.empty((2, seeds))
     for seed in range(seeds):
         order = draw.permutation(samples)
-        test, train = order[:held], order[held:]
+        test, train = order[:test_size], order[test_size:]
         for arm in range(2):
             own = inputs[:, arm * FEATURES : (arm + 1) * FEATURES]
             gram = own[train].T @ own[train] + np.eye(FEATURES)
             weights = np.linalg.solve(gram, own[train].T @ sign[train])
-            found[arm, seed] = np.mean(np.sign(own[test] @ weights) != sign[test])
-    return found
+            wrong[arm, seed] = np.mean(np.sign(own[test] @ weights) != sign[test])
+    return wrong
 
 
 def rates(sweeps: int, samples: int, seeds: int, share: float, shifts: tuple[float, float]) -> tuple[float, float]:

@@ -238,7 +238,7 @@ def test_checkpoints_of_trainers_are_checked_before_they_are_used(tmp_path: Path
     torch.save({**content, "code": Path}, tmp_path / "other.ckpt")
     with pytest.raises(BadCheckpointError, match="more than tensors"):
         TrainerModule.load_from_checkpoint(tmp_path / "other.ckpt")
-    with pytest.raises(UserError, match="no checkpoint of a Trainer"):
+    with pytest.raises(UserError, match="neither a checkpoint of a Trainer nor a run"):
         TrainerModule.load_from_checkpoint(tmp_path / "none.ckpt")
 
 

@@ -190,7 +190,7 @@ def test_a_ladder_without_a_law_says_so_and_compares_the_rest(tmp_path: Path) ->
     ("arguments", "message"),
     [
         ({"ladder": "sizes"}, "no factor of a grid; did you mean size"),
-        ({"ladder": "size", "metric": "test/accuracy"}, "test/accuracy is no loss"),
+        ({"ladder": "size", "metric": "test/accuracy"}, "test/accuracy is not a loss"),
     ],
 )
 def test_what_is_no_ladder_is_said(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

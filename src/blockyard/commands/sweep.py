@@ -134,7 +134,9 @@ def refuse_no_law(plan: SweepPlan) -> None:
 
     metric = plan.facts["metric"]
     if plan.question.get("ladder") and not is_loss(metric["name"], metric["direction"]):
-        raise UserError(f"ladder: {metric['name']} is no loss, so it has no law in compute; write metric: test/loss")
+        raise UserError(
+            f"ladder: {metric['name']} is not a loss, and a law in compute is fitted to losses; write metric: test/loss"
+        )
 
 
 def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:

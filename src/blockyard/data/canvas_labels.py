@@ -26,20 +26,7 @@ LABELS = 10
 
 @dataclass(kw_only=True, eq=False)
 class CanvasLabels(DigitCanvas):
-    """Canvases of `digit_canvas` with a label for each digit; needs no file and no network.
-
-    Options:
-        size: side of a canvas in pixels, 10 or more; there are (size // 10) ** 2 cells
-        digits: maximum digits on a canvas
-        least_digits: minimum digits on a canvas
-        samples: canvases in a training epoch
-        eval_samples: canvases of the validation split, and of the test split
-        test_fraction: share of all digit images that only the test split shows
-        validation_fraction: share of the remaining images that only the validation split shows
-        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
-        batch_size: canvases in a training step, over all processes
-        eval_batch_size: canvases in a validation or test step, over all processes
-    """
+    """Canvases of `digit_canvas`, and its options, with a label for each digit; needs no file and no network."""
 
     @property
     def spec(self) -> DataSpec:

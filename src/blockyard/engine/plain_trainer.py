@@ -505,7 +505,7 @@ class TrainerModule(Learner):
     @classmethod
     def _of_trainer(cls, path: Path, allow: tuple[str, ...] | list[str]) -> Self:
         if not path.is_file():
-            raise UserError(f"{path} is no checkpoint of a Trainer and no run")
+            raise UserError(f"{path} is neither a checkpoint of a Trainer nor a run")
         content = load_content(path, mmap=False)
         config = (content.get("hyper_parameters") or {}).get("config")
         if not isinstance(config, dict):

@@ -153,7 +153,7 @@ def class_of(line: Line, key: str, names: Sequence[str]) -> int:
     """Return the number of the class that a line has under a key. Raises ValueError without one."""
     name = _class(line.record.get(key))
     if name is None:
-        raise ValueError(f"it has no {key}, or one that is no text and no number")
+        raise ValueError(f"it has no {key} that is a text or a number")
     return names.index(name)
 
 

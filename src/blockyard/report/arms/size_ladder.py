@@ -19,7 +19,7 @@ from blockyard.sweep.spec.ladder import FACTOR, OWNER
 def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str | None, factor: str) -> LadderRow:
     """Return the ladders of the arms that differ in everything but `factor`, whose levels are the rungs.
 
-    Raises UserError where the arms have no such factor, the metric is no loss, or no law fits.
+    Raises UserError where the arms have no such factor, the metric is not a loss, or no law fits.
     """
     factors = list(dict.fromkeys(name for arm in data.arms for name in arm.levels))
     if factor not in factors:
@@ -27,7 +27,7 @@ def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str
         has = f"this one has {', '.join(factors)}" if factors else "the arms of this one have none"
         raise UserError(f"ladder={factor}: no factor of a grid{hint} ({has}); write the sizes as one in `grid:`")
     if not is_loss(metric, direction):
-        raise UserError(f"ladder: {metric} is no loss; --metric test/loss, or bits per byte, has a law in compute")
+        raise UserError(f"ladder: {metric} is not a loss; --metric test/loss, or bits per byte, has a law in compute")
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
         groups.setdefault(_group(arm, factor), []).append(arm)
