@@ -29,7 +29,7 @@ from blockyard.atomic_files.replace import (
     write_json,
     write_text,
 )
-from blockyard.atomic_files.yaml_file import read_yaml, write_yaml
+from blockyard.atomic_files.yaml_file import read_yaml, read_yaml_as_json, write_yaml
 
 __all__ = [
     "CHECKSUM",
@@ -43,6 +43,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_yaml",
+    "read_yaml_as_json",
     "remove_temporary",
     "replacing",
     "shared_reason",

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import read_json, read_yaml
+from blockyard.atomic_files import read_json, read_yaml_as_json
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
@@ -103,7 +103,7 @@ def read_record(path: Path) -> RunRecord:
 
     def content(name: str) -> dict[str, Any]:
         try:
-            value = (read_yaml if name == CONFIG else read_json)(path / name)
+            value = read_json(path / name)
         except FileNotFoundError:
             return {}
         except (ValueError, OSError) as error:
@@ -114,7 +114,13 @@ def read_record(path: Path) -> RunRecord:
             return {}
         return value
 
-    config, facts, summary = content(CONFIG), content(RUN), content(SUMMARY)
+    try:
+        config_json = read_yaml_as_json(path / CONFIG)
+    except (ValueError, OSError) as error:
+        config_json = "{}"
+        if not isinstance(error, FileNotFoundError):
+            problems.append(str(error))
+    facts, summary = content(RUN), content(SUMMARY)
     status = read_status(path)
     try:
         notes = read_notes(path)
@@ -133,7 +139,7 @@ def read_record(path: Path) -> RunRecord:
         metrics={str(k): float(v) for k, v in _mapping(summary.get("metrics")).items() if isinstance(v, int | float)},
         directions={str(k): str(v) for k, v in _mapping(summary.get("directions")).items()},
         choices={str(k): v for k, v in _mapping(facts.get("choices")).items() if isinstance(v, str | None)},
-        config_json=json.dumps(config, default=str),
+        config_json=config_json,
         tags=notes.tags if notes else (),
         note=notes.note if notes else "",
         archived=notes.archived if notes else False,
