@@ -102,6 +102,7 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
         | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
         | _state(model, ctx)
         | _initial(components, model)
+        | _teacher(components)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
         | ({"groups": f"not known ({unknown})"} if unknown else {})
     )
@@ -240,6 +241,18 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
     components.init.prepare_tokenizers(components)
     transfer = components.init.transfer(components, components.meta_model(adapted=False))
     return facts | ({"init": f"from {components.init.name}: {transfer}"} if transfer is not None else {})
+
+
+def _teacher(components: Components) -> dict[str, str]:
+    """The model whose predictions are targets too, and what its forward pass costs."""
+    distillation = components.objective.distillation
+    if distillation is None:
+        return {}
+    from blockyard.weights.teacher import flops
+
+    share, temperature = distillation.weight, distillation.temperature
+    cost = f"{flops(components):,} FLOPs per sample in each step"
+    return {"teacher": f"{distillation.teacher}: {share:g} of the loss, at temperature {temperature:g}; {cost}"}
 
 
 def _groups(components: Components, model: nn.Module) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -112,6 +113,26 @@ def resolve(config: Node, issues: list[Issue]) -> None:
         issues.append(Issue("init.from", str(error).removeprefix("init.from: ").removeprefix("init.from=")))
     except (ValueError, AttributeError):
         return
+
+
+# The node `objective` is filled in where a trained model teaches. The module is named, as it stands on a higher floor.
+
+OBJECTIVE, TEACHERS = "objective", "blockyard.weights.teacher"
+
+
+def resolve_teacher(config: Node, issues: list[Issue]) -> None:
+    """Put the hash of the model that teaches into the config, in place."""
+    node = config.get(OBJECTIVE)
+    if not is_node(node) or node.get("teacher") is None or not allowed(str(node["_target_"]), allow_of(config)):
+        return
+    declared = options(locate(str(node["_target_"])))
+    keys = [key for key in ("teacher", "teacher_sha256") if key in node]
+    if any(key not in declared or declared[key].problem(node[key]) for key in keys):
+        return  # `check` says so
+    try:
+        config[OBJECTIVE] = import_module(TEACHERS).resolved(node, str(config.get("outputs") or "outputs"))
+    except UserError as error:
+        issues.append(Issue("objective.teacher", str(error).removeprefix("objective.teacher=")))
 
 
 # `callbacks.NAME._target_=...` and `logger._target_=...` on the command line: a class without a YAML of its own.
@@ -292,6 +313,7 @@ def _completed(
         config["name"] = _default_name(choices)
     leave_out_defaults(config, choices)
     resolve(config, issues)
+    resolve_teacher(config, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 

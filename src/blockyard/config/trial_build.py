@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -142,6 +143,7 @@ def _gib(count: int) -> str:
 
 
 META = torch.device("meta")
+TEACHERS = "blockyard.weights.teacher"  # by name, as it stands on a higher floor
 # What neither the model nor its memory depends on, but for the tensors that the optimizer keeps for each weight.
 _NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 
@@ -234,6 +236,11 @@ def build_model(
             components = Components(config, META)
             if components.init is not None and starts:
                 components.init.prepare_tokenizers(components)
+            if training and components.objective.distillation is not None:
+                texts = list(import_module(TEACHERS).issues(components))
+                if texts:
+                    yield from (Issue("objective.teacher", text) for text in texts)
+                    return
             model = components.meta_model(adapted=False)
             initialise(model, 0)
             if components.init is not None:

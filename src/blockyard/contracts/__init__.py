@@ -58,7 +58,15 @@ from blockyard.contracts.modules import (
     blocks_of_heads,
     iter_blocks,
 )
-from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, TorchMetric, Transcriber, any_split
+from blockyard.contracts.objective import (
+    Distillation,
+    DrawsValues,
+    Forecaster,
+    Objective,
+    TorchMetric,
+    Transcriber,
+    any_split,
+)
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -140,6 +148,7 @@ __all__ = [
     "DecayFactors",
     "Depth",
     "DepthOrZero",
+    "Distillation",
     "DrawsValues",
     "Embedder",
     "EncodesSource",

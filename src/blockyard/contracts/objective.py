@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -51,6 +51,20 @@ def ignored(target: Target, dummy: Tensor) -> Target:
     return target.masked_fill(dummy.reshape(-1, *[1] * (target.ndim - 1)), value)
 
 
+@dataclass(frozen=True)
+class Distillation:
+    """A trained model whose predictions are targets of a loss too.
+
+    teacher: a run, or a model of a library; sha256: of its config and weights, None where they are not known yet
+    temperature: of both models' predictions; weight: the share of the loss that compares them
+    """
+
+    teacher: str
+    sha256: str | None
+    temperature: float
+    weight: float
+
+
 class TorchMetric(ABC):  # noqa: B024 - classes are recognised, none is derived from it
     """Any class that derives from `torchmetrics.Metric`. It is known by its name, as importing torchmetrics is slow."""
 
@@ -77,6 +91,7 @@ class Objective(ABC):
     reads: ClassVar[Literal["row", "source"]] = "row"
     own_position: bool = False  # it predicts tokens at their own positions; see `needs_strict`
     mixes: bool = False  # training batches go through `mix`
+    distillation: Distillation | None = None  # a teacher, with whose predictions `distilled` compares
 
     @classmethod
     def needs_strict(cls, options: dict[str, Any]) -> bool:
@@ -166,6 +181,13 @@ class Objective(ABC):
         prediction: (B, V) or (B, N, V); target: what `prepare` made `batch.target`: a tensor, or a named tuple of
             tensors that only this objective reads
         """
+
+    def distilled(self, loss: Tensor, prediction: Any, teacher: Tensor, target: Any) -> Tensor:
+        """Returns the training loss where `distillation` names a teacher.
+
+        loss: what `loss` returned for (prediction, target); teacher: the teacher's prediction for the same batch
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no teacher")
 
     @abstractmethod
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:

@@ -20,6 +20,7 @@ from blockyard.contracts import Batch, Objective, Split, active_parameters, auxi
 from blockyard.ops.flops import counter
 from blockyard.ops.kernel import Record, record
 from blockyard.ops.rng import undisturbed
+from blockyard.weights.teacher import Teacher
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
@@ -33,10 +34,13 @@ def parameters(model: nn.Module) -> dict[str, int]:
     return counts | ({"active": active} if active < total else {})
 
 
-def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> dict[str, int]:
-    """FLOPs of one forward pass, and of forward and backward, per sample of `batch`.
+def flops_per_sample(
+    model: nn.Module, objective: Objective, batch: Batch, teacher: Teacher | None = None
+) -> dict[str, int]:
+    """FLOPs of one forward pass, and of a training step, per sample of `batch`.
 
-    Runs both once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
+    A step is forward and backward, and where there is a teacher its forward pass, which also counts on its own. Runs
+    all once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
     """
     batch = objective.ready(batch)
     with undisturbed(), _preserved(model):
@@ -48,7 +52,13 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     model.zero_grad(set_to_none=True)
     once = forward.get_total_flops()
     both = once + backward.get_total_flops()
-    return {"forward": once // len(batch), "training": both // len(batch)}
+    counts = {"forward": once // len(batch), "training": both // len(batch)}
+    if teacher is None:
+        return counts
+    with undisturbed(), counter() as taught:
+        teacher(batch)
+    of_teacher = taught.get_total_flops()
+    return {**counts, "training": (both + of_teacher) // len(batch), "teacher": of_teacher // len(batch)}
 
 
 def two_samples(split: Split, batch_size: int) -> Batch:

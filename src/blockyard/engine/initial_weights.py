@@ -11,6 +11,7 @@ from blockyard.engine.setup_model import BuiltModel
 from blockyard.errors import printable
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.rank import rank_of
+from blockyard.weights import teacher
 from blockyard.weights.continuation import plant
 
 
@@ -27,15 +28,18 @@ def go_on(run: RunSetup) -> bool:
 
 
 def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
-    """Let tokenizers know the token ids that the weights were trained with, before data is read.
+    """Let tokenizers know the token ids that the weights, or a teacher's, were trained with, before data is read.
 
     Raises UserError where the source is not there any more, or has changed.
     """
-    init = run.components.init
-    if init is None:
+    init, taught = run.components.init, run.components.objective.distillation is not None
+    if init is None and not taught:
         return
     if not (resume and _has_checkpoint(run)):
-        init.prepare_tokenizers(run.components)
+        if init is not None:
+            init.prepare_tokenizers(run.components)
+        if taught:
+            teacher.prepare_tokenizers(run.components)
         return
     components, folder = run.components, run.folder.path  # the source may be gone
     for tokenizer, name in ((components.tokenizer, TOKENIZER), (components.source_tokenizer, SOURCE_TOKENIZER)):

@@ -36,6 +36,7 @@ from blockyard.engine.lightning.patches import CheapHookName, unscale_before_ste
 from blockyard.ops.projection import deferred
 from blockyard.ops.ring import Ring, sharing
 from blockyard.weights.parts import NEVER, Thaw
+from blockyard.weights.teacher import Teacher
 
 # Gradient checkpointing: the inside of a block is not kept for the backward pass but computed again in it.
 #
@@ -169,8 +170,10 @@ class Learner(CheapHookName):
         optimizer: OptimizerBuilder,
         schedule: Schedule,
         settings: LearnerSettings,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
+        self.teacher = teacher
         self.model = model
         self.objective = objective
         self.optimizer_builder = optimizer
@@ -183,7 +186,8 @@ class Learner(CheapHookName):
         self.after_step = {path: module for path, module in model.named_modules() if isinstance(module, AfterStep)}
         self.guard = NanGuard(tolerant=settings.half)
         # Gradients are computed before fp16's scale; FSDP has the whole weight of the head only inside its forward.
-        self.defers = objective.takes_projection and not (settings.half or settings.sharded)
+        # What a teacher is compared with are all logits.
+        self.defers = objective.takes_projection and teacher is None and not (settings.half or settings.sharded)
         self.ring: Ring | None = None
         self._configured = False
 
@@ -206,8 +210,9 @@ class Learner(CheapHookName):
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         if self.settings.compile:
-            for block in iter_blocks(self.model):
-                block.compile()  # in place: the names of the weights stay
+            for model in (self.model, *([] if self.teacher is None else [self.teacher.model])):
+                for block in iter_blocks(model):
+                    block.compile()  # in place: the names of the weights stay
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The builder's optimizer; each group remembers its full learning rate as `initial_lr`."""
@@ -231,6 +236,8 @@ class Learner(CheapHookName):
             target, share = self.ring.targets(target)
             weight = share if weight is None else weight * share
         loss = self.objective.loss(prediction, target)
+        if self.teacher is not None:
+            loss = self.objective.distilled(loss, prediction, self.teacher(batch), target)
         auxiliary = auxiliary_loss(self.auxiliary)
         # A mean over nothing is NaN; a batch without a target, or a part of one, counts for nothing.
         counts = self.objective.any_target(target) if weight is None else weight > 0

@@ -49,6 +49,7 @@ from blockyard.runs.checkpoint_weights import load_weights
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.load import load
 from blockyard.weights.parts import NEVER
+from blockyard.weights.teacher import Teacher, load_teacher, prepare_tokenizers
 
 log = logging.getLogger("blockyard")
 
@@ -294,12 +295,12 @@ class TrainerModule(Learner):
     so that `load_from_checkpoint` needs nothing else; it takes the folder of a run as well.
     """
 
-    def __init__(self, components: Components, model: nn.Module) -> None:
+    def __init__(self, components: Components, model: nn.Module, teacher: Teacher | None = None) -> None:
         plan: TrainerPlan = components.node("trainer")
         settings = LearnerSettings(
             total=1, clip=plan.gradient_clip, compile=plan.compile, checkpoint=plan.checkpoint_blocks
         )
-        super().__init__(model, components.objective, components.optimizer, components.schedule, settings)
+        super().__init__(model, components.objective, components.optimizer, components.schedule, settings, teacher)
         self.components, self.plan = components, plan
         self.save_hyperparameters({"config": components.config})
         self._metrics: PassMetrics | None = None
@@ -345,8 +346,10 @@ class TrainerModule(Learner):
         half = self.trainer.precision == "16-mixed"
         if "16" in str(self.trainer.precision) and not half:
             guard_small_maps(self.model)
+            if self.teacher is not None:
+                guard_small_maps(self.teacher.model)
         alone = isinstance(self.trainer.strategy, pl.strategies.SingleDeviceStrategy | pl.strategies.DDPStrategy)
-        self.defers = self.objective.takes_projection and alone and not half
+        self.defers = self.objective.takes_projection and self.teacher is None and alone and not half
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """The Lightning callbacks of the config."""
@@ -544,6 +547,8 @@ def lightning_pair(config: Node) -> tuple[TrainerModule, TrainerData]:
     init = components.init
     if init is not None:
         init.prepare_tokenizers(components)
+    if components.objective.distillation is not None:
+        prepare_tokenizers(components)
     if not components.data.missing():
         components.data.prepare()
     splits = components.load()
@@ -553,4 +558,7 @@ def lightning_pair(config: Node) -> tuple[TrainerModule, TrainerData]:
     if init is not None:
         init.load(components, model)
     check_foreign(components, model, splits.train)
-    return TrainerModule(components, model), TrainerData(components, splits)
+    teacher = load_teacher(components)
+    for note in () if teacher is None else teacher.notes:
+        log.warning("%s", note)
+    return TrainerModule(components, model, teacher), TrainerData(components, splits)

@@ -58,6 +58,7 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint
     # Last: the other processes wait until the holder of the lock has written this.
     start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
     facts = {"threads": model.threads, "precision": model.precision, "start": start}
+    facts |= {} if model.teacher is None else {"teacher": model.teacher.plain()}
     limits = components.data.limits()
     for limit in limits:
         log.warning("%s", limit)
@@ -118,9 +119,14 @@ def prepare(
     model = build_model(run, data)
     if data.device.type == "cpu" and "16" in model.precision["precision"]:
         guard_small_maps(model.model)
+        if model.teacher is not None:
+            guard_small_maps(model.teacher.model)
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_foreign(components, model.model, data.splits.train)
+    if model.teacher is not None and data.rank == 0:
+        for note in model.teacher.notes:
+            log.warning("%s", note)
     tokens = components.tokenizer.remarks(components.data.spec)
     for remark in (*tokens, *components.objective.remarks(data.splits)):
         if data.rank == 0:
@@ -176,7 +182,9 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
         thaw=components.init.thaw(model.model, total) if components.init is not None else NEVER,
     )
     return RunState(
-        learner=Learner(model.model, components.objective, components.optimizer, components.schedule, settings),
+        learner=Learner(
+            model.model, components.objective, components.optimizer, components.schedule, settings, model.teacher
+        ),
         name=str(folder.shown.get("name") or folder.name),
         checkpoints=folder.checkpoints,
         total=total,

@@ -13,6 +13,7 @@ from blockyard.engine.setup_data import DataSetup, RunSetup
 from blockyard.engine.threads import thread_count
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.folder import RunFolder
+from blockyard.weights.teacher import Teacher, load_teacher
 
 
 class PrecisionRecord(TypedDict):
@@ -33,19 +34,21 @@ class ThreadsRecord(TypedDict):
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model, and the precision that was decided for it; the number of threads is set."""
+    """A model, and the precision that was decided for it; the number of threads is set. teacher: where it has one."""
 
     model: nn.Module
     precision: PrecisionRecord
     threads: ThreadsRecord
+    teacher: Teacher | None = None
 
 
 def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
     """Build the model on the CPU, decide precision and threads, and set the threads."""
     model = run.components.model(run.folder.seed)
-    threads = _threads(run, data, model)
+    teacher = load_teacher(run.components)
+    threads = _threads(run, data, model, teacher)
     torch.set_num_threads(threads["threads"])
-    return BuiltModel(model, _precision(run.folder, run.options, data.device), threads)
+    return BuiltModel(model, _precision(run.folder, run.options, data.device), threads, teacher)
 
 
 def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
@@ -66,7 +69,7 @@ def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) ->
     return {"asked": "auto", "precision": "32", "why": "auto is 32 on a CPU"}
 
 
-def _threads(run: RunSetup, data: DataSetup, model: nn.Module) -> ThreadsRecord:
+def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher | None) -> ThreadsRecord:
     """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
     options, components = run.options, run.components
     recorded: ThreadsRecord | None = _recorded(run.folder, "threads", options.threads)
@@ -78,6 +81,6 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module) -> ThreadsRecord:
         return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
     spec, layout = components.data.spec, data.layout
     sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
-    flops = cost_card.flops_per_sample(model, components.objective, sample)["training"]
+    flops = cost_card.flops_per_sample(model, components.objective, sample, teacher)["training"]
     own = flops * layout.batch_size // (layout.micro_batches * layout.world)
     return {"asked": "auto", **thread_count(own, processes=options.devices)}

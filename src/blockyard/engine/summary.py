@@ -76,7 +76,9 @@ def summarize(job: Job) -> Summary:
         "seconds": round(state.seconds, 3),
         "seconds_to_first_step": loop.stopwatch.first_step_seconds,
         "parameters": cost_card.parameters(model),
-        "flops_per_sample": cost_card.flops_per_sample(model, job.components.objective, sample),
+        "flops_per_sample": cost_card.flops_per_sample(
+            model, job.components.objective, sample, job.state.learner.teacher
+        ),
         **_speed(state, loop.stopwatch.windows),
         **decoding(model),
         "peak_memory": peak_memory(job.device),

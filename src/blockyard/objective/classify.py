@@ -19,12 +19,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Positive, Rate, Split, Splits, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Positive, Rate, Split, Splits, Text, TokenSpec
 from blockyard.data.splits.split import classes_of, known_classes
 from blockyard.errors import shortened
 from blockyard.objective._baselines import of_classes
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.objective._classes import MetricNames
 from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -106,7 +107,7 @@ MIXED = ("image", "series", "vector")  # modalities whose inputs are values of o
 IMBALANCE = 3  # times the samples of the rarest class, from which on a split is called imbalanced
 
 
-class Classify(ClassObjective):
+class Classify(DistilledObjective):
     """Cross entropy of the class.
 
     Options:
@@ -132,8 +133,20 @@ class Classify(ClassObjective):
         mix_probability: Share = 1.0,
         mix_switch: Share = 0.5,
         metrics: MetricNames | None = None,
+        teacher: Text | None = None,
+        temperature: Positive = TEMPERATURE,
+        teacher_weight: TeacherWeight = WEIGHT,
+        teacher_sha256: Text | None = None,
     ) -> None:
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        super().__init__(
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            metrics=metrics,
+            teacher=teacher,
+            temperature=temperature,
+            teacher_weight=teacher_weight,
+            teacher_sha256=teacher_sha256,
+        )
         self.class_weights = class_weights
         self.mixing = Mixing(mixup, cutmix, mix_probability, mix_switch)
         self.mixes = bool(mixup or cutmix)

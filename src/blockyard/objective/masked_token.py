@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Positive, Rate, Split, Text, TokenSpec
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.split import Fraction
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.objective._classes import MetricNames
+from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class MaskedToken(ClassObjective):
+class MaskedToken(DistilledObjective):
     """Predicts selected tokens from both sides; requires a bidirectional model.
 
     Options:
@@ -52,6 +53,10 @@ class MaskedToken(ClassObjective):
         label_smoothing: Rate = 0.0,
         z_loss: NonNegative = 0.0,
         metrics: MetricNames | None = None,
+        teacher: Text | None = None,
+        temperature: Positive = TEMPERATURE,
+        teacher_weight: TeacherWeight = WEIGHT,
+        teacher_sha256: Text | None = None,
     ) -> None:
         if hidden + random > 1 + 1e-9:
             raise ValueError(
@@ -59,7 +64,15 @@ class MaskedToken(ClassObjective):
                 "their sum must not exceed 1"
             )
         self.rate, self.hidden, self.random = rate, hidden, random
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        super().__init__(
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            metrics=metrics,
+            teacher=teacher,
+            temperature=temperature,
+            teacher_weight=teacher_weight,
+            teacher_sha256=teacher_sha256,
+        )
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:

@@ -39,10 +39,12 @@ from blockyard.contracts import (
     Positive,
     Rate,
     Split,
+    Text,
     TokenSpec,
 )
 from blockyard.objective._baselines import of_image_tokens
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.objective._classes import MetricNames
+from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
 from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 Ahead = Annotated[int, Ge(1), Le(64), Because("each target is a loss of its own over all token ids")]
 
 
-class NextToken(ClassObjective):
+class NextToken(DistilledObjective):
     """Predicts each token from those before it, of texts and images; requires a causal model.
 
     Options:
@@ -77,8 +79,20 @@ class NextToken(ClassObjective):
         ahead: Ahead = 1,
         ahead_weight: Positive = 0.5,
         shift: Literal[0, 1] = 1,
+        teacher: Text | None = None,
+        temperature: Positive = TEMPERATURE,
+        teacher_weight: TeacherWeight = WEIGHT,
+        teacher_sha256: Text | None = None,
     ) -> None:
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        super().__init__(
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            metrics=metrics,
+            teacher=teacher,
+            temperature=temperature,
+            teacher_weight=teacher_weight,
+            teacher_sha256=teacher_sha256,
+        )
         self.ahead, self.ahead_weight = ahead, ahead_weight
         self.own_position = shift == 0
 

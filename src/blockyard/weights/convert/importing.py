@@ -134,7 +134,7 @@ def import_weights(
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"out={out}: it exists; choose another folder")
     read = read_source(source, preset, timm)
-    composition = _run(read, overrides)
+    composition = composed_run(read, overrides)
     if composition is None:
         config = architecture(read.converter.preset, read.foreign)
         components = Components(config)
@@ -155,7 +155,7 @@ def import_weights(
     return Imported(folder, read, composition is not None, missing, unread)
 
 
-def _run(source: LibrarySource, overrides: Sequence[str]) -> Composed | None:
+def composed_run(source: LibrarySource, overrides: Sequence[str]) -> Composed | None:
     """The config of the run that the folder is; None where no data is known that suits the model."""
     if source.converter.partly:
         if overrides:
