@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import yaml
-from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.resolver import Resolver
 
 from blockyard.atomic_files.replace import read_bytes
 
@@ -135,7 +132,7 @@ def _content(text: str, loader: type[StrictLoader]) -> Any:
     A text that libyaml or the loader refuses is read again by PyYAML's own parser, whose messages are clearer. One
     that holds what libyaml alone accepts is read by PyYAML's.
     """
-    compiled = _compiled(loader)
+    compiled: Any = _compiled(loader)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
     if compiled is not None and not any(part in text for part in _LENIENT):
         try:
             return yaml.load(text, Loader=compiled)
@@ -149,7 +146,7 @@ def _compiled(loader: type[StrictLoader]) -> type[StrictLoader] | None:
     """Return the loader with libyaml's scanner and parser in place of PyYAML's; None without libyaml."""
     if not yaml.__with_libyaml__:
         return None
-    from yaml.cyaml import CParser
+    from yaml.cyaml import CParser  # type: ignore[import-untyped]
 
     class Compiled(loader):  # type: ignore[valid-type, misc]
         def __init__(self, stream: str) -> None:
@@ -157,9 +154,9 @@ def _compiled(loader: type[StrictLoader]) -> type[StrictLoader] | None:
             self.check_event = self._events.check_event
             self.peek_event = self._events.peek_event
             self.get_event = self._events.get_event
-            Composer.__init__(self)
-            SafeConstructor.__init__(self)
-            Resolver.__init__(self)
+            yaml.composer.Composer.__init__(self)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
 
         def dispose(self) -> None:
             self._events.dispose()
