@@ -34,7 +34,8 @@ def test_there_and_back(
 
     printed = output("export", f"run={run}", "to=hf", "format=hf")
     assert "GPT2LMHeadModel.from_pretrained" in printed
-    assert "without a tokenizer: Byte" in printed
+    assert "AutoTokenizer.from_pretrained" in printed
+    assert "None was stated at the export" in (tmp_path / "hf" / "README.md").read_text()
     printed = output("import", "hf", "out=back", *TINY[1:4])
     assert "preset=gpt2 from transformers GPT2LMHeadModel" in printed
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
@@ -66,6 +67,8 @@ def test_there_and_back(
         ("export run={run} to=x format=pickle", "format="),
         ("export run={run} to=x format=hf chosen=last", "unknown option of export"),
         ("export run={run} to=x format=onnx as=gpt2", "as=gpt2 has an effect with"),
+        ("export run={run} to=x format=hf license=Mine!", "a licence by the hub's name"),
+        ("export run={run} to=x format=onnx license=mit", "license=mit has an effect with format=hf only"),
         ("export run={run} to=x format=hf as=vit", "as=vit: no class of transformers"),
         ("export run={run} to=x format=hf as=llama", "position=learned, expected rope"),
         ("export run={run} to=x format=timm", "no class of timm has these blocks"),

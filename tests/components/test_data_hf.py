@@ -59,3 +59,19 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     next((folder / "train").glob("*.arrow")).write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as a data set"):
         assert HuggingFace(path=str(folder)).spec
+
+
+def test_licence_and_repository_are_what_the_data_set_says(tmp_path: Path) -> None:
+    files = {f"hf://datasets/stanfordnlp/imdb@{'0' * 40}/train-{n}.parquet": {"num_bytes": 1} for n in range(2)}
+    info = datasets.DatasetInfo(license="mit", download_checksums=files)
+    one = datasets.Dataset.from_list([{"text": "a"}, {"text": "b"}], features=datasets.Features({"text": VALUE}))
+    for name, described, expected in (("of", info, ("mit", "stanfordnlp/imdb")), ("own", None, (None, None))):
+        if described is not None:
+            one._info.update(described)
+        one.save_to_disk(str(tmp_path / name))
+        one = datasets.Dataset.from_list([{"text": "a"}, {"text": "b"}])
+        data = HuggingFace(path=str(tmp_path / name))
+        assert (data.licence(), data.hub_name()) == expected
+
+
+VALUE = datasets.Value("string")

@@ -56,6 +56,21 @@ def test_ids_are_the_librarys(written: Path) -> None:
     assert other.encode(text) == ours.encode(text)
 
 
+def test_a_length_in_the_file_cuts_and_fills_nothing(written: Path, tmp_path: Path) -> None:
+    theirs = Tokenizer.from_file(str(written))
+    text = "The lazy fox jumps"
+    whole = theirs.encode(text, add_special_tokens=False).ids
+    theirs.enable_truncation(3)
+    theirs.enable_padding(length=20)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Pretrained(path=str(tmp_path / "tokenizer.json"))
+    ours.fit(())
+    assert ours.encode(text) == whole
+    other = Pretrained(path="nowhere.json")
+    other.load_state({"tokenizer": json.loads(theirs.to_str())})
+    assert other.encode(text) == whole
+
+
 def test_the_config_records_the_content(written: Path, tmp_path: Path) -> None:
     """The hash and the vocabulary are in the config, which is whole without the file; the path does not count."""
     composed = compose(overrides(written))

@@ -242,3 +242,41 @@ def test_lengths_and_segments_become_facts() -> None:
     assert seq.valid.tolist() == [[True, True, False, False, False, False], [True] * 6]
     assert seq.coords[..., 0].tolist() == [[0, 1, 0, 1, 2, 0], [0, 0, 1, 2, 0, 1]]
     torch.testing.assert_close(seq.segment, segment)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(deadline=None, max_examples=60)
+@given(text=ANY)
+def test_the_library_gives_equal_ids_and_texts(name: str, text: str) -> None:
+    tokenizer = fitted(name)
+    theirs = tokenizer.to_tokenizers()
+    assert theirs is not None
+    for one in (text, TEXT + text, f"a{REPLACEMENT}<unk> {text}"):
+        token_ids = tokenizer.encode(one)
+        assert theirs.encode(one).ids == token_ids
+        assert theirs.decode(token_ids, skip_special_tokens=False) == tokenizer.decode(token_ids)
+
+
+def test_the_library_splits_words_as_python_does() -> None:
+    """Oniguruma's classes are others: without ranges, combining marks would be words, and \\x1c no space.
+
+    Of every run of characters of one kind the first and the last, and some between.
+    """
+    theirs = fitted("word").to_tokenizers()
+    assert theirs is not None
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    kinds = [(one.isalnum(), one.isspace()) for one in characters]
+    ends = [n for n in range(1, len(kinds) - 1) if n % 211 == 0 or not kinds[n - 1] == kinds[n] == kinds[n + 1]]
+    text = "".join(f"a {characters[n]}{characters[n]}" for n in ends)
+    assert [piece for piece, _ in theirs.pre_tokenizer.pre_tokenize_str(text)] == Word().pieces(text)
+
+
+def test_the_library_replaces_invalid_bytes_as_python_does() -> None:
+    theirs, generator = Byte().to_tokenizers(), torch.Generator().manual_seed(0)
+    for _ in range(300):
+        token_ids = torch.randint(128, 256, (12,), generator=generator).tolist()
+        assert theirs.decode(token_ids) == Byte().decode(token_ids)
+
+
+def test_the_library_has_no_tokenizer_before_fit() -> None:
+    assert [MAKERS[name]().to_tokenizers() for name in ("char", "word", "bpe")] == [None] * 3

@@ -25,6 +25,7 @@ class DataModule(ABC):
 
     batch_size: int
     eval_batch_size: int
+    published_under: ClassVar[str | None] = None  # the licence of data that always is the same
 
     @property
     @abstractmethod
@@ -49,6 +50,14 @@ class DataModule(ABC):
     def limits(self) -> tuple[str, ...]:
         """Returns what is not promised of this data, a sentence each. Said as a run starts, and recorded with it."""
         return ()
+
+    def licence(self) -> str | None:
+        """Returns the licence under which the data is published, by its SPDX name; None where that is not known."""
+        return self.published_under
+
+    def hub_name(self) -> str | None:
+        """Returns the name of the data set on Hugging Face's hub, if it was taken from there."""
+        return None
 
     def bytes_in_memory(self) -> int:
         """Returns how much memory `load` fills at least, as far as the options say; 0 where they do not."""

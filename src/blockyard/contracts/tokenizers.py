@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from blockyard.contracts.modules import Embedder
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
+
+if TYPE_CHECKING:
+    import tokenizers
 
 
 class Tokenizer(ABC):
@@ -82,6 +85,10 @@ class TextTokenizer(Tokenizer):
 
     def pieces(self, text: str) -> list[str] | None:
         """Returns the part of `text` that each token stands for, known or not; None where tokens are no such parts."""
+        return None
+
+    def to_tokenizers(self) -> tokenizers.Tokenizer | None:
+        """Returns a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None where it has none."""
         return None
 
     def token_name(self, token_id: int) -> str | None:

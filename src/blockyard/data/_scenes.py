@@ -85,6 +85,8 @@ class SceneSource:
 class CanvasData(LoadedData):
     """Canvases of scikit-learn's digits. Subclasses declare the options and say what belongs to a canvas."""
 
+    published_under = "CC-BY-4.0, of the digits"
+
     test_fraction: float
     validation_fraction: float
     split_seed: int

@@ -37,6 +37,8 @@ class BreastCancer(LoadedData):
         eval_batch_size: rows in a validation or test step, over all processes
     """
 
+    published_under = "CC-BY-4.0"
+
     validation_fraction: Fraction = 0.15
     test_fraction: Fraction = 0.2
     split_seed: Seed = 0

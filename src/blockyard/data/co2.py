@@ -25,6 +25,8 @@ from blockyard.data.splits.series import SeriesData
 class Co2(SeriesData):
     """Weekly means of carbon dioxide in parts per million."""
 
+    published_under = "public domain"
+
     history: Length = 104
     horizon: Length = 52
 

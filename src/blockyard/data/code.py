@@ -30,6 +30,8 @@ MODULES = (
 class Code(TextData):
     """The standard library as text; needs no file beyond Python's own and no network."""
 
+    published_under = "PSF-2.0"
+
     def missing(self) -> str | None:
         """Return a message that names the sources that this Python lacks and the remedy, or None."""
         absent = [str(file) for file in self._files() if not file.is_file()]

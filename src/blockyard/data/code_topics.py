@@ -47,6 +47,8 @@ class CodeTopics(LoadedData):
         eval_batch_size: windows in a validation or test step, over all processes
     """
 
+    published_under = "PSF-2.0"
+
     context: Length = 128
     validation_fraction: Fraction = 0.15
     test_fraction: Fraction = 0.2

@@ -95,6 +95,8 @@ class DigitCanvas(LoadedData):
         eval_batch_size: canvases in a validation or test step, over all processes
     """
 
+    published_under = "CC-BY-4.0, of the digits"
+
     size: Side = 24
     digits: Side = 4
     least_digits: Side = 1

@@ -31,6 +31,8 @@ class Digits(ImageData):
         validation_fraction: share of the remaining images that is the validation split
     """
 
+    published_under = "CC-BY-4.0"
+
     shape = (1, 8, 8)
     classes = 10
     levels = 17

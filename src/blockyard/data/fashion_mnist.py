@@ -19,6 +19,8 @@ from blockyard.data.mnist import IdxData
 class FashionMNIST(IdxData):
     """Grayscale pictures of clothes, read from a folder."""
 
+    published_under = "MIT"
+
     folder: ClassVar[str] = "FashionMNIST"
 
     def fetch(self) -> None:

@@ -14,6 +14,7 @@ are kept.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -129,6 +130,19 @@ class HuggingFace(Table):
         if columns.get("data.split") == SPLIT and SPLIT not in own:
             table = table.append_column(SPLIT, pa.array([name] * len(table), pa.string()))
         return FileRows(table, np.arange(1, 1 + len(table)), "row")
+
+    def licence(self) -> str | None:
+        """Return what the data set itself says."""
+        infos = {part.info.license for part in self._parts.values()} if self._saved else set()
+        return ", ".join(sorted(filter(None, infos))) or None
+
+    def hub_name(self) -> str | None:
+        """Return the repository that the files of the data set were downloaded from, where it was a single one."""
+        infos = [part.info for part in self._parts.values()] if self._saved else []
+        files = [name for info in infos for name in info.download_checksums or ()]
+        matches = [re.match(r"hf://datasets/([\w.-]+(?:/[\w.-]+)?)@", name) for name in files]
+        names = {match[1] if match else None for match in matches}
+        return names.pop() if len(names) == 1 else None
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

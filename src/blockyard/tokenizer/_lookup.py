@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
+
+if TYPE_CHECKING:
+    import tokenizers
 
 UNKNOWN = 0  # the token id of whatever the training split did not contain
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # its text
@@ -44,6 +48,22 @@ def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenS
     if not data.joined and (data.source is None or data.target is not None):
         return tokens
     return replace(tokens, vocabulary=vocabulary + 2, start=vocabulary, end=vocabulary + 1)
+
+
+def closed_vocabulary(texts: Sequence[str], pattern: str) -> tokenizers.Tokenizer:
+    """Returns a tokenizer of the library that looks the matches of a pattern up in a table.
+
+    texts: of the token ids from 1 on; all others are `UNKNOWN`, decoded to `REPLACEMENT`
+    pattern: of Oniguruma; its matches concatenate to any text, and none of them is "<unk>"
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    unknown = "<unk>"
+    vocabulary = {unknown: UNKNOWN} | {text: token_id for token_id, text in enumerate(texts, start=1)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(unknown, REPLACEMENT), decoders.Fuse()])
+    return tokenizer
 
 
 class TokenEmbedder(Embedder):

@@ -82,6 +82,10 @@ class BPE(LookupTokenizer, TextTokenizer):
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"not the saved state of a bpe tokenizer: {error}") from error
 
+    def to_tokenizers(self) -> Trained | None:
+        """Returns a copy; None before `fit`."""
+        return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
+
     def _fitted(self) -> Trained:
         if self._trained is None:
             raise ValueError("this bpe tokenizer is not fitted to data")

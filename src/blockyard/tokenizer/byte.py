@@ -7,10 +7,16 @@ Reference: transformers ByT5Tokenizer (without its special tokens)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
 from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# Bytes that GPT-2's byte-level tokenizers write as the character of that number; the others follow from 256 on.
+_SHOWN = (*range(33, 127), *range(161, 173), *range(174, 256))
 
 
 class Byte(LookupTokenizer, TextTokenizer):
@@ -32,3 +38,14 @@ class Byte(LookupTokenizer, TextTokenizer):
     def decode(self, token_ids: list[int]) -> str:
         """Returns the text of the bytes."""
         return bytes(token_ids).decode("utf-8", errors="replace")
+
+    def to_tokenizers(self) -> tokenizers.Tokenizer:
+        """Returns byte-level pair encoding without a pair."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        hidden = [byte for byte in range(256) if byte not in _SHOWN]
+        characters = {chr(256 + number): byte for number, byte in enumerate(hidden)}
+        tokenizer = Tokenizer(models.BPE(characters | {chr(byte): byte for byte in _SHOWN}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer

@@ -13,10 +13,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
-from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, text_tokens
+from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, closed_vocabulary, text_tokens
+
+if TYPE_CHECKING:
+    import tokenizers
 
 
 @dataclass(kw_only=True, eq=False)
@@ -63,6 +66,10 @@ class Char(LookupTokenizer, TextTokenizer):
     def decode(self, token_ids: list[int]) -> str:
         """Returns one character per token id."""
         return "".join(self._text[token_id] for token_id in token_ids)
+
+    def to_tokenizers(self) -> tokenizers.Tokenizer | None:
+        """Returns a table of the characters; None before `fit`."""
+        return closed_vocabulary(self._text[1:], r"[\s\S]") if self._fitted else None
 
     def state(self) -> dict[str, Any]:
         """Returns the characters in the order of their token ids, from 1."""

@@ -5,7 +5,8 @@ Reference: tokenizers.Tokenizer.from_file
 
 The hash of the file's content and its vocabulary are written into the config as it is composed, and the hash is part of
 a run's identity; where the file lies is not. The whole tokenizer is saved with the run, which then needs the file no
-more. Special tokens that a post-processor would add around a text ([CLS], </s>) are not added.
+more. Special tokens that a post-processor would add around a text ([CLS], </s>) are not added, and texts are neither
+cut nor filled to a length that the file names.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Pretrained(LookupTokenizer, TextTokenizer):
                 f"tokenizer.path={self.path}: its content has changed (SHA-256 {actual[:12]}, expected "
                 f"{self.sha256[:12]}); restore the file, or set tokenizer.sha256=null"
             )
-        self._trained = trained
+        self._trained = _whole(trained)
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a text, without special tokens around it."""
@@ -97,14 +98,25 @@ class Pretrained(LookupTokenizer, TextTokenizer):
         from tokenizers import Tokenizer
 
         try:
-            self._trained = Tokenizer.from_str(json.dumps(state["tokenizer"])) if state else None
+            self._trained = _whole(Tokenizer.from_str(json.dumps(state["tokenizer"]))) if state else None
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"not the saved state of a pretrained tokenizer: {error}") from error
+
+    def to_tokenizers(self) -> Trained | None:
+        """Returns a copy; None before the file is read."""
+        return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
 
     def _read(self) -> Trained:
         if self._trained is None:
             raise ValueError("this tokenizer's file is not read yet")
         return self._trained
+
+
+def _whole(tokenizer: Trained) -> Trained:
+    """The tokenizer without the length to which its file would cut or fill every text."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def read_tokenizer(path: str) -> tuple[bytes, Trained]:

@@ -8,13 +8,18 @@ Reference: torchtext.vocab
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
-from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, text_tokens
+from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, closed_vocabulary, text_tokens
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # ` ?word`, ` ?marks`, or whitespace. The matches of a text concatenate to the text.
 WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s")
@@ -60,6 +65,10 @@ class Word(LookupTokenizer, TextTokenizer):
         """Returns the words, concatenated."""
         return "".join(self._text[token_id] for token_id in token_ids)
 
+    def to_tokenizers(self) -> tokenizers.Tokenizer | None:
+        """Returns a table of the words; None before `fit`."""
+        return closed_vocabulary(self._text[1:], _pattern()) if self._fitted else None
+
     def state(self) -> dict[str, Any]:
         """Returns the words in the order of their token ids, from 1."""
         return {"words": self._text[1:]} if self._fitted else {}
@@ -72,3 +81,15 @@ class Word(LookupTokenizer, TextTokenizer):
         self._fitted = bool(state)
         self._text = [REPLACEMENT, *texts]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}
+
+
+@cache
+def _pattern() -> str:
+    r"""Returns `WORD` as Oniguruma reads it, whose own \w and \s are other characters than Python's."""
+    surrogates = range(0xD800, 0xE000)
+    every = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in surrogates)
+    word, space = (
+        "".join(f"\\x{{{ord(run[0]):x}}}-\\x{{{ord(run[-1]):x}}}" for run in re.findall(kind, every))
+        for kind in (r"\w+", r"\s+")
+    )
+    return f" ?[{word}]+| ?[^{word}{space}]+|[{space}]+(?![^{space}])|[{space}]"

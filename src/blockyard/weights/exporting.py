@@ -1,14 +1,13 @@
 """`blockyard export format=safetensors|hf|timm`: a run's weights in a folder that others read. Nothing is pickled.
 
 safetensors   model.safetensors under our names, config.yaml, run.json: `blockyard.load`, `init.from`
-hf            config.json, model.safetensors, tokenizer.json: `from_pretrained` of transformers' class
+hf            config.json, model.safetensors, the tokenizer's two files: `from_pretrained` of transformers' classes
 timm          config.json, model.safetensors: `timm.create_model(NAME, checkpoint_path=..., **model_args)`
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 from blockyard.atomic_files import new_folder, write_json, write_text, write_yaml
 from blockyard.config.untrusted.local_path import local_path
+from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.identity import identity
@@ -27,12 +27,26 @@ from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
 from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.graphs import write_onnx, write_pt2
+from blockyard.weights.convert.importing import FACTS as IMPORT
 from blockyard.weights.convert.matching import match
 from blockyard.weights.convert.rules import convert_back
 from blockyard.weights.convert.source import CONFIG as THEIR_CONFIG
 from blockyard.weights.convert.source import plain
 from blockyard.weights.convert.timm_models import arguments_of, describe
 from blockyard.weights.lora import merge
+
+# The class of transformers that finds the architecture in config.json, by the end of the architecture's name; the other
+# architectures are loaded by their own name.
+AUTO = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "WhisperForConditionalGeneration": "AutoModelForSpeechSeq2Seq",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForCTC": "AutoModelForCTC",
+}
+TOKENIZER_CONFIG, CARD = "tokenizer_config.json", "README.md"
 
 
 @dataclass(frozen=True)
@@ -43,17 +57,40 @@ class Exported:
     lines: list[str] = field(default_factory=list)
 
 
-def export_weights(loaded: Loaded, to: str | Path, *, kind: str, preset: str | None = None) -> Exported:
+@dataclass(frozen=True)
+class LibraryModel:
+    """What was written as a model of transformers.
+
+    auto: the Auto class that loads it with its head; the architecture itself where there is none
+    remarks: what is not as a user of the library expects, a sentence each
+    """
+
+    model_type: str
+    architecture: str
+    auto: str
+    has_tokenizer: bool
+    remarks: tuple[str, ...] = ()
+
+
+def export_weights(
+    loaded: Loaded,
+    to: str | Path,
+    *,
+    kind: str,
+    preset: str | None = None,
+    card: Callable[[Loaded, LibraryModel], str] | None = None,
+) -> Exported:
     """Write a run's weights in one of the formats, whole or not at all.
 
     kind: safetensors, hf, timm, pt2 or onnx
     preset: the converter of format hf or timm; None takes the one that fits
+    card: returns the content of README.md, of format hf
 
     Raises UserError for a folder that is not empty, and for a model that no class of the library is like.
     """
     writers: dict[str, Callable[[Loaded, Path], list[str]]] = {
         "safetensors": _safetensors,
-        "hf": partial(_transformers, preset=preset),
+        "hf": partial(_transformers, preset=preset, card=card),
         "timm": partial(_timm, preset=preset),
         "pt2": write_pt2,
         "onnx": write_onnx,
@@ -96,21 +133,86 @@ def _states(loaded: Loaded, folder: Path) -> None:
             write_json(folder / name, state, checked=True)
 
 
-def _transformers(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
+def _transformers(
+    loaded: Loaded, folder: Path, preset: str | None, card: Callable[[Loaded, LibraryModel], str] | None
+) -> list[str]:
     run = trained(loaded)
     matched = match(run, "transformers", preset, near=_preset(loaded))
     weights = convert_back(matched.foreign.rules, run.weights)
     name = matched.config.get("architectures", [matched.converter.architecture])[0]
-    config = {"model_type": matched.converter.model_type, "architectures": [name], "dtype": "float32"} | matched.config
+    config: dict[str, Any] = {
+        "model_type": matched.converter.model_type,
+        "architectures": [name],
+        "dtype": "float32",
+    } | matched.config
+    if "id2label" in config and (labels := run.ctx.data.class_names):
+        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
     write_text(folder / THEIR_CONFIG, plain(config))
     write_weights(folder / WEIGHTS, weights)
-    lines = [f"transformers.{name}.from_pretrained('{folder}')"]
-    state = loaded.tokenizer.state().get("tokenizer")
-    if isinstance(state, dict):
-        write_text(folder / TOKENIZER, json.dumps(state) + "\n")
-        return lines
-    kind = type(loaded.tokenizer).__name__
-    return [*lines, f"without a tokenizer: {kind} is none of the library's; token ids are those of the run's own"]
+    has_tokenizer, remarks = _tokenizer(loaded, folder, first=config.get("cls_token_id"))
+    auto = next((auto for end, auto in AUTO.items() if name.endswith(end)), name)
+    if card is not None:
+        model = LibraryModel(matched.converter.model_type, name, auto, has_tokenizer, tuple(remarks))
+        write_text(folder / CARD, card(loaded, model))
+    lines = [f"transformers.{loader}.from_pretrained('{folder}')" for loader in dict.fromkeys((auto, name))]
+    lines += [f"transformers.AutoTokenizer.from_pretrained('{folder}')"] if has_tokenizer else []
+    return [*lines, *remarks]
+
+
+def _tokenizer(loaded: Loaded, folder: Path, first: int | None) -> tuple[bool, list[str]]:
+    """Write what `AutoTokenizer` reads; whether there is any, and what to know of it.
+
+    first: the token id in front of every text that the class expects, if any
+    """
+    tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
+    kind = type(tokenizer).__name__
+    theirs = tokenizer.to_tokenizers() if isinstance(tokenizer, TextTokenizer) else None
+    if theirs is None:
+        return False, [f"without a tokenizer: {kind} is none of the library's; token ids are those of the run's own"]
+    from tokenizers import AddedToken, processors
+
+    remarks: list[str] = []
+    names: dict[str, str] = {}
+    special = {"bos_token": tokens.start, "eos_token": tokens.end, "mask_token": tokens.mask}
+    for role, token_id in sorted(((role, each) for role, each in special.items() if each is not None), key=_second):
+        if token_id == theirs.get_vocab_size():
+            name = f"<|{role.removesuffix('_token')}|>"
+            theirs.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+        named = theirs.id_to_token(token_id)
+        if named is None or theirs.token_to_id(named) != token_id:
+            remarks.append(f"{role} has no text: its id, {token_id}, is beyond those of the tokenizer's file")
+            continue
+        names[role] = named
+        remarks.append(f"{role} is {named}: wherever a text holds that, it is read as the token id {token_id}")
+    if first is not None:
+        lead = theirs.id_to_token(first)
+        theirs.post_processor = processors.TemplateProcessing(f"{lead} $A", special_tokens=[(lead, first)])
+        remarks.append(f"in front of a text stands the token id {first}, where the run has its class token")
+    elif theirs.num_special_tokens_to_add(False):
+        if (loaded.folder.path / IMPORT).is_file():
+            remarks.append("the imported tokenizer puts its special tokens around a text, as blockyard does not")
+        else:
+            theirs.post_processor = None
+            remarks.append(
+                "the special tokens that the tokenizer's file puts around a text are left out, as in the run"
+            )
+    if loaded.components.source_tokenizer is not tokenizer:
+        source = type(loaded.components.source_tokenizer).__name__
+        remarks.append(f"the tokenizer is that of the texts that are written; {source}, of the source, is not here")
+    theirs.save(str(folder / TOKENIZER))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # without it, transformers takes the architecture's own rules
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": tokens.max_len + (first is not None),
+        **names,
+    }
+    write_text(folder / TOKENIZER_CONFIG, plain(config))
+    return True, remarks
+
+
+def _second(pair: tuple[str, int]) -> int:
+    return pair[1]
 
 
 def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:

@@ -173,6 +173,8 @@ class GeneratedRecordings(RecordingData):
         eval_batch_size: recordings in a validation or test step, over all processes
     """
 
+    published_under = "none: drawn from a seed"
+
     stream: ClassVar[str]
     thing: ClassVar[str]
 

@@ -95,6 +95,8 @@ class SyntheticTask(LoadedData):
         eval_batch_size: sequences in a validation or test step, over all processes
     """
 
+    published_under = "none: drawn from a seed"
+
     length: Length = 64
     samples: Samples = 20_000
     eval_samples: Samples = 1_000
