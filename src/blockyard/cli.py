@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments else "--help"
     if command in ("-h", "--help", "help"):
-        sys.stdout.write(HELP.format(commands="\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items())))
+        sys.stdout.write(HELP.format(commands="\n".join(f"  {name:<15}{text}" for name, text in COMMANDS.items())))
         return 0
     if command == "--version":
         from blockyard import __version__

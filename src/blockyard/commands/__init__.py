@@ -16,6 +16,8 @@ COMMANDS = {
     "sweep": "run a question file:      blockyard sweep quickstart",
     "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",
+    "bundle": "results for others:      blockyard bundle quickstart out=quickstart.zip",
+    "verify-bundle": "check such results:      blockyard verify-bundle quickstart.zip --rerun 1",
     "board": "watch runs in a browser:  blockyard board quickstart",
     "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",
     "bench": "measure what it costs:    blockyard bench cost token_mixer=attention,conv tokens=[64,128,256]",
@@ -28,5 +30,5 @@ COMMANDS = {
     "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}
-# The module of a command of another name; `import` is a keyword of Python.
-MODULES = {**HIDDEN, "import": "import_weights"}
+# The module of a command of another name; `import` is a keyword of Python, and a module has no hyphen.
+MODULES = {**HIDDEN, "import": "import_weights", "verify-bundle": "verify_bundle"}

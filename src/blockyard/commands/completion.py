@@ -67,7 +67,7 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     if command not in COMMANDS:
         return []
     module = importlib.import_module(f"blockyard.commands.{name}")
-    if command in ("sweep", "compare", "board") and not typed.startswith("-"):
+    if command in ("sweep", "compare", "bundle", "board") and not typed.startswith("-"):
         return [*_sweep(command, before), *_own(module, typed), *_more(command, before, typed)]
     if command == "new" and typed.startswith("kind="):
         from blockyard.commands.templates import KINDS
@@ -153,7 +153,7 @@ def _sweep(command: str, before: list[str]) -> list[str]:
     if before and before[-1] == "--executor":
         return list(catalog.choices("executor"))
     named = any(not argument.startswith("-") for argument in before)
-    return [] if named and command == "sweep" else list(sweep_names())
+    return [] if named and command in ("sweep", "bundle") else list(sweep_names())
 
 
 def _overrides(typed: str, families: Sequence[str], options: bool = True) -> list[str]:

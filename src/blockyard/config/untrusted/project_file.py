@@ -35,7 +35,7 @@ TAKES = {
     **dict.fromkeys(("verify", "explain", "schema"), ("config_dirs", "allow")),
     "list": ("config_dirs",),
     **dict.fromkeys(("eval", "predict", "embed", "generate", "forecast", "inspect"), _RUN),
-    **dict.fromkeys(("runs", "compare", "board"), ("outputs",)),
+    **dict.fromkeys(("runs", "compare", "bundle", "board"), ("outputs",)),
 }
 
 

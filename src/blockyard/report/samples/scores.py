@@ -28,6 +28,10 @@ OF_TOKENS = "test/loss and test/bits_per_..."
 _AGREES = 1e-4  # relative, of the mean of the scores with the metric that the run recorded: float32 sums
 
 
+class ScoresDisagreeError(UserError):
+    """The mean over the samples of a run is not the metric that it recorded."""
+
+
 @dataclass(frozen=True)
 class RunScores:
     """The scores of one run.
@@ -97,10 +101,10 @@ def _scores(run: LoadedRun, metric: str) -> RunScores:
 
 
 def _check_mean(value: float, run: LoadedRun, metric: str) -> None:
-    """Raise UserError where a mean over samples is not the metric that the run has recorded."""
+    """Raise ScoresDisagreeError where a mean over samples is not the metric that the run has recorded."""
     recorded = run.metrics[metric]
     if abs(value - recorded) > _AGREES * max(abs(recorded), 1e-6):
-        raise UserError(
+        raise ScoresDisagreeError(
             f"over: {run.run}: the mean over its samples, {value:.6g}, is not its {metric}, {recorded:.6g}, which "
             "weighs them otherwise; use over=seeds"
         )

@@ -1,0 +1,140 @@
+"""blockyard verify-bundle FILE.zip [--rerun N] [allow=[PACKAGE]] [data.root=FOLDER] [data.path=FILE] [data.splits=FILE]
+
+Check a bundle that `blockyard bundle` wrote, here or elsewhere: every SHA-256, every config against its name, and the
+comparison, which is computed again from the metrics and predictions in the file and compared with the one that it
+records. Prints the computed verdicts and whatever differs.
+
+Nothing in a bundle is run: a file that could do harm, such as one with links, pickles, YAML tags or a _target_ of no
+trusted library, is refused before it is unpacked or read. The sums find damage, not forgery: who writes a bundle writes
+its sums. --rerun is what tests where the metrics come from.
+
+  --rerun N       repeat the first N finished runs in a temporary folder, with as many CPU threads as they had, and
+                  compare metrics and predictions bit by bit; where bits differ, say what differs around the runs
+  allow=[PACKAGE] packages whose classes its configs may name; the blockyard.yaml of a project is not asked
+  data.root=FOLDER, data.path=FILE, data.splits=FILE
+                  where the data of the runs are on this machine, for --rerun
+
+exit codes: 0 all is as recorded, 1 something differs, 2 the file is refused
+
+Examples:
+  blockyard verify-bundle quickstart.zip
+  blockyard verify-bundle quickstart.zip --rerun 1
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockyard.commands._args import Args, Parser, flag_type
+from blockyard.config.option_text import integer
+from blockyard.config.untrusted.local_path import local_path
+from blockyard.errors import UserError, printable
+from blockyard.terminal import console, table
+
+if TYPE_CHECKING:
+    from blockyard.report.bundle.verify import Verified
+
+KEYS = ("allow", "data.root", "data.path", "data.splits")
+_SHOWN = 20  # lines of differences
+
+
+@dataclass
+class VerifyBundleArgs(Args):
+    """The command line of `blockyard verify-bundle`. rerun: how many runs are repeated"""
+
+    rerun: int | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the verdicts and what differs."""
+    args = parser().read(arguments, VerifyBundleArgs)
+    allow, moved, names = args.pop_allow(), args.pop_moved(), args.pop_names()
+    args.check_empty("verify-bundle", KEYS)
+    if len(names) != 1:
+        problem = f"not {len(names)} ({', '.join(names)})" if names else "and none is named"
+        raise UserError(f"verify-bundle takes one file, {problem}; `blockyard bundle` writes them")
+    if moved and not args.rerun:
+        raise UserError(f"data.{next(iter(moved))} has an effect with --rerun only; add it, or leave it out")
+    path = local_path(names[0])
+    from blockyard.report.bundle.verify import opened, verify
+
+    with opened(path) as (manifest, folder):
+        verified = verify(path, manifest, folder, allow)
+        _print(path, verified)
+        differ = bool(verified.differences)
+        if args.rerun:
+            differ |= _rerun(folder, args.rerun, allow, moved)
+    return 1 if differ else 0
+
+
+def parser() -> Parser:
+    """The flags of the command."""
+    flags = Parser("verify-bundle", KEYS)
+    flags.add_argument("--rerun", type=flag_type(integer(1)))
+    return flags
+
+
+def _print(path: Path, verified: Verified) -> None:
+    manifest, data = verified.manifest, verified.comparison.as_dict()
+    version = ", ".join(manifest.versions.get("blockyard", ["an unknown version"]))
+    _say(f"{path}: {manifest.kind} {manifest.name}, of blockyard {version}")
+    _say(f"{len(manifest.members)} files, each with the SHA-256 of its manifest")
+    rows = table(None, "arm", "n", data["metric"], "verdict")
+    for arm in data["arms"]:
+        mean = "" if arm["mean"] is None else f"{arm['mean']:.5g}"
+        rows.add_row(arm["name"], str(arm["n"]), mean, arm["verdict"])
+    console().print(rows)
+    if expect := data.get("expect"):
+        _say(f"expected: {expect['text']}: {expect['verdict']}")
+    _say(data["answer"])
+    for metric, count in verified.agreed.items():
+        _say(f"{metric} is the mean over the predictions of {count} run{'s'[: count != 1]}")
+    for note in verified.notes:
+        _say(f"note: {note}")
+    _list("the recorded comparison differs from this one", verified.differences)
+    if not verified.differences:
+        _say("verdicts, means and metrics are as recorded")
+
+
+def _rerun(folder: Path, count: int, allow: Sequence[str], moved: Mapping[str, str]) -> bool:
+    """Repeat runs and print what came out; whether any has other bits."""
+    from blockyard.report.bundle.archive import ROOT
+    from blockyard.report.bundle.rerun import rerun
+    from blockyard.runs.store import runs
+
+    finished = [each.folder for each in sorted(runs(folder / ROOT), key=lambda each: each.name) if each.status.finished]
+    if not finished:
+        raise UserError("--rerun: the bundle holds no finished run")
+    if count > len(finished):
+        raise UserError(f"--rerun {count}: the bundle holds {len(finished)} finished runs")
+    differ = False
+    for recorded in finished[:count]:
+        with tempfile.TemporaryDirectory(prefix="blockyard-rerun-") as scratch:
+            repeated = rerun(recorded, Path(scratch), allow=allow, moved=moved)
+        compared = f"{repeated.metrics} metrics, {repeated.rows} steps"
+        compared += f", {repeated.samples} predictions" if repeated.samples else ""
+        if not repeated.unlike:
+            _say(f"{repeated.run}, repeated: every bit the same ({compared})")
+            continue
+        differ = True
+        _list(f"{repeated.run}, repeated: other bits ({compared})", repeated.unlike)
+        around = repeated.surroundings or [
+            "nothing that is recorded: packages, CPU, threads, device and data are the same"
+        ]
+        _list("what differs around the runs", around)
+    return differ
+
+
+def _list(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        _say("\n  - ".join([f"{title}:", *lines[:_SHOWN], *more]))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(printable(f"{text}\n"))

@@ -1,0 +1,256 @@
+"""The ZIP file of a bundle: the same bytes for the same content, and read without trust in whoever wrote it.
+
+    manifest.json                                            format, versions, SHA-256 and size of every other member
+    outputs/sweeps/NAME/plan.json, comparison.json, report.html
+    outputs/NAME-HASH/sSEED/config.yaml, run.json, ...
+
+A reader refuses, before it unpacks anything: names that lead elsewhere or differ in case alone, links, folders,
+encryption, other methods of compression, bytes that belong to no member, members over each other, and more members,
+bytes or compression than a bundle has. Only names of a bundle are taken, so no pickle can be among them. While it
+unpacks, it counts the bytes that come out, and compares their SHA-256 with the manifest.
+
+Reference: APPNOTE.TXT of PKWARE for the format; Fifield 2019, A better zip bomb, for members over each other
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from blockyard.atomic_files import is_regular, replacing
+from blockyard.errors import UserError, first_line, printable, quoted
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+ROOT = "outputs"
+SWEEP_MEMBERS = ("plan.json", "comparison.json", "report.html")
+RUN_MEMBERS = (
+    *("config.yaml", "run.json", "status.json", "metrics.csv", "summary.json", "predictions-test.npz"),
+    *("written-test.jsonl", "extrapolation-test.json", "comparison.json", "report.html"),
+    *("model.safetensors", "tokenizer.json", "source_tokenizer.json"),
+)
+_FOLDER = r"(?!\.)[\w.-]{1,120}"
+_MEMBER = re.compile(
+    rf"{ROOT}/(?:sweeps/{_FOLDER}/(?:{'|'.join(map(re.escape, SWEEP_MEMBERS))})"
+    rf"|(?!sweeps/){_FOLDER}/s\d{{1,10}}/(?:{'|'.join(map(re.escape, RUN_MEMBERS))}))"
+)
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has
+_UNIX, _MODE = 3, stat.S_IFREG | 0o644
+_END = b"PK\x05\x06" + bytes(18)  # what the file ends in, without a comment
+_HEADER = 30  # bytes of a member before its name
+
+# What a bundle may hold: a sweep of a thousand cells has 8,000 members, and a plan compresses by 60.
+MAX_FILE = 2**31 - 1  # beyond it, members have fields of their own
+MAX_MEMBERS = 50_000
+MAX_MEMBER = 2**30
+MAX_TOTAL = 8 * 2**30
+MAX_MANIFEST = 20_000_000
+MAX_RATIO = 400  # bytes out of one byte, beyond the first `_SMALL`
+_SMALL = 2**20
+_CHUNK = 2**20
+
+Source: TypeAlias = bytes | Path  # the content of a member, or the file that has it
+
+
+def is_run(name: str) -> bool:
+    """Return whether a run of this name can be in a bundle."""
+    return bool(_MEMBER.fullmatch(f"{ROOT}/{name}/{RUN_MEMBERS[0]}"))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says of itself.
+
+    kind: sweep or run; name: of the sweep's folder or the run, `NAME-HASH/sSEED`
+    versions: of the packages that its runs used, package -> versions
+    members: name -> (SHA-256 in hex, bytes)
+    """
+
+    kind: str
+    name: str
+    versions: dict[str, list[str]]
+    members: dict[str, tuple[str, int]]
+
+    def as_json(self) -> bytes:
+        """Return the content of manifest.json."""
+        members = {name: {"sha256": digest, "bytes": size} for name, (digest, size) in sorted(self.members.items())}
+        content = {"format": FORMAT, "kind": self.kind, "name": self.name, "versions": self.versions}
+        return (json.dumps({**content, "members": members}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def write_archive(
+    path: Path, kind: str, name: str, versions: dict[str, list[str]], members: Mapping[str, Source]
+) -> Manifest:
+    """Write a bundle atomically: the bytes are a function of the arguments and of zlib's version. Raises OSError."""
+    digests = {member: _digest(member, source) for member, source in members.items()}
+    manifest = Manifest(kind, name, versions, digests)
+    with _small(path), replacing(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=False) as archive:
+        for member, source in [(MANIFEST, manifest.as_json()), *sorted(members.items())]:
+            assert member == MANIFEST or _MEMBER.fullmatch(member), member
+            info = zipfile.ZipInfo(member, _TIME)
+            info.create_system, info.external_attr = _UNIX, _MODE << 16
+            archive.writestr(info, _content(source), zipfile.ZIP_DEFLATED, 9)
+    return manifest
+
+
+@contextmanager
+def _small(path: Path) -> Iterator[None]:
+    """Raise UserError for a file that is too large to be read again."""
+    try:
+        yield
+    except zipfile.LargeZipFile:
+        raise UserError(f"{path} would have more than {MAX_FILE:,} bytes; leave weights=true out") from None
+
+
+def _content(source: Source) -> bytes:
+    return source if isinstance(source, bytes) else source.read_bytes()
+
+
+def _digest(member: str, source: Source) -> tuple[str, int]:
+    content = _content(source)
+    if len(content) > MAX_MEMBER:
+        raise UserError(f"{member} has {len(content):,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
+    return hashlib.sha256(content).hexdigest(), len(content)
+
+
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+
+
+def unpack(path: Path, folder: Path) -> Manifest:
+    """Write every member of a bundle into `folder`, which is empty, and return the manifest.
+
+    Raises UserError, with nothing of the bundle run, for a file that is no bundle of this format, that could do harm,
+    or of which a SHA-256 is wrong.
+    """
+    if not is_regular(path):
+        raise UserError(f"{path}: {'it is not a regular file' if os.path.lexists(path) else 'no such file'}")
+    size = path.stat().st_size
+    if size > MAX_FILE:
+        raise _refused(path, f"it has {size:,} bytes, at most {MAX_FILE:,} are read")
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            file.seek(-len(_END), os.SEEK_END)
+            if not file.read().startswith(_END[:4]):
+                raise _refused(path, "it has a comment, or bytes behind its list of members")
+            return _unpack(archive, path, folder)
+    except UserError:
+        raise
+    except _UNREADABLE as error:
+        raise _refused(path, f"it is damaged or no ZIP file ({first_line(error)})") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
+
+
+def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> Manifest:
+    infos = archive.infolist()
+    _check_infos(infos, path, archive.start_dir)
+    named = {info.filename: info for info in infos}
+    if MANIFEST not in named:
+        raise _refused(path, f"it has no {MANIFEST}; `blockyard bundle` writes bundles")
+    if named[MANIFEST].file_size > MAX_MANIFEST:
+        raise _refused(path, f"its {MANIFEST} has {named[MANIFEST].file_size:,} bytes")
+    manifest = _manifest(archive.read(named[MANIFEST]), path)
+    unlisted = sorted(named.keys() - manifest.members.keys() - {MANIFEST})
+    missing = sorted(manifest.members.keys() - named.keys())
+    if unlisted or missing:
+        which = f"holds {unlisted[0]}, which its {MANIFEST} lacks" if unlisted else f"lacks {missing[0]}"
+        raise _refused(path, f"it {which}")
+    for name, (digest, count) in manifest.members.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        own, out = hashlib.sha256(), 0
+        if named[name].file_size != count:
+            raise _refused(
+                path, f"{name} would unpack to {named[name].file_size:,} bytes, its {MANIFEST} says {count:,}"
+            )
+        with archive.open(named[name]) as member, target.open("xb") as file:
+            while chunk := member.read(_CHUNK):
+                out += len(chunk)
+                if out > count:
+                    raise _refused(path, f"{name} has more than the {count:,} bytes of its {MANIFEST}")
+                own.update(chunk)
+                file.write(chunk)
+        if (own.hexdigest(), out) != (digest, count):
+            raise _refused(path, f"the SHA-256 of {name} is not that of its {MANIFEST}: it was damaged or changed")
+    return manifest
+
+
+def _check_infos(infos: list[zipfile.ZipInfo], path: Path, start: int) -> None:
+    """Raise UserError for a list of members that no bundle has. start: where the list itself begins in the file."""
+    if len(infos) > MAX_MEMBERS:
+        raise _refused(path, f"it has {len(infos):,} members, at most {MAX_MEMBERS:,} are read")
+    total, seen, end = 0, set[str](), 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        name, total = info.filename, total + info.file_size
+        reason = _problem(info)
+        folded = unicodedata.normalize("NFC", name).casefold()
+        if reason is None and folded in seen:
+            reason = "it is there twice, or differs from another in case alone"
+        seen.add(folded)
+        if reason is None and info.header_offset != end:
+            reason = "it lies over another member, or behind bytes of none"
+        if reason is not None:
+            raise _refused(path, f"member {quoted(name)}: {reason}")
+        end = info.header_offset + _HEADER + len(info.orig_filename.encode()) + info.compress_size
+    if total > MAX_TOTAL:
+        raise _refused(path, f"it would unpack to {total:,} bytes, at most {MAX_TOTAL:,} are")
+    if infos and end != start:
+        raise _refused(path, "bytes of no member lie before its list of members")
+
+
+def _problem(info: zipfile.ZipInfo) -> str | None:
+    """Return why a bundle cannot have this member, or None."""
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if info.filename != MANIFEST and not _MEMBER.fullmatch(info.filename):
+        return "it is no file of a run or a sweep, so that nothing is written under its name"
+    if kind not in (0, stat.S_IFREG):
+        return "it is a link, or no regular file"
+    if info.flag_bits & 0x1:
+        return "it is encrypted"
+    if info.flag_bits & 0x8 or info.extra:
+        return "its size stands behind it, or it has fields of its own, as in no bundle"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "it is compressed by another method than deflate"
+    if info.file_size > MAX_MEMBER:
+        return f"it would unpack to {info.file_size:,} bytes, at most {MAX_MEMBER:,} are"
+    if info.file_size > _SMALL + MAX_RATIO * info.compress_size:
+        return f"it would unpack to {info.file_size / max(info.compress_size, 1):,.0f} times its bytes"
+    return None
+
+
+def _manifest(content: bytes, path: Path) -> Manifest:
+    """Return the manifest. Raises UserError where it is damaged or of another format."""
+    try:
+        raw = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"its {MANIFEST} is damaged ({first_line(error)})") from error
+    if not isinstance(raw, dict) or "format" not in raw:
+        raise _refused(path, f"its {MANIFEST} is damaged (no format)")
+    if raw["format"] != FORMAT:
+        raise _refused(path, f"it has format {quoted(raw['format'])}; this version reads {FORMAT}")
+    try:
+        members = {str(name): (str(each["sha256"]), int(each["bytes"])) for name, each in dict(raw["members"]).items()}
+        versions = {str(name): [str(each) for each in list(given)] for name, given in dict(raw["versions"]).items()}
+        manifest = Manifest(str(raw["kind"]), str(raw["name"]), versions, members)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _refused(path, f"its {MANIFEST} is damaged ({first_line(error)})") from error
+    own = f"{ROOT}/sweeps/{manifest.name}/plan.json" if manifest.kind == "sweep" else f"{ROOT}/{manifest.name}/run.json"
+    if manifest.kind not in ("sweep", "run") or own not in members:
+        raise _refused(path, f"its {MANIFEST} names {quoted(manifest.kind)} {quoted(manifest.name)}, which it lacks")
+    return manifest
+
+
+def _refused(path: Path, reason: str) -> UserError:
+    return UserError(printable(f"{path} is not read: {reason}"))

@@ -1,0 +1,194 @@
+"""Repeats runs of a bundle and compares what comes out bit by bit.
+
+The saved config goes through the checks of any stranger's run folder. The run has a temporary folder, which is also the
+working folder while it trains, no logger, and as many CPU threads as the recorded run had, on which sums depend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockyard.config.tree import Node
+from blockyard.engine.run import train
+from blockyard.errors import UserError, quoted
+from blockyard.report.bundle.scrubbing import scrubbed_keys
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import trusted_config
+from blockyard.runs.metrics import FILE as METRICS
+from blockyard.runs.metrics import read_metrics
+from blockyard.runs.predictions_file import TEST as PREDICTIONS
+from blockyard.runs.predictions_file import read_predictions
+from blockyard.runs.provenance import host_facts, versions
+from blockyard.runs.start import create_run
+from blockyard.sweep.cell.execute import log_to_file
+
+_NO_LOGGER = {"_target_": "blockyard.engine.loggers.none.NoLogger"}
+_CLOCK = ("seconds", "step_seconds", "samples_per_second", "tokens_per_second", "peak_memory")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A run of a bundle that was repeated.
+
+    metrics, rows, samples: how many values of the summary, steps of metrics.csv and predictions were compared
+    unlike: what has other bits, a sentence each; surroundings: what differs in machine, packages or data
+    """
+
+    run: str
+    metrics: int
+    rows: int
+    samples: int
+    unlike: list[str] = field(default_factory=list)
+    surroundings: list[str] = field(default_factory=list)
+
+
+def rerun(
+    recorded: RunFolder, scratch: Path, *, allow: Sequence[str] = (), moved: Mapping[str, str] | None = None
+) -> Repeated:
+    """Repeat a finished run and compare its metrics and predictions. scratch: an empty folder of its own
+
+    allow: packages whose classes its config may name; moved: where its data are, `{"root": "/data"}`
+
+    Raises UserError for a config that is refused and for data that is elsewhere, SystemExit where a signal stops it.
+    """
+    known = recorded.with_data({key: os.path.abspath(path) for key, path in moved.items()}) if moved else recorded
+    _check_paths(
+        {**recorded.config, "data": {**(recorded.config.get("data") or {}), **known.moved}}, recorded.name, known.moved
+    )
+    config = _repeatable(trusted_config(known, list(allow), training=True), recorded, scratch)
+    choices = recorded.facts().get("choices")
+    with (
+        _working_in(scratch),
+        log_to_file(scratch / "log.txt"),
+        create_run(config, command=["blockyard", "verify-bundle"], choices=choices or {}) as folder,
+    ):
+        code = train(folder)
+    if code > 128:  # stopped by a signal
+        raise SystemExit(code)
+    if code:
+        return Repeated(recorded.name, 0, 0, 0, [f"it is {folder.status}"])
+    return _compared(recorded, folder)
+
+
+def _repeatable(config: Node, recorded: RunFolder, scratch: Path) -> Node:
+    threads = recorded.summary().get("threads")
+    trainer = dict(config["trainer"])
+    if isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= 1024:
+        trainer["threads"] = min(threads, os.cpu_count() or 1)
+    return {**config, "trainer": trainer, "logger": _NO_LOGGER, "outputs": str(scratch / "outputs"), "force": False}
+
+
+def _check_paths(config: Node, name: str, moved: Mapping[str, Any]) -> None:
+    """Raise UserError for data that is not here, and for a path that leads out of the temporary folder."""
+    gone = scrubbed_keys(config)
+    if gone:
+        raise UserError(
+            f"{name} reads files that are in no bundle: say where they are, {' '.join(f'{key}=PATH' for key in gone)}"
+        )
+    for key, text in _texts({key: value for key, value in config.items() if key not in ("name", "tags", "outputs")}):
+        parts = text.split("/")
+        own = key.removeprefix("data.") in moved and key.startswith("data.")
+        if not own and ((text.startswith(("/", "~")) and len(parts) > 1) or (".." in parts and len(parts) > 1)):
+            raise UserError(f"{name}: {key}={quoted(text)} is a path of another machine, which is not followed")
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+@contextlib.contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _compared(recorded: RunFolder, repeated: RunFolder) -> Repeated:
+    was, now = recorded.summary(), repeated.summary()
+    metrics, again = was.get("metrics") or {}, now.get("metrics") or {}
+    unlike = list(_unlike_values("", metrics, again))
+    rows = [{int(row["step"]): row for row in read_metrics(run.path / METRICS)} for run in (recorded, repeated)]
+    for step in sorted(rows[0].keys() | rows[1].keys()):
+        unlike += _unlike_values(f"{METRICS}, step {step}, ", *(each.get(step, {}) for each in rows))
+    samples = 0
+    if (recorded.path / PREDICTIONS).exists():
+        samples, lines = _unlike_predictions(recorded.path, repeated.path)
+        unlike += lines
+    result = Repeated(recorded.name, len(metrics), len(rows[0]), samples, unlike)
+    result.surroundings.extend(_surroundings(recorded, repeated, was, now))
+    return result
+
+
+def _unlike_values(where: str, recorded: Mapping[str, Any], repeated: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*recorded, *repeated]):
+        if name in _CLOCK:
+            continue
+        was, now = recorded.get(name), repeated.get(name)
+        if was is None or now is None:
+            if was is not now:
+                yield f"{where}{name}: {_exact(was)}, repeated {_exact(now)}"
+        elif float(was).hex() != float(now).hex():
+            yield f"{where}{name}: {_exact(was)}, repeated {_exact(now)}, {_apart(float(was), float(now))}"
+
+
+def _exact(value: Any) -> str:
+    return "no value" if value is None else repr(float(value))
+
+
+def _apart(was: float, now: float) -> str:
+    scale = max(abs(was), abs(now))
+    return (
+        f"a difference of {abs(was - now) / scale:.1g} of its size" if math.isfinite(scale) and scale else "not alike"
+    )
+
+
+def _unlike_predictions(recorded: Path, repeated: Path) -> tuple[int, list[str]]:
+    """How many samples were compared, and which arrays have other bits."""
+    was = read_predictions(recorded / PREDICTIONS)
+    try:
+        now = read_predictions(repeated / PREDICTIONS)
+    except FileNotFoundError:
+        return len(was), [f"{PREDICTIONS} was not written"]
+    names = [
+        name
+        for name, array in was.arrays.items()
+        if name not in now.arrays or array.dtype != now[name].dtype or array.tobytes() != now[name].tobytes()
+    ]
+    return len(was), [f"{PREDICTIONS}: other bits in {', '.join(names)}"] if names else []
+
+
+def _surroundings(recorded: RunFolder, repeated: RunFolder, was: Node, now: Node) -> Iterator[str]:
+    """Yield what differs around the two runs, and may change bits."""
+    facts, installed, host = recorded.facts(), versions(), host_facts()
+    for package, version in (facts.get("versions") or {}).items():
+        if installed.get(package) != version:
+            yield f"{package} {version}, here {installed.get(package, 'not installed')}"
+    git, here = facts.get("git") or {}, repeated.facts().get("git") or {}
+    if git and (git.get("commit"), git.get("diff_hash")) != (here.get("commit"), here.get("diff_hash")):
+        yield f"code of commit {str(git.get('commit'))[:10]}, here {str(here.get('commit') or 'unknown')[:10]}"
+    for key, what in (("cpu", "CPU"), ("system", "system")):
+        before = (facts.get("host") or {}).get(key)
+        if before and before != host.get(key):
+            yield f"{what} {before}, here {host.get(key)}"
+    for key in ("device", "threads", "processes", "precision", "kernels"):
+        if was.get(key) != now.get(key):
+            yield f"{key} {quoted(was.get(key))}, here {quoted(now.get(key))}"
+    data = [(each.get("data") or {}).get("fingerprint") for each in (was, now)]
+    if data[0] != data[1]:
+        yield f"data with the fingerprint {str(data[0])[:12]}, here {str(data[1])[:12]}"

@@ -1,0 +1,61 @@
+"""Takes out of plain data what is of one machine and no result: paths, its name, accounts and process numbers.
+
+A path keeps its last part, `<path>/mails.csv`, so that a reader knows which file to name. Secrets are replaced where a
+run is written; here once more, because a folder may be older than a rule.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.sweep.plan.compact_json import without_secrets
+
+PATH = "<path>"
+# Of run.json, of its `host`, and of its `start`; and what a comparison has of the machine.
+_LEFT_OUT = {"wandb", "by", "folder", "link", "checksum"}
+_HOST_NAME = "name"
+# What is shown of data, where a slash is part of a text or a picture.
+_CONTENT = {"samples", "written", "predictions", "attention"}
+_WHOLE = re.compile(r"(?P<key>[\w.+-]+=)?(?P<path>(?:~[\w.-]*)?/(?!/)[^\n]*)")
+_INSIDE = re.compile(r"(?<![\w.:/<>~-])(?:~[\w.-]*)?/(?![/\s])(?:[^\s/'\"<>|:;,()\[\]{}]+/)+([^\s/'\"<>|:;,()\[\]{}]*)")
+
+
+def scrubbed(value: Any, known: tuple[str, ...] = ()) -> Any:
+    """Return a copy of plain data without paths, machine, accounts and secrets. known: folders of this machine."""
+    folders = sorted({os.path.normpath(each) for each in known if len(each) > 1}, key=len, reverse=True)
+
+    def copied(item: Any, key: str) -> Any:
+        if isinstance(item, Mapping):
+            return {
+                str(name): each if name in _CONTENT else copied(each, str(name))
+                for name, each in item.items()
+                if name not in _LEFT_OUT and not (key == "host" and name == _HOST_NAME)
+            }
+        if isinstance(item, list | tuple):
+            return [copied(each, key) for each in item]
+        return _without_paths(item, folders) if isinstance(item, str) else item
+
+    return without_secrets(copied(value, ""))
+
+
+def _without_paths(text: str, folders: list[str]) -> str:
+    if "/" not in text or text.startswith("data:"):
+        return text
+    if whole := _WHOLE.fullmatch(text):
+        name = whole["path"].rstrip("/").rpartition("/")[2]
+        return f"{whole['key'] or ''}{PATH}/{name}" if name else text
+    for folder in folders:
+        text = text.replace(f"{folder}/", f"{PATH}/").replace(folder, PATH)
+    return _INSIDE.sub(lambda match: f"{PATH}/{match[1]}", text)
+
+
+def scrubbed_keys(config: Any, key: str = "") -> list[str]:
+    """Return the dotted keys of a config whose value was a path."""
+    if isinstance(config, Mapping):
+        return [found for name, item in config.items() for found in scrubbed_keys(item, f"{key}.{name}".lstrip("."))]
+    if isinstance(config, list | tuple):
+        return [found for index, item in enumerate(config) for found in scrubbed_keys(item, f"{key}.{index}")]
+    return [key] if isinstance(config, str) and PATH in config else []

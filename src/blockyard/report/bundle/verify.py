@@ -1,0 +1,247 @@
+"""Reads a bundle as a stranger's, computes its comparison again, and says where that differs from the recorded one.
+
+Nothing that the bundle names is imported before its configs are checked, and without `rerun` none of it is built.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import read_json, read_yaml
+from blockyard.config.untrusted.targets import allow_of, allowed
+from blockyard.errors import UserError, first_line, quoted
+from blockyard.report.bundle.archive import ROOT, Manifest, is_run, unpack
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.home.stale import DATA, PAGE
+from blockyard.report.load.run_record import LoadedRun, read_run
+from blockyard.report.page import render
+from blockyard.report.samples.scores import SCORES, ScoresDisagreeError, arm_scores
+from blockyard.runs.folder import CONFIG
+from blockyard.runs.identity import identity
+from blockyard.runs.predictions_file import TEST as PREDICTIONS
+from blockyard.runs.predictions_file import read_predictions
+from blockyard.runs.store import runs
+from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+CLOSE = 1e-6  # relative: other versions of scipy and numpy round otherwise
+# Of a comparison: what depends on the time, the machine or the data, which no bundle holds.
+_NOT_COMPUTED = {
+    *("stale", "samples", "written", "predictions", "attention", "provenance", "warnings", "tasks", "source", "title"),
+    *("claim", "question", "curves", "cost_axis"),
+}
+_NOT_OF_ARMS = {"changes", "cost", "cost_ratio", "pareto", "overrides"}
+_OF_CELLS = ("arm", "seed", "state", "metrics")
+# What a stranger's files may raise where they are compared, besides UserError.
+_UNSOUND = (TypeError, KeyError, AttributeError, IndexError, ValueError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a bundle holds, and what is wrong with it.
+
+    comparison: computed again from its metrics and predictions
+    differences: between what it records and what follows from it, a sentence each; empty where it is as it says
+    agreed: the metrics that were computed again from the predictions, and of how many runs; notes: what was not
+    """
+
+    manifest: Manifest
+    comparison: Comparison
+    differences: list[str] = field(default_factory=list)
+    agreed: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Manifest, Path]]:
+    """Unpack a bundle into a temporary folder, which is removed at the end. Raises UserError for an unsafe one."""
+    with tempfile.TemporaryDirectory(prefix="blockyard-bundle-") as folder:
+        yield unpack(path, Path(folder)), Path(folder)
+
+
+def verify(path: Path, manifest: Manifest, folder: Path, allow: Sequence[str] = ()) -> Verified:
+    """Check what was unpacked and compute its comparison again. Raises UserError for a file that could do harm.
+
+    allow: packages besides the trusted ones whose classes its configs may name; they are not imported here
+    """
+    records = [_record(entry.path, path, allow) for entry in sorted(runs(folder / ROOT), key=lambda each: each.name)]
+    base = folder / ROOT / (f"{SWEEPS}/{manifest.name}" if manifest.kind == "sweep" else manifest.name)
+    try:
+        recorded = read_json(base / DATA)
+        if not isinstance(recorded, dict) or not {"arms", "answer", "metric", "cells"} <= recorded.keys():
+            raise ValueError(f"{DATA} holds no comparison")
+        if manifest.kind == "sweep":
+            for cell in SweepPlan.load(base).cells:
+                if not is_run(cell.run):
+                    raise UserError(f"the plan names the run {quoted(cell.run)}, which is no folder of a bundle")
+        comparison = compare(base, outputs=folder / ROOT, changes=False)
+        result = Verified(manifest, comparison)
+        result.differences.extend(_configs(records, result.notes))
+        _recompute(records, result)
+        result.differences.extend(_differences(recorded, dict(comparison.as_dict())))
+        result.differences.extend(_page(base, recorded, result.notes))
+    except UserError as error:
+        raise UserError(f"{path} cannot be compared: {_anywhere(str(error), folder)}") from error
+    except (*_UNSOUND, OSError) as error:
+        raise UserError(f"{path} cannot be compared: {_anywhere(first_line(error), folder)}") from error
+    return result
+
+
+def _anywhere(text: str, folder: Path) -> str:
+    return text.replace(f"{folder}/", "")
+
+
+def _record(run: Path, path: Path, allow: Sequence[str]) -> LoadedRun:
+    """A run as the report reads it. Raises UserError for a config or a file of predictions that could do harm."""
+    name = f"{run.parent.name}/{run.name}"
+    try:
+        config = read_yaml(run / CONFIG)
+        if (run / PREDICTIONS).exists():
+            read_predictions(run / PREDICTIONS)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} is not read: {_anywhere(first_line(error), run.parents[2])}") from error
+    packages = [package for package in allow_of(config) if package not in allow]
+    if packages:
+        raise UserError(
+            f"{path} is not read: {name} uses components of {', '.join(packages)}; if you trust it, add "
+            f"allow=[{','.join(packages)}]"
+        )
+    for target in _targets(config):
+        if not isinstance(target, str) or not allowed(target, list(allow)):
+            raise UserError(f"{path} is not read: {name} names _target_: {quoted(target)}, of no trusted library")
+    return read_run(run, arm=name, seed=int(run.name[1:]))
+
+
+def _targets(value: Any) -> Iterator[Any]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            if "_target_" in item:
+                yield item["_target_"]
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+
+
+def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
+    """Say which run is in a folder of another config: its name holds the hash of the config."""
+    left = 0
+    for record in records:
+        config = read_yaml(record.path / CONFIG)
+        if config.get("allow"):  # whose hash needs the package
+            left += 1
+            continue
+        own, named = identity(config), record.path.parent.name.rpartition("-")[2]
+        if own != named:
+            edited = "it was edited, or another version wrote it"
+            yield f"{record.run}: the identity of its {CONFIG} is {own}, not {named}: {edited}"
+        if config.get("seed") != record.seed:
+            yield f"{record.run}: the seed of its {CONFIG} is {quoted(config.get('seed'))}"
+    if left:
+        notes.append(f"the configs of {left} runs name packages of their own, whose hash is not computed")
+
+
+def _differences(recorded: dict[str, Any], computed: dict[str, Any]) -> Iterator[str]:
+    """Yield what a recorded comparison has in another way than the computed one, a sentence each."""
+    for key in recorded:
+        if key in computed and key not in {*_NOT_COMPUTED, "arms", "cells"}:
+            yield from _unlike(key, recorded[key], computed[key])
+    yield from _rows("arm", recorded["arms"], computed["arms"], lambda row: str(row["name"]), _NOT_OF_ARMS)
+    cells = [[{key: row.get(key) for key in _OF_CELLS} for row in each["cells"]] for each in (recorded, computed)]
+    settings = [[str(row.get("setting")) for row in each["cells"]] for each in (recorded, computed)]
+    names = [
+        [f"{row['arm']} s{row['seed']} {setting}".removesuffix(" {}") for row, setting in zip(*pair, strict=True)]
+        for pair in zip(cells, settings, strict=True)
+    ]
+    if names[0] != names[1]:
+        yield f"the cells are {', '.join(names[1])}, recorded {', '.join(names[0])}"
+        return
+    for name, was, now in zip(names[0], *cells, strict=True):
+        yield from _unlike(f"cell {name}", was, now)
+
+
+def _rows(what: str, recorded: Any, computed: Any, name: Any, left_out: set[str]) -> Iterator[str]:
+    """Yield the differences of rows that have names; keys that one of two versions lacks are left out."""
+    was, now = ({name(row): row for row in rows} for rows in (recorded, computed))
+    if list(was) != list(now):
+        yield f"the {what}s are {', '.join(now)}, recorded {', '.join(was)}"
+        return
+    for key, row in was.items():
+        for part in row:
+            if part in now[key] and part not in left_out:
+                yield from _unlike(f"{what} {key}, {part}", row[part], now[key][part])
+
+
+def _unlike(where: str, recorded: Any, computed: Any) -> Iterator[str]:
+    """Yield a sentence for each value that differs; numbers are alike within rounding."""
+    if isinstance(recorded, Mapping) and isinstance(computed, Mapping):
+        for key in sorted(recorded.keys() & computed.keys()):
+            yield from _unlike(f"{where}, {key}", recorded[key], computed[key])
+        for key in sorted(map(str, recorded.keys() ^ computed.keys())):
+            if where.endswith(("values", "metrics")):
+                yield f"{where}: {quoted(key)} is {'not computed' if key in recorded else 'not recorded'}"
+    elif isinstance(recorded, list) and isinstance(computed, list) and len(recorded) == len(computed):
+        for index, (was, now) in enumerate(zip(recorded, computed, strict=True)):
+            yield from _unlike(f"{where} {index}", was, now)
+    elif not _alike(recorded, computed):
+        yield f"{where}: computed {_shown(computed)}, recorded {_shown(recorded)}"
+
+
+def _alike(recorded: Any, computed: Any) -> bool:
+    numbers = [isinstance(each, int | float) and not isinstance(each, bool) for each in (recorded, computed)]
+    if all(numbers):
+        return math.isclose(recorded, computed, rel_tol=CLOSE, abs_tol=1e-12)
+    return type(recorded) is type(computed) and bool(recorded == computed)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else quoted(value)
+
+
+def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[str]:
+    """Say where the page is not the recorded comparison, as this version draws it."""
+    page = (base / PAGE).read_text(encoding="utf-8", errors="replace")
+    if page == render(recorded):  # type: ignore[arg-type]
+        return
+    if _data_of(page) == _data_of(render(recorded)):  # type: ignore[arg-type]
+        here = f"blockyard {version('blockyard')}"
+        notes.append(
+            f"{PAGE} shows the recorded comparison, with other scripts than those of {here}: scripts "
+            "run where it is opened; `blockyard compare` of the unpacked bundle writes a page of your own"
+        )
+        return
+    yield f"{PAGE} does not show the recorded comparison"
+
+
+def _data_of(page: str) -> str | None:
+    """The data that a page shows."""
+    block = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S)
+    return html.unescape(block[1]).strip() if block else None
+
+
+def _recompute(records: Iterable[LoadedRun], result: Verified) -> None:
+    """Compute accuracy and loss again from the predictions for single test samples."""
+    for record in records:
+        for metric in SCORES:
+            if not record.done or metric not in record.metrics or not (record.path / PREDICTIONS).exists():
+                continue
+            try:
+                arm_scores([record], metric)
+                result.agreed[metric] = result.agreed.get(metric, 0) + 1
+            except ScoresDisagreeError as error:
+                text = str(error).removeprefix("over: ").removesuffix("; use over=seeds")
+                # An accuracy is a mean over samples; a loss may be smoothed or weighted.
+                (result.differences if metric == "test/accuracy" else result.notes).append(text)
+            except UserError as error:
+                text = str(error).removeprefix("over: ").removesuffix("; use over=seeds")
+                result.notes.append(f"{metric} was not computed again: {text}")
