@@ -42,6 +42,11 @@ TINY = (
 DRAWS = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data=digits", "tokenizer=levels", *DECODER)
 # The shortest digits run that evaluates.
 SHORTEST = (*TINY, "name=tiny", *steps(3, None), "trainer.log_every=1")
+# An encoder-decoder of captions that draws canvases.
+DRAWS_CAPTIONS = (
+    *("experiment=canvas_drawings", *ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "model.encoder_depth=1"),
+    *("tokenizer.codes=16", "data.samples=64", "data.eval_samples=24", "data.batch_size=8"),
+)
 # A decoder of text; its tokenizer is left to the test.
 TEXT = (
     *(*ON_CPU, "trainer.log_every=5", "data=code", "data.context=16", "data.batch_size=4", *DECODER),

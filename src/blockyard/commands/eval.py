@@ -12,7 +12,9 @@ With write, decode every source of a sequence-to-sequence run, greedily or by be
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
 written-SPLIT.jsonl in its folder. Of sounds it also draws written-SPLIT.png: the spectrograms of the first four with
 what the model attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows
-that of the test split.
+that of the test split. Where images are written, each is sampled once, a judge that belongs to the data reads it as a
+text, and the readings are scored, beside those of the true images (@truth) and of the same after the tokenizer
+(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
@@ -153,6 +155,7 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
 def _write(name: str | RunFolder, beam: int | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
+    from blockyard.inspect.figures.written_images_figure import draw_written_images
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = evaluate_written(name, beam=beam, **settings)
@@ -161,6 +164,7 @@ def _write(name: str | RunFolder, beam: int | None, settings: RunSelection) -> i
     try:
         path, added = write(loaded, written)
         picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)
+        picture = picture or draw_written_images(loaded, written, path.parent)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(

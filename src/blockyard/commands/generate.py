@@ -26,7 +26,8 @@ Text streams to standard output; speed and cache size go to standard error.
   allow=[PACKAGE]     trust a package of your own that the run uses
 
 images=N draws N images with a run on tokens of images and writes them as one PNG file. Temperature is then 1, and all
-tokens may be drawn, unless top_k or top_p say otherwise.
+tokens may be drawn, unless top_k or top_p say otherwise. A run that draws what a source asks for takes source= or
+sources= and draws a row of N images for each, by default one; what the judge of its data reads in them is printed.
 
   class=3             draw images of one class; otherwise all classes in turn (tokenizer.condition=class)
   given=4             complete test images from their first 4 rows of tokens
@@ -37,6 +38,7 @@ tokens may be drawn, unless top_k or top_p say otherwise.
 Examples:
   blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
   blockyard generate run=last images=20 seed=1
+  blockyard generate run=canvas_drawings source="a red 3 left of a blue 7" images=4
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, checkpoint, read, run_of
 from blockyard.config.option_text import Reader, boolean, integer, non_empty, number
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from blockyard.runs.folder import RunFolder
 
 OPTIONS: dict[str, Reader] = {
@@ -95,6 +99,15 @@ def run(arguments: Sequence[str]) -> int:
     if "compile" in chosen:
         chosen["compiled"] = chosen.pop("compile")
     chosen_images = {key: value for key, value in images.items() if value is not None}
+    if sources is not None:
+        from blockyard.generate.codes import writes_codes
+
+        folder = run_of(name, "generate", outputs)
+        if writes_codes(folder, allow):
+            others = {key: images[key] for key in ("class", "given", "judge", "nearest")}
+            others |= {"prompt": prompts, **{key: settings[key] for key in TEXT_ONLY}}
+            refuse_with("source", others, reason=f"of {folder.name}, which draws")
+            return draw_sources(folder, sources, chosen_images, **chosen, outputs=outputs, allow=allow)
     if "images" in chosen_images:
         refuse_with("images", {"prompt": prompts, "source": sources, **{key: settings[key] for key in TEXT_ONLY}})
         return draw(run_of(name, "generate", outputs), chosen_images, **chosen, outputs=outputs, allow=allow)
@@ -125,14 +138,11 @@ def _texts(args: Args, key: str) -> list[str] | None:
 
 def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     """Draw images, write them, and print where they are, what they cost, and what was asked about them."""
-    from blockyard.config.untrusted.local_path import local_path
     from blockyard.generate.images import generate_images, write_grid
     from blockyard.generate.judge import distances, read_by
     from blockyard.runs.load import load
 
-    out = None if "out" not in images else local_path(images["out"], "out")
-    if out is not None and (out.suffix.lower() != ".png" or out.is_dir()):
-        raise UserError(f"out={images['out']}: expected the name of a PNG file, such as samples.png")
+    out = png_path(images)
     judge = None
     if "judge" in images:
         judge = load(images["judge"], outputs=settings["outputs"], allow=settings["allow"])
@@ -151,9 +161,41 @@ def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     return 0
 
 
-def refuse_with(option: str, others: dict[str, Any], *, needed: bool = False) -> None:
-    """Raises UserError for one of `others` that has a value, which has no effect with, or without, an option."""
+def draw_sources(run: RunFolder, sources: Sequence[str], images: dict[str, Any], **settings: Any) -> int:
+    """Draw images for sources, a row for each, write them, and print what is read in them."""
+    from blockyard.generate.codes import generate_outputs, write_outputs
+
+    out = png_path(images)
+    result = generate_outputs(run, sources, images.get("images", 1), **settings)
+    path = run.path / "samples.png" if out is None else out
+    try:
+        write_outputs(result, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; out=FILE.png sets another file") from error
+    sys.stderr.write(f"{result.stats}\n")
+    for source, readings in zip(result.sources, result.readings or (), strict=False):
+        sys.stdout.write(printable(f"{source}: read as {', '.join(readings)}\n"))
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def png_path(options: dict[str, Any]) -> Path | None:
+    """The file of `out`, None without one. Raises UserError for another kind of file."""
+    from blockyard.config.untrusted.local_path import local_path
+
+    out = None if "out" not in options else local_path(options["out"], "out")
+    if out is not None and (out.suffix.lower() != ".png" or out.is_dir()):
+        raise UserError(f"out={options['out']}: expected the name of a PNG file, such as samples.png")
+    return out
+
+
+def refuse_with(option: str, others: dict[str, Any], *, needed: bool = False, reason: str = "") -> None:
+    """Raises UserError for one of `others` that has a value, which has no effect with, or without, an option.
+
+    reason: behind the option, where only some runs have no use for it
+    """
     for name, value in others.items():
         if value is not None:
-            problem = f"needs {option}=16" if needed else f"has no effect with {option}=; leave one of them out"
+            where = f"{option}= {reason}" if reason else f"{option}="
+            problem = f"needs {option}=16" if needed else f"has no effect with {where}; leave one of them out"
             raise UserError(f"{name}= {problem}")

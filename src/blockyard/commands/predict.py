@@ -13,6 +13,10 @@ one in a line.
 Images and numbers are normalized as the training data were, which are read for it: data.root or data.path says where
 they lie if they have moved.
 
+A run that draws what a text asks for, such as experiment=canvas_drawings, draws an image for each text, at temperature
+1 and with seed 0 for the first one, writes them as out=FILE.png or samples.png in the run's folder, and prints what the
+judge of its data reads in them; `generate` has more options.
+
 Prints the most probable class of each input with its probability, or the values in the units of the data. With out,
 writes a CSV file with the probability of every class, or every value; without a terminal to read it, the same goes to
 standard output. A text that a spreadsheet would compute, such as =1+1, has an apostrophe in front.
@@ -28,7 +32,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.commands._args import checkpoint, read, run_of
@@ -39,6 +43,7 @@ from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
     from blockyard.evaluate.predict import Predictions
+    from blockyard.runs.folder import RunFolder
 
 KEYS = ("run", "out", "column", "which", "outputs", "allow", "data.root", "data.path", "data.splits")
 _WIDTH = 60  # characters of an input in the table
@@ -60,9 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     if not inputs:
         raise UserError("predict needs an input: a text, a file or a folder")
     path = None if out is None else local_path(out, "out")
+    run = run_of(name, "predict", settings["outputs"], moved)
+    from blockyard.generate.codes import writes_codes
+
+    if writes_codes(run, settings["allow"]):
+        return _draw(run, inputs, path, **settings)
     if path is not None and path.suffix != ".csv":
         raise UserError(f"out={out}: predictions are written as .csv")
-    run = run_of(name, "predict", settings["outputs"], moved)
     from blockyard.evaluate.predict import predict
 
     predictions, _ = predict(run, inputs, **settings)
@@ -72,6 +81,31 @@ def run(arguments: Sequence[str]) -> int:
     _print(predictions)
     if path is not None:
         _write(predictions, path)
+    return 0
+
+
+def _draw(run: RunFolder, inputs: Sequence[str], path: Path | None, *, column: str | None, **settings: Any) -> int:
+    """Draw an image for each text, write them as rows of one picture, and print what is read in them."""
+    from blockyard.evaluate.new_inputs import texts_of
+    from blockyard.generate.codes import generate_outputs, write_outputs
+    from blockyard.runs.load import load
+
+    if path is not None and path.suffix.lower() != ".png":
+        raise UserError(f"out={path}: {run.name} draws images, which are written as .png")
+    loaded = load(run, which=settings["which"], allow=settings["allow"])
+    read = loaded.data.spec.source
+    is_text = read is not None and read.modality == "text"
+    result = generate_outputs(loaded, texts_of(loaded, inputs, column) if is_text else inputs)
+    path = path or run.path / "samples.png"
+    try:
+        write_outputs(result, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    rows = table(None, "input", "read in the drawing")
+    for source, readings in zip(result.sources, result.readings or [[""]] * len(result.sources), strict=True):
+        rows.add_row(source, *readings)
+    console().print(rows)
+    sys.stdout.write(f"{path}\n")
     return 0
 
 

@@ -114,6 +114,7 @@ from blockyard.contracts.splits import (
     HasLengths,
     HasTexts,
     KeyedOrder,
+    ReadsOutputs,
     Resizable,
     SourceFiles,
     Split,
@@ -122,7 +123,7 @@ from blockyard.contracts.splits import (
     TextPairs,
     Transcripts,
 )
-from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
+from blockyard.contracts.tokenizers import CodeTokenizer, GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
 
 __all__ = [
     "BASE_KIND",
@@ -140,6 +141,7 @@ __all__ = [
     "Block",
     "BlockOrder",
     "ChannelMixer",
+    "CodeTokenizer",
     "Context",
     "Count",
     "CountOrZero",
@@ -187,6 +189,7 @@ __all__ = [
     "Projected",
     "Rate",
     "RateFactors",
+    "ReadsOutputs",
     "Residual",
     "Resizable",
     "Role",

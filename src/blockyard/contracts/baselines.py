@@ -56,6 +56,9 @@ class Baselines(Mapping[str, Values]):
     def __len__(self) -> int:
         return len(self._baselines)
 
+    def __or__(self, other: Baselines) -> Baselines:
+        return Baselines([*self._baselines.values(), *other._baselines.values()])
+
     def note(self, name: str) -> str | None:
         """Return the bound that a baseline reached, or None."""
         return self._baselines[name].note

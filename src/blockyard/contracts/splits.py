@@ -96,6 +96,31 @@ class TextPairs(Protocol):
 
 
 @runtime_checkable
+class ReadsOutputs(Protocol):
+    """A split of sources and outputs that are no texts, such as images, with a judge that reads an output as a text.
+
+    The judge knows no model and learns from the training split alone. What it reads in what a model wrote is compared
+    with what is to be read there, as a written text is with its reference.
+
+    pairs: (source, what is to be read in its output) of each sample, in storage order
+    """
+
+    pairs: Sequence[tuple[str, str]]
+
+    def outputs(self, order: Tensor) -> list[Tensor]:
+        """Returns the true outputs of the samples `order` (B,), each as the tokenizer decodes one."""
+
+    def coded(self, order: Tensor) -> list[Tensor]:
+        """Returns the same outputs after the tokenizer, so what a model without an error writes."""
+
+    def read(self, outputs: Sequence[Tensor]) -> list[str]:
+        """Returns what the judge reads in each output."""
+
+    def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Returns scores of readings besides exact match, over all together; of those new by name, more is better."""
+
+
+@runtime_checkable
 class HasTexts(Protocol):
     """Data whose samples are texts that can be read as they were before they became tokens."""
 

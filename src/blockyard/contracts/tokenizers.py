@@ -99,25 +99,51 @@ class TextTokenizer(Tokenizer):
             return None
 
 
-class ImageTokenizer(Tokenizer):
-    """A tokenizer that makes tokens of images that a decoder can write, and images of those tokens.
+class CodeTokenizer(Tokenizer):
+    """A tokenizer that makes tokens of what is no text, images for example, that a decoder can write, and the reverse.
 
-    Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them. A sequence is a
-    start token and then the N tokens of an image. What it learns, it learns from images of the training split.
+    A sequence is a start token and then the N tokens of an item of data. What it learns, it learns from items of the
+    training split. Where the data has a source, `spec` names the id of the start token (`TokenSpec.start`), and that
+    of an end token where items are of different lengths: a decoder writes up to it, or all N tokens.
 
     A token is an id, or several levels: `item` is its shape, () or (V,).
 
     unit: what one number stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
-    codes: token ids of an image, from 0; those of start tokens follow. Known from `spec` on, as is all that follows
-    levels: gray levels of the data
+    codes: token ids of an item of data, from 0; those of start tokens follow. Known from `spec` on
+    """
+
+    unit: ClassVar[str]
+    item: tuple[int, ...]
+    codes: int
+
+    @abstractmethod
+    def fit(self, values: Tensor) -> None:
+        """Learn from data of the training split, as the data stores them. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, values: Tensor) -> Tensor:
+        """Returns the tokens of data (B, ...): (B, N, *item) int64."""
+
+    @abstractmethod
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns the data (B, ...) of tokens (B, N, *item), which `encode` turns into them again."""
+
+    @abstractmethod
+    def start(self, classes: Tensor) -> Tensor:
+        """Returns the first token of data of these classes (B,) int64: (B, *item) int64."""
+
+
+class ImageTokenizer(CodeTokenizer):
+    """A tokenizer that makes tokens of images that a decoder can write, and images of those tokens.
+
+    Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them.
+
+    levels: gray levels of the data, known from `spec` on
     """
 
     modality = "image"
     axes = 2
     reads_levels = True
-    unit: ClassVar[str]
-    item: tuple[int, ...]
-    codes: int
     levels: int
 
     @abstractmethod
@@ -131,10 +157,6 @@ class ImageTokenizer(Tokenizer):
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
         """Returns images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
-
-    @abstractmethod
-    def start(self, classes: Tensor) -> Tensor:
-        """Returns the first token of images of these classes (B,) int64: (B, *item) int64."""
 
 
 class GraphTokenizer(Tokenizer):

@@ -67,6 +67,10 @@ class SceneSource:
 
     def paint(self, scenes: Scenes) -> Tensor:
         """Return the canvases as float32 (B, 3, 24, 24) from -1 (black) to 1."""
+        return self.levels(scenes) / (LEVELS / 2) - 1
+
+    def levels(self, scenes: Scenes) -> Tensor:
+        """Return the canvases in gray levels of the digits, float32 (B, 3, 24, 24) from 0 to 16."""
         pixels = self.digits.images[scenes.image, 0].float() * scenes.present[..., None, None]  # (B, most, 8, 8)
         edge = torch.arange(SIDE)
         top, left = scenes.cell // ACROSS * SIDE, scenes.cell % ACROSS * SIDE  # (B, most)
@@ -74,8 +78,7 @@ class SceneSource:
         width = ACROSS * SIDE
         index = ((scenes.colour[..., None, None] * width + rows) * width + cols).flatten(1)  # (B, most * 64)
         blank = torch.zeros(len(pixels), len(COLOURS) * width * width)
-        canvas = blank.scatter_add(1, index, pixels.flatten(1)).view(-1, *SHAPE)
-        return canvas / (LEVELS / 2) - 1
+        return blank.scatter_add(1, index, pixels.flatten(1)).view(-1, *SHAPE)
 
 
 # The common part of data sets of canvases with coloured digits: which digits each split shows.

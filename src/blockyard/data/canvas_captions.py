@@ -13,6 +13,7 @@ those of training are composed again in each epoch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -87,15 +88,19 @@ def captions(scenes: Scenes) -> list[str]:
     column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
     order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
     table = torch.stack([facts.gather(1, order) for facts in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
-    return [_caption(digits[:count]) for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True)]
+    return [
+        caption([(COLOURS[colour], digit, column) for colour, digit, column in digits[:count]])
+        for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True)
+    ]
 
 
-def _caption(digits: list[list[int]]) -> str:
+def caption(digits: Sequence[tuple[str, int, int]]) -> str:
+    """Return the caption of digits in their order: the colour, the digit and the column of each."""
     parts = []
     for number, (colour, digit, column) in enumerate(digits):
         if number:
             parts.append("above" if column == digits[number - 1][2] else "left of")
-        parts.append(f"a {COLOURS[colour]} {digit}")
+        parts.append(f"a {colour} {digit}")
     return " ".join(parts)
 
 

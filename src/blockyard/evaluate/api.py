@@ -209,7 +209,7 @@ def evaluate_written(
     beam: hypotheses of a beam search; None decodes greedily
     Raises UserError as `evaluate` does, and for a run that writes no text from a source.
     """
-    from blockyard.contracts import TextPairs, TextTokenizer, Transcriber
+    from blockyard.contracts import CodeTokenizer, ReadsOutputs, TextPairs, TextTokenizer, Transcriber
     from blockyard.evaluate.written import write_split
 
     check_split(split)
@@ -217,16 +217,19 @@ def evaluate_written(
     spec = loaded.model.ctx.data
     writes = spec.joined or (spec.source is not None and loaded.objective.needs_source)
     writes = writes or isinstance(loaded.objective, Transcriber)
-    if not writes or not isinstance(loaded.tokenizer, TextTokenizer):
+    if not writes or not isinstance(loaded.tokenizer, TextTokenizer | CodeTokenizer):
         raise UserError(
             f"{loaded.folder.name} has no source to write a text from; write=true is for runs that write one, such as "
-            "experiment=translate_dates, and for objective=ctc. "
+            "experiment=translate_dates, for objective=ctc, and for runs that write codes, such as "
+            "experiment=canvas_drawings. "
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
 
     def write(model: Model, samples: Split, settings: PassSettings) -> Written:
-        if not isinstance(samples, TextPairs):
+        if isinstance(tokenizer, CodeTokenizer) and not isinstance(samples, ReadsOutputs):
+            raise UserError(f"{type(loaded.data).__name__} has no judge (`ReadsOutputs`) of what is written")
+        if not isinstance(samples, TextPairs | ReadsOutputs):
             raise UserError(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
             )

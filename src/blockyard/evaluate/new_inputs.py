@@ -102,6 +102,11 @@ def _read(loaded: Loaded, spec: DataSpec, inputs: Sequence[str], column: str | N
 # Texts, files of texts and tables as batches of token ids.
 
 
+def texts_of(loaded: Loaded, inputs: Sequence[str], column: str | None) -> list[str]:
+    """Returns the texts that the inputs stand for: texts, and those of files and tables."""
+    return [text for each in inputs for text in _texts_of(loaded, each, column)]
+
+
 def text_batches(
     loaded: Loaded, inputs: Sequence[str], column: str | None, tokenizer: TextTokenizer, most: int, *, variable: bool
 ) -> Inputs:
@@ -109,7 +114,7 @@ def text_batches(
 
     variable: whether the model knows padding
     """
-    texts = [text for each in inputs for text in _texts_of(loaded, each, column)]
+    texts = texts_of(loaded, inputs, column)
     token_ids = [tokenizer.encode(text) for text in texts]
     long = sum(len(ids) > most for ids in token_ids)
     if long:

@@ -3,6 +3,10 @@
 source      Saturday, November 21, 2026     written token by token, without the target: greedy or by beam search
 reference   21. November 2026
 written     21. November 2025               exact 0, a CER of 1 edit over 17 characters
+
+Where codes of images or sounds are written, a judge of the data reads what they stand for (`ReadsOutputs`), and its
+readings are scored. They are drawn one by one at a temperature of 1, sample i of the split with seed i: of many right
+outputs the most likely one is no sample.
 """
 
 from __future__ import annotations
@@ -10,20 +14,34 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from blockyard.atomic_files import write_text
-from blockyard.contracts import Batch, Memory, Model, Split, TextPairs, TextTokenizer, Transcriber
+from blockyard.contracts import (
+    Batch,
+    CodeTokenizer,
+    Memory,
+    Model,
+    ReadsOutputs,
+    Split,
+    TextPairs,
+    TextTokenizer,
+    Transcriber,
+)
 from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
+from blockyard.generate.codes import outputs_of, write_codes
 from blockyard.generate.decode import decode_batch
+from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
+from blockyard.objective._baselines import judged
 from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.ops.autocast import autocast
 
@@ -38,6 +56,7 @@ if TYPE_CHECKING:
 # Reference: torchmetrics SacreBLEUScore (tokenizer 13a), CharErrorRate and WordErrorRate, which compute them here;
 #     sacrebleu for chrF
 
+SHOWN = 12  # outputs that are kept to be drawn or played
 DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min", "insertions": "min"}
 
 
@@ -105,8 +124,10 @@ class Written:
     """The texts of one split and their scores.
 
     part: "test", "val" or "train"; beam: hypotheses of a beam search, or None for greedy decoding
-    scores: exact, bleu, chrf, cer, wer and insertions over all texts, as fractions: 1 is 100 %
+    scores: exact, bleu, chrf, cer, wer and insertions over all texts, as fractions: 1 is 100 %; where a judge reads
+        outputs, exact and its own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
     texts: (source, reference, written) of each sample; whole: whether that is every sample of the split
+    outputs: (true, written) of the first samples, where they are no texts
     """
 
     part: str
@@ -114,6 +135,7 @@ class Written:
     scores: dict[str, float]
     texts: list[tuple[str, str, str]]
     whole: bool = True
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
         """Every score by its full name: "test/written_bleu", or "test/written_bleu@beam4"."""
@@ -121,17 +143,18 @@ class Written:
 
     def directions(self) -> dict[str, str]:
         """Whether lower or higher is better, for each of `metrics`."""
-        return {self.name(score): DIRECTIONS[score] for score in self.scores}
+        return {self.name(score): DIRECTIONS.get(score.partition("@")[0], "max") for score in self.scores}
 
     def name(self, score: str) -> str:
         """The full name of a score."""
-        return f"{self.part}/written_{score}" + ("" if self.beam is None else f"@beam{self.beam}")
+        searched = "" if self.beam is None or "@" in score else f"@beam{self.beam}"  # "@truth" is of no search
+        return f"{self.part}/written_{score}{searched}"
 
 
 def write_split(
     model: Model,
     split: Split,
-    tokenizer: TextTokenizer,
+    tokenizer: TextTokenizer | CodeTokenizer,
     *,
     part: str,
     batch_size: int,
@@ -143,12 +166,14 @@ def write_split(
 ) -> Written:
     """Writes the target of every source and scores them.
 
+    split: `TextPairs`, or for a tokenizer of codes `ReadsOutputs`
     objective: one that writes all tokens together; None decodes token by token
     limit: batches to write, or None for all
     """
-    assert isinstance(split, TextPairs)
     device, steps = torch.device(device), eval_steps(len(split), batch_size)
-    texts: list[tuple[str, str, str]] = []
+    pairs: list[tuple[str, str]] = []
+    written: list[str] = []
+    judging = _Judging(split, tokenizer) if isinstance(tokenizer, CodeTokenizer) else None
     training = model.training
     model.eval()
     try:
@@ -156,17 +181,59 @@ def write_split(
             for step in range(min(steps, limit) if limit else steps):
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size)
                 batch = split.batch(order, None).to(device)
-                pairs = [split.pairs[i] for i in order.tolist()]
+                assert isinstance(split, TextPairs | ReadsOutputs)
+                pairs += [split.pairs[i] for i in order.tolist()]
+                if judging is not None:
+                    written += judging.read(model, batch, order, beam)
+                    continue
+                assert isinstance(tokenizer, TextTokenizer)
                 if objective is None:
                     token_ids = decoded(model, batch, beam)
                 else:
                     token_ids = transcribed(model, objective, source_as_input(batch), beam)
-                written = [tokenizer.decode(each) for each in token_ids]
-                texts += [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
+                written += [tokenizer.decode(sequence) for sequence in token_ids]
     finally:
         model.train(training)
-    scored = scores([text for *_, text in texts], [reference for _, reference, _ in texts])
-    return Written(part, beam, scored, texts, whole=len(texts) == len(split))
+    references = [reference for _, reference in pairs]
+    values = scores(written, references) if judging is None else judging.scores(written, references)
+    texts = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
+    shown = [] if judging is None else judging.shown
+    return Written(part, beam, values, texts, whole=len(texts) == len(split), outputs=shown)
+
+
+class _Judging:
+    """What the judge of a split reads in written outputs, and in the true ones, which bound what a model can reach.
+
+    shown: (true, written) outputs of the first samples
+    """
+
+    def __init__(self, split: Split, tokenizer: CodeTokenizer) -> None:
+        assert isinstance(split, ReadsOutputs)
+        self.split, self.tokenizer = split, tokenizer
+        self.bounds: dict[str, list[str]] = {"truth": [], "codes": []}
+        self.shown: list[tuple[Tensor, Tensor]] = []
+
+    def read(self, model: Any, batch: Batch, order: Tensor, beam: int | None) -> list[str]:
+        """Write an output for each source of a batch, the samples `order` (B,), and return what is read in them."""
+        if beam is None:
+            assert batch.source is not None
+            memory = model.encode(batch.source, batch.source_lengths)
+            samplers = [Sampler(1.0, None, index) for index in order.tolist()]
+            token_ids = write_codes(model, memory, samplers, stats=Stats())
+        else:
+            token_ids = decoded(model, batch, beam)
+        outputs, true = outputs_of(self.tokenizer, token_ids), self.split.outputs(order)
+        self.shown += list(zip(true, outputs, strict=True))[: SHOWN - len(self.shown)]
+        self.bounds["truth"] += self.split.read(true)
+        self.bounds["codes"] += self.split.read(self.split.coded(order))
+        return self.split.read(outputs)
+
+    def scores(self, readings: list[str], references: list[str]) -> dict[str, float]:
+        """The scores of the readings, and of what bounds them."""
+        values = judged(self.split, readings, references)
+        for name, bound in self.bounds.items():
+            values |= {f"{score}@{name}": value for score, value in judged(self.split, bound, references).items()}
+        return values
 
 
 def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:

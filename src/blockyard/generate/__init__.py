@@ -12,6 +12,7 @@ stepper.py       next-token scores, from a cache where the model has one, and ho
 stats.py         what a generation cost
 sampling.py      from scores to a token id
 images.py        `generate_images`: a run of image tokens in, images out, also as one PNG file
+codes.py         `generate_outputs`: images, or sounds, that a run writes as codes for sources
 judge.py         what a classifier reads in drawn images, and how near they are to training images
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,8 @@ def generate_images(
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer = _image_tokenizer(loaded)
+    if loaded.model.ctx.data.source is not None:
+        raise UserError(f'{loaded.folder.name} draws what a source asks for; it needs one, such as source="..."')
     if isinstance(loaded.objective, DrawsValues):
         _refuse_cutting(loaded, top_k, top_p)
     classes = _classes(loaded, tokenizer, count, label)
@@ -175,7 +178,7 @@ def load_data(loaded: Loaded) -> Splits:
     if missing:
         raise UserError(missing)
     loaded.data.prepare()
-    return loaded.data.load(loaded.tokenizer)
+    return loaded.components.load()
 
 
 def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor, Tensor]:
@@ -219,6 +222,11 @@ def write_grid(result: GeneratedImages, path: Path) -> Path:
         groups = zip(*(each.split(_GROUP) for each in (shown, images, true)), strict=True)
         lines = tuple(line for group in groups for line in group)
     return save(paste(lines), path)
+
+
+def write_rows(rows: Sequence[Sequence[Tensor]], levels: int, path: Path) -> Path:
+    """Write rows of images, each uint8 (C, height, width) of `levels` gray levels."""
+    return save(paste(tuple(bytes_of(torch.stack(list(row)), levels) for row in rows)), path)
 
 
 def bytes_of(images: Tensor, levels: int) -> Tensor:

@@ -81,10 +81,11 @@ NO_CACHE = "full recomputation: the whole sequence ran for each token"
 
 
 def special_token_ids(model: Model, end: int | None) -> list[int]:
-    """Token ids that are never generated: start, mask, and an end token other than `end`."""
+    """Token ids that are predicted and never generated: start, mask, and an end token other than `end`."""
     tokens = model.ctx.tokens
-    special = (getattr(tokens, name, None) for name in ("start", "mask", "end"))
-    return sorted({token_id for token_id in special if token_id is not None and token_id != end})
+    special = {tokens.start, tokens.mask, tokens.end} - {end}
+    predicted = math.inf if tokens.predicted is None else tokens.predicted
+    return sorted(token_id for token_id in special if token_id is not None and token_id < predicted)
 
 
 def describe_cache(cache: Cache) -> str:

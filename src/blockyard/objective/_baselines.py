@@ -21,6 +21,7 @@ from blockyard.contracts import (
     Batch,
     HasBaselines,
     Objective,
+    ReadsOutputs,
     SimpleModel,
     Split,
     Standardized,
@@ -46,6 +47,7 @@ BATCH = 512
 MOST_TESTED = 10_000  # samples of the split, by a model
 MOST_RULED = 200_000  # samples of the split, by a rule
 MOST_FITTED = 5_000  # training samples of a model of features
+MOST_JUDGED = 500  # outputs that a judge reads
 MOST_READ = 200_000_000  # values of inputs that are read of a split
 LEAST_READ = 200  # samples, however large they are
 MOST_FEATURES = 1024
@@ -312,6 +314,32 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
                 Baseline("nearest_source", lambda: {"exact": _nearest(split, train, fitted, tested)}, notes)
             )
     return Baselines(baselines)
+
+
+def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
+    """Returns what a judge reads in the output of the training source with the most similar words (tf-idf).
+
+    Their names are those of a model's outputs in `eval write=true`.
+    """
+    if not isinstance(train, ReadsOutputs):
+        return Baselines()
+    tested, fitted = equally_spaced(len(split.pairs), MOST_JUDGED), equally_spaced(len(train.pairs), MOST_FITTED)
+
+    def nearest() -> dict[str, float]:
+        find = nearest_sources([train.pairs[index][0] for index in fitted.tolist()])
+        pairs = [split.pairs[index] for index in tested.tolist()]
+        outputs = train.outputs(fitted[find([source for source, _ in pairs])])
+        scores = judged(split, split.read(outputs), [reference for _, reference in pairs])
+        return {f"written_{name}": value for name, value in scores.items()}
+
+    notes = [sampled("fitted", len(fitted), len(train.pairs)), sampled("tested", len(tested), len(split.pairs))]
+    return Baselines([Baseline("nearest_source", nearest, "; ".join(filter(None, notes)) or None)])
+
+
+def judged(split: ReadsOutputs, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Returns the scores of what the judge of a split reads: exact match, and the split's own."""
+    exact = sum(reading == reference for reading, reference in zip(readings, references, strict=True)) / len(readings)
+    return {"exact": exact, **split.score(readings, references)}
 
 
 def _source_is_text(split: Split) -> bool:

@@ -74,6 +74,7 @@ class ImageTokens(ImageTokenizer):
             (columns, rows) if self.order == "column" else grid,
             vocabulary=codes + classes,
             predicted=codes,
+            start=None if data.source is None else codes,
             ahead=True,
             raster=self.order in ("row", "column"),
         )

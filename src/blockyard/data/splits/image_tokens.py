@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ class ImageTokenSplit:
         batch = self.images.batch(order, key)
         assert isinstance(batch.target, Tensor)
         start = self.tokenizer.start(batch.target)[:, None]
-        return Batch(torch.cat([start, self.tokenizer.encode(batch.inputs)], 1))
+        tokens = torch.cat([start, self.tokenizer.encode(batch.inputs)], 1)
+        return Batch(tokens, source=batch.source, source_lengths=batch.source_lengths)
 
     @cached_property
     def reconstruction_mse(self) -> float:
@@ -46,8 +48,14 @@ class ImageTokenSplit:
         return total / count / (self.tokenizer.levels - 1) ** 2
 
 
-def token_splits(splits: Sequence[Split], tokenizer: ImageTokenizer, images: Tensor, spec: DataSpec) -> Splits:
-    """Return splits of token ids: of training, validation and test images.
+def token_splits(
+    splits: Sequence[Split],
+    tokenizer: ImageTokenizer,
+    images: Tensor,
+    spec: DataSpec,
+    kind: Callable[[Any, ImageTokenizer, Tensor], ImageTokenSplit] = ImageTokenSplit,
+) -> Splits:
+    """Return splits of token ids, each a `kind`: of training, validation and test images.
 
     The tokenizer learns from `images` of the training split, uint8 (n, C, height, width), unless its state was loaded.
     """
@@ -60,4 +68,4 @@ def token_splits(splits: Sequence[Split], tokenizer: ImageTokenizer, images: Ten
     counts = torch.bincount(cells.flatten(), minlength=width * tokenizer.codes).view(width, -1)
     # One more of each, so that no token is impossible.
     frequencies = (counts + 1) / (count + tokenizer.codes)
-    return Splits(*(ImageTokenSplit(split, tokenizer, frequencies) for split in splits))
+    return Splits(*(kind(split, tokenizer, frequencies) for split in splits))

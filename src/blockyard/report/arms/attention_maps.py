@@ -62,6 +62,7 @@ FILES = {
     "restoration": "inspect/restore.png",
     "resolution": "resolution-test.png",
     "spectrograms": "written-test.png",
+    "drawings": "drawn-test.png",
     "attention on a graph": "inspect/attention_graph.png",
 }
 MAX_PICTURES = 24  # in all; each arm shows those of its first run that has any

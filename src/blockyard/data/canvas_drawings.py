@@ -1,0 +1,276 @@
+"""Canvases to be drawn from captions, `canvas_captions` turned round: "a red 3 left of a blue 7" is the source.
+
+Source: Ramesh et al. 2021, Zero-Shot Text-to-Image Generation (arXiv 2102.12092), for the task, on the digits of
+    Alpaydin and Kaynak 1998
+Reference: sklearn.datasets.load_digits; sklearn.svm.SVC for the judge
+
+    source   a red 3 left of a blue 7
+    inputs   START, codes of a canvas of 3 x 3 cells with these two digits, wherever the relation is right
+
+No two splits share a caption or an image of a digit. Canvases of training are composed again in each epoch.
+
+A judge reads what is drawn, cell by cell, and knows no model: the colour of a cell is the channel with most of its ink,
+and a support vector machine, fitted on the training split's images, says which digit it is. Its reading is a caption
+too, so that it can be compared with the one that was asked for:
+
+    canvas   . . .      . is blank      reading   "a red 3 left of a blue 7"
+             3 . .                      digits    2 of 2 in the right colour
+             . . 7                      exact     and nothing else, in the right relation
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    Because,
+    DataSpec,
+    ImageTokenizer,
+    Samples,
+    Seed,
+    Splits,
+    TextTokenizer,
+    Tokenizer,
+)
+from blockyard.data._scenes import (
+    ACROSS,
+    CELLS,
+    COLOURS,
+    DIGITS,
+    LEVELS,
+    SHAPE,
+    SIDE,
+    CanvasData,
+    Scenes,
+    SceneSource,
+)
+from blockyard.data.canvas_captions import LONGEST, caption, captions
+from blockyard.data.files.pairs import Pair
+from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.image_tokens import ImageTokenSplit, token_splits
+from blockyard.data.splits.images import LabelledImages
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.data.splits.split import Fraction
+
+FITTED = 2_000  # canvases that a tokenizer learns its codes from
+# The cells of two digits, the first one first: of "left of", and of "above".
+_CELL_PAIRS = [
+    [(a, b) for a, b in product(range(CELLS), repeat=2) if a % ACROSS < b % ACROSS],
+    [(a, b) for a, b in product(range(CELLS), repeat=2) if a % ACROSS == b % ACROSS and a < b],
+]
+# All captions: whether it is "above", and then colour and digit of both.
+_EVERY = torch.tensor([*product(range(2), *[range(len(COLOURS)), range(DIGITS)] * 2)])  # (1800, 5)
+
+
+class CanvasReader:
+    """Reads canvases as captions.
+
+    digits: the labelled images that it learns digits from
+    """
+
+    CLEAR = 2 / 3  # the share of the ink of a cell that its colour has at least
+    DRAWN = 1 / 2  # ink of a cell with a digit, over that of the faintest image of a digit
+
+    def __init__(self, digits: LabelledImages) -> None:
+        self.digits = digits
+
+    @cached_property
+    def _model(self) -> Any:
+        from sklearn.svm import SVC
+
+        return SVC(gamma=1e-3).fit(self.digits.images.flatten(1).numpy(), self.digits.target.numpy())
+
+    @cached_property
+    def _least(self) -> float:
+        return self.DRAWN * float(self.digits.images.flatten(1).sum(1).min())
+
+    def read(self, canvases: Tensor) -> list[str]:
+        """Return what canvases (n, 3, 24, 24) in gray levels from 0 to 16 show, "nothing" without a digit.
+
+        A cell without a clear colour is called mixed.
+        """
+        cells = canvases.float().unflatten(3, (-1, SIDE)).unflatten(2, (-1, SIDE))  # (n, 3, rows, 8, columns, 8)
+        cells = cells.permute(0, 4, 2, 1, 3, 5).flatten(1, 2)  # (n, 9, 3, 8, 8), column by column
+        ink = cells.flatten(3).sum(3)  # (n, 9, 3)
+        total, drawn = ink.sum(2), ink.sum(2) >= self._least  # (n, 9)
+        share, colour = (ink / total.clamp_min(1e-6)[..., None]).max(2)  # (n, 9)
+        colour = colour.masked_fill(share < self.CLEAR, len(COLOURS))
+        digit = torch.zeros_like(colour)
+        if bool(drawn.any()):
+            shapes = cells.sum(2).clamp_max(LEVELS)[drawn]  # (cells with a digit, 8, 8)
+            digit[drawn] = torch.from_numpy(self._model.predict(shapes.flatten(1).numpy()))
+        names = (*COLOURS, "mixed")
+        canvases_read = []
+        for where, colours, digits in zip(drawn, colour.tolist(), digit.tolist(), strict=True):
+            cells_drawn = where.nonzero()[:, 0].tolist()
+            shown = [(names[colours[cell]], digits[cell], cell // ACROSS) for cell in cells_drawn]
+            canvases_read.append(caption(shown) or "nothing")
+        return canvases_read
+
+
+def digits_in(text: str) -> Counter[str]:
+    """Return the digits with their colours that a caption names, and how often: "red 3"."""
+    return Counter(re.findall(r"a (\w+ \d)", text))
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionedScenes:
+    """Draws canvases for captions. captions: (n, 5) int64, those of one split."""
+
+    source: SceneSource
+    captions: Tensor
+
+    def draw(self, order: Tensor, key: int) -> Scenes:
+        """Return the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
+        draws = uniform(key, order, 4)  # (4, B)
+        above, *things = self.captions[(draws[0] * len(self.captions)).long()].T  # (B,) each
+        colour, digit = torch.stack(things[::2], 1), torch.stack(things[1::2], 1)  # (B, 2)
+        cells = [torch.tensor(pairs)[(draws[1] * len(pairs)).long()] for pairs in _CELL_PAIRS]  # (B, 2) each
+        cell = torch.where(above[:, None] == 1, cells[1], cells[0])
+        by_digit, count = self._images
+        image = by_digit[digit, (draws[2:].T * count[digit]).long()]  # (B, 2)
+        return Scenes(torch.full_like(above, 2), cell, digit, colour, image)
+
+    @cached_property
+    def _images(self) -> tuple[Tensor, Tensor]:
+        """The images of each digit (10, most), and how many there are (10,)."""
+        indices = [(self.source.digits.target == digit).nonzero()[:, 0] for digit in range(DIGITS)]
+        return torch.nn.utils.rnn.pad_sequence(indices, True), torch.tensor([len(each) for each in indices])
+
+
+class CanvasSplit:
+    """Canvases in gray levels with the caption of each as token ids."""
+
+    def __init__(self, scenes: CaptionedScenes, tokenizer: TextTokenizer, samples: int) -> None:
+        self.scenes, self.tokenizer, self.samples = scenes, tokenizer, samples
+        self._encoded: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs uint8 (B, 3, 24, 24), target int64 (B,) of one class for all, and source (B, M) int64."""
+        scenes = self.scenes.draw(order, 0 if key is None else key)
+        texts = captions(scenes)
+        for text in texts:
+            if text not in self._encoded:
+                self._encoded[text] = self.tokenizer.encode(text)
+        sequences = RaggedSequences.of([self._encoded[text] for text in texts])
+        source, lengths = sequences.padded(torch.arange(len(order)))
+        canvases = self.scenes.source.levels(scenes).to(torch.uint8)
+        return Batch(canvases, torch.zeros(len(order), dtype=torch.int64), source=source, source_lengths=lengths)
+
+
+class DrawingSplit(ImageTokenSplit):
+    """Codes of canvases with the captions that they are drawn for. reader: the judge of what is drawn."""
+
+    images: CanvasSplit
+
+    def __init__(
+        self, images: CanvasSplit, tokenizer: ImageTokenizer, frequencies: Tensor, *, reader: CanvasReader
+    ) -> None:
+        super().__init__(images, tokenizer, frequencies)
+        self.reader = reader
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """The caption of each canvas, which is also what is to be read in it."""
+        texts = captions(self.images.scenes.draw(torch.arange(len(self)), 0))
+        return [(text, text) for text in texts]
+
+    def outputs(self, order: Tensor) -> list[Tensor]:
+        """Return the canvases of the samples `order` (B,), each uint8 (3, 24, 24)."""
+        return list(self.images.batch(order, None).inputs)
+
+    def coded(self, order: Tensor) -> list[Tensor]:
+        """Return the same as their codes have them."""
+        return list(self.tokenizer.decode(self.tokenizer.encode(self.images.batch(order, None).inputs)))
+
+    def read(self, outputs: Sequence[Tensor]) -> list[str]:
+        """Return the caption of what is on each canvas."""
+        return self.reader.read(torch.stack(list(outputs)))
+
+    def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Return `digits`, the share of named digits that are there in their colour.
+
+        Where more digits are there than are named, their number is that of the named ones.
+        """
+        shares = []
+        for reading, reference in zip(readings, references, strict=True):
+            shown, named = digits_in(reading), digits_in(reference)
+            shares.append((shown & named).total() / max(shown.total(), named.total()))
+        return {"digits": sum(shares) / len(shares)}
+
+
+@dataclass(kw_only=True, eq=False)
+class CanvasDrawings(CanvasData):
+    """A canvas of two digits for each caption; needs no file and no network.
+
+    Options:
+        caption_fraction: share of all 1,800 captions that only the test split has, and of as many the validation split
+        samples: canvases in a training epoch
+        eval_samples: canvases of the validation split, and of the test split
+        test_fraction: share of all digit images that only the test split shows
+        validation_fraction: share of the remaining images that only the validation split shows
+        split_seed: seed of the splits; independent of the run's seed, so that all seeds share them
+        batch_size: canvases in a training step, over all processes
+        eval_batch_size: canvases in a validation or test step, over all processes
+    """
+
+    caption_fraction: Annotated[float, Ge(0.01), Le(0.45), Because("each split needs captions of its own")] = 0.1
+    samples: Samples = 16_000
+    eval_samples: Samples = 500
+    test_fraction: Fraction = 0.2
+    validation_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
+
+    @property
+    def spec(self) -> DataSpec:
+        """Canvases in gray levels of each channel, each with a caption."""
+        source = DataSpec("text", (2 * LONGEST,), variable=True)
+        return DataSpec("image", SHAPE, levels=LEVELS + 1, source=source)
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Raises ValueError: the captions need a tokenizer of their own."""
+        raise ValueError("data=canvas_drawings needs a tokenizer of its captions: source_tokenizer=word")
+
+    def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
+        """Compose the canvases and captions that the tokenizers are fitted on, unless their states were loaded."""
+        if not isinstance(tokenizer, ImageTokenizer):
+            raise ValueError(
+                f"data=canvas_drawings is written as codes, which {type(tokenizer).__name__} does not give; "
+                "use tokenizer=patch_codes or vq"
+            )
+        if not isinstance(source, TextTokenizer):
+            raise ValueError(f"the captions need a text tokenizer, not {type(source).__name__}")
+        scenes = [CaptionedScenes(*both) for both in zip(self.scenes((2, 2)), self._captions(), strict=True)]
+        if not source.state():
+            source.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
+        sizes = (self.samples, self.eval_samples, self.eval_samples)
+        parts = [CanvasSplit(each, source, self.size_of(n, sizes[n])) for n, each in enumerate(scenes)]
+        fitted = scenes[0].source.levels(scenes[0].draw(torch.arange(FITTED), 0)).to(torch.uint8)
+        reader = CanvasReader(scenes[0].source.digits)
+        return token_splits(parts, tokenizer, fitted, self.spec, partial(DrawingSplit, reader=reader))
+
+    def _captions(self) -> list[Tensor]:
+        """The captions of the training, validation and test split, each (n, 5)."""
+        generator = torch.Generator().manual_seed(mix("captions of drawings", self.split_seed))
+        order = torch.randperm(len(_EVERY), generator=generator)
+        held_out = round(self.caption_fraction * len(_EVERY))
+        test, validation, train = order.split([held_out, held_out, len(order) - 2 * held_out])
+        return [_EVERY[indices] for indices in (train, validation, test)]

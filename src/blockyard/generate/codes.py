@@ -1,0 +1,152 @@
+"""Images or sounds that a model with a source writes as codes: the same loop as of texts, and what the codes stand for.
+
+source   a red 3 left of a blue 7
+codes    START 4 4 17 ... 4        all tokens of an output, or those before an end token
+output   an image
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import CodeTokenizer, ImageTokenizer, Memory, Model, ReadsOutputs
+from blockyard.errors import UserError
+from blockyard.generate.decode import decode_batch
+from blockyard.generate.draft import Run
+from blockyard.generate.images import load_data, write_rows
+from blockyard.generate.request import check_device, check_options, encode_sources
+from blockyard.generate.sampling import Sampler
+from blockyard.generate.stats import Stats
+from blockyard.model._cache import select_sequences
+from blockyard.runs.folder import TOKENIZER, RunFolder
+from blockyard.runs.load import Loaded, components_of, load
+
+
+@dataclass(frozen=True)
+class GeneratedOutputs:
+    """What a run wrote for sources.
+
+    outputs: of each source, several: images uint8 (C, height, width), or sounds
+    readings: what the judge of the data reads in each; None where it has no judge
+    """
+
+    sources: list[str]
+    outputs: list[list[Tensor]]
+    readings: list[list[str]] | None
+    stats: Stats
+    loaded: Loaded
+
+
+def writes_codes(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> bool:
+    """Whether a run writes images or sounds from a source. Raises UserError where its config cannot be read."""
+    components = components_of(folder, allow)
+    return isinstance(components.tokenizer, CodeTokenizer) and components.data.spec.source is not None
+
+
+def generate_outputs(
+    run: Run,
+    sources: Sequence[str],
+    count: int = 1,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    cache: bool = True,
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+    device: str = "cpu",
+) -> GeneratedOutputs:
+    """Write `count` images or sounds for each source. Output i of all uses seed + i.
+
+    sources: texts, or names of files where the run's encoder reads images or sounds
+    temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default
+
+    Raises UserError where the run writes texts or takes no source, and for a source that it cannot read.
+    """
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    check_options(1, None, None, {**sampling, "temperature": None if temperature == 1 else temperature})
+    check_device(device)
+    loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
+    if not isinstance(tokenizer, CodeTokenizer) or loaded.data.spec.source is None:
+        raise UserError(f"{loaded.folder.name} writes no images or sounds from a source")
+    try:
+        tokenizer.decode(torch.zeros(1, tokens.max_len, dtype=torch.int64))
+    except ValueError as error:
+        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    memory = select_sequences(
+        encode_sources(loaded, list(sources)), torch.arange(len(sources)).repeat_interleave(count)
+    )
+    total = len(sources) * count
+    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(total)]
+    stats = Stats(prompt_tokens=total)
+    token_ids = write_codes(loaded.model, memory, samplers, stats=stats, cache=cache)
+    written = outputs_of(tokenizer, token_ids)
+    read = _readings(loaded, written)
+    return GeneratedOutputs(
+        list(sources),
+        [written[first : first + count] for first in range(0, total, count)],
+        None if read is None else [read[first : first + count] for first in range(0, total, count)],
+        stats,
+        loaded,
+    )
+
+
+def write_outputs(result: GeneratedOutputs, path: Path) -> Path:
+    """Write images as one PNG file, a row for each source. Raises UserError for outputs that are no images."""
+    tokenizer = result.loaded.tokenizer
+    if not isinstance(tokenizer, ImageTokenizer):
+        raise UserError(f"{result.loaded.folder.name} writes {result.loaded.data.spec.things}, which no file can hold")
+    return write_rows(result.outputs, tokenizer.levels, path)
+
+
+def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:
+    """What the judge of the run's data reads in outputs; None where there is none."""
+    split = None if loaded.data.missing() else load_data(loaded).test
+    return split.read(written) if isinstance(split, ReadsOutputs) else None
+
+
+def write_codes(
+    model: Model,
+    memory: Memory,
+    choose: Sequence[Callable[[Tensor], int]],
+    *,
+    stats: Stats,
+    cache: bool = True,
+) -> list[list[int]]:
+    """Returns the token ids of an output for each sequence of `memory`, without start and end token.
+
+    choose: from scores (V,) to a token id, one for each sequence
+    """
+    tokens = model.ctx.tokens
+    assert tokens.start is not None, "a tokenizer of data with a source names its start token"
+    written: list[list[int]] = [[] for _ in choose]
+    steps = decode_batch(
+        model,
+        [[tokens.start]] * len(choose),
+        choose,
+        max_tokens=tokens.max_len,
+        cache=cache,
+        stats=stats,
+        memory=memory,
+        end=tokens.end,
+    )
+    for step in steps:
+        for index, token_id in step:
+            written[index].append(token_id)
+    return written
+
+
+def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Returns what each sequence of token ids stands for."""
+    if len({len(sequence) for sequence in token_ids}) == 1:
+        return list(tokenizer.decode(torch.tensor(token_ids)))
+    return [tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))[0] for sequence in token_ids]
