@@ -53,7 +53,7 @@ def test_greedy_codes_are_the_most_likely_ones_after_each_other(drawing: RunFold
     encoded = loaded.components.source_tokenizer.encode(CAPTIONS[0])
     written: list[int] = []
     with torch.inference_mode():
-        for _ in range(36):
+        for _ in range(loaded.model.ctx.tokens.max_len):
             inputs = torch.tensor([[16, *written]])
             written.append(int(loaded.model(Batch(inputs, source=torch.tensor([encoded])))[0, -1].argmax()))
     image = loaded.tokenizer.decode(torch.tensor([written]))[0]
