@@ -1,6 +1,8 @@
 """Trains every choice for 200 steps on real data and writes docs/mechanisms.md, one line for each.
 
     python tools/mechanisms.py [--outputs outputs] [FAMILY ...]
+    python tools/mechanisms.py --new            # trains only the choices that the page lacks; all other lines stay
+    python tools/mechanisms.py --new --not-run  # also those of which the page says that they were not run
 
 The choices are those of `blockyard list`. A choice is trained in the first experiment in which `check` accepts it;
 OVERRIDES holds what some need beside it. Finished runs are not repeated, so the command continues where it was
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,6 +74,7 @@ PRESET_DATA = (
     *((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",), ("data=atlas",)),
     *(("data=dial_tones",), ("data=canvas_captions",), ("data=canvas_questions",)),
 )
+_HEADER = ("| choice | overrides | parameters | FLOPs per sample | step, ms |", "|---|---|---|---|---|")
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "mechanisms.md"
 
 
@@ -131,6 +135,29 @@ def trained(families: tuple[str, ...], outputs: Path) -> Iterator[Row]:
             sys.stderr.write(f"{family}={choice.name}\n")
 
 
+def page_with_new(text: str, outputs: Path, *, not_run: bool) -> str:
+    """The page with lines for choices that it lacks; with `not_run` also for those that were not run."""
+    head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    lines: dict[str, dict[str, str]] = {}
+    for part in parts:
+        family, _, table = part.partition("\n")
+        lines[family] = {match[1]: match[0] for match in re.finditer(r"^\| `([^`]+)` \|.*$", table, re.MULTILINE)}
+    experiments: list[str] | None = None
+    for family in FAMILIES:
+        known = lines.setdefault(family, {})
+        for choice in catalog.choices(family).values():
+            if choice.name in known and not (not_run and "| not run |" in known[choice.name]):
+                continue
+            experiments = experiments_without_files() if experiments is None else experiments
+            overrides = overrides_for(choice, experiments)
+            summary = None if overrides is None else train_once(overrides, outputs)
+            known[choice.name] = _line(Row(choice, overrides or (), summary))
+            sys.stderr.write(f"{family}={choice.name}\n")
+    kept = {family: [lines[family][name] for name in catalog.choices(family)] for family in FAMILIES}
+    tables = [[f"## {family}", "", *_HEADER, *rows, ""] for family, rows in kept.items()]
+    return head + "\n".join(line for table in tables for line in table)
+
+
 def markdown(rows: list[Row], when: str) -> str:
     """The page."""
     lines = [
@@ -146,9 +173,7 @@ def markdown(rows: list[Row], when: str) -> str:
         "What each choice is: [Components](components/index.md).",
     ]
     for family in dict.fromkeys(row.choice.family for row in rows):
-        lines += ["", f"## {family}", ""]
-        lines += ["| choice | overrides | parameters | FLOPs per sample | step, ms |"]
-        lines += ["|---|---|---|---|---|"]
+        lines += ["", f"## {family}", "", *_HEADER]
         lines += [_line(row) for row in rows if row.choice.family == family]
     return "\n".join(lines) + "\n"
 
@@ -174,8 +199,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(FAMILIES)}; default all")
     parser.add_argument("--outputs", type=Path, default=Path("outputs/mechanisms"))
+    parser.add_argument("--new", action="store_true", help="train only the choices that the page lacks")
+    parser.add_argument("--not-run", action="store_true", help="with --new: and those that it says were not run")
     args = parser.parse_args()
+    if args.not_run and not args.new or args.new and args.families:
+        parser.error("--not-run goes with --new, and --new with no family")
     logging.getLogger("blockyard").setLevel(logging.WARNING)
+    if args.new:
+        page = page_with_new(TARGET.read_text(encoding="utf-8"), args.outputs, not_run=args.not_run)
+        TARGET.write_text(page, encoding="utf-8")
+        return
     families = tuple(args.families) or FAMILIES
     page = markdown(list(trained(families, args.outputs)), datetime.date.today().isoformat())
     if families == FAMILIES:
