@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--new", action="store_true", help="train only the choices that the page lacks")
     parser.add_argument("--not-run", action="store_true", help="with --new: and those that it says were not run")
     args = parser.parse_args()
-    if args.not_run and not args.new or args.new and args.families:
+    if (args.not_run and not args.new) or (args.new and args.families):
         parser.error("--not-run goes with --new, and --new with no family")
     logging.getLogger("blockyard").setLevel(logging.WARNING)
     if args.new:
