@@ -1,7 +1,8 @@
-"""The scripts in examples/ run as they are, each in an empty folder."""
+"""The scripts and the notebook in examples/ run as they are, each in an empty folder."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,14 +13,23 @@ import pytest
 from tests.support.paths import ROOT
 
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 PAGE = ROOT / "docs" / "ecosystem.md"
 # What the last line that a script prints begins with.
-ENDS = {"hydra_app": "test/accuracy 0.", "lightning_trainer": "sample 0 is a "}
+ENDS = {
+    "hydra_app": "test/accuracy 0.",
+    "lightning_trainer": "sample 0 is a ",
+    "lm_eval_export": "bits per byte ",
+    "load_export": "transformers writes 'def forward(self, x):",
+}
+NEEDS = {"lm_eval_export": ("lm_eval", "accelerate")}  # packages that are in no extra
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    for package in NEEDS.get(path.stem, ()):
+        pytest.importorskip(package)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
@@ -31,3 +41,19 @@ def test_every_example_is_on_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert [path.stem for path in SCRIPTS] == sorted(ENDS)
     assert [path.name for path in SCRIPTS if f"python examples/{path.name}" not in page] == []
+    assert f"examples/{NOTEBOOK.name}" in page
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its cells one after the other; in git it is without outputs. A kernel is not needed."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
+    source = "\n".join(["".join(cell["source"]) for cell in code] + ["assert len(predicted) == len(samples) > 300"])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert "test/accuracy" in done.stdout
+    assert list(tmp_path.iterdir()) == []
