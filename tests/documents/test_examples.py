@@ -21,6 +21,7 @@ ENDS = {
     "lightning_trainer": "sample 0 is a ",
     "lm_eval_export": "bits per byte ",
     "load_export": "transformers writes 'def forward(self, x):",
+    "wandb_run": "51,530 weights; run-",
 }
 NEEDS = {"lm_eval_export": ("lm_eval", "accelerate")}  # packages that are in no extra
 

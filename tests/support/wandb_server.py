@@ -17,6 +17,7 @@ import gzip
 import json
 import re
 import threading
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +46,20 @@ class Received:
         for row in self.history:
             rows.setdefault(row["_step"], {}).update({k: v for k, v in row.items() if not k.startswith("_")})
         return rows
+
+
+@dataclass
+class ReceivedArtifact:
+    """An artifact that a server got. run: the id of the one that logged it; used_by: those that declared it an input"""
+
+    name: str
+    type: str
+    run: str
+    aliases: list[str]
+    metadata: dict[str, Any]
+    files: dict[str, bytes] = field(default_factory=dict)
+    used_by: list[str] = field(default_factory=list)
+    committed: bool = False
 
 
 @dataclass
@@ -91,6 +106,7 @@ class WandbServer:
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
         self.runs: dict[str, Received] = {}
+        self.artifacts: list[ReceivedArtifact] = []
         self.calls: list[str] = []
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -137,7 +153,7 @@ class WandbServer:
             kind, operation = "graphql", _operation(query)
         elif path.endswith("/file_stream"):
             kind = "stream"
-        elif path.startswith("/upload/"):
+        elif path.startswith(("/upload/", "/artifact/")):
             kind = "upload"
         with self._lock:
             call = Call(handler, kind, operation, self._stopping)
@@ -154,6 +170,10 @@ class WandbServer:
         if kind == "stream":
             self._stream(self.runs.setdefault(path.split("/")[-2], Received()), json.loads(body))
             return {"exitcode": None, "limits": {}}
+        if path.startswith("/artifact/"):
+            _, _, number, name = path.split("/", 3)
+            self.artifacts[int(number)].files[urllib.parse.unquote(name)] = body
+            return {}
         if kind == "upload":
             _, _, run, name = path.split("/", 3)
             self.runs.setdefault(run, Received()).files[name] = body
@@ -177,8 +197,47 @@ class WandbServer:
             return {"createRunFiles": {"runID": f"id-{run_id}", "uploadHeaders": [], "files": files}}
         if operation == "RunResumeStatus":
             return {"model": {"id": "project", "name": "p", "entity": {"id": "e", "name": ENTITY}, "bucket": None}}
+        if "Artifact" in operation:
+            return self._artifact(operation, variables)
         viewer = {"id": "user", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": {"edges": []}}
         return {"viewer": viewer, "serverInfo": {"features": [], "cliVersionInfo": {"max_cli_version": "9.0.0"}}}
+
+    def _artifact(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """The calls that create an artifact, take its files, commit it, and declare it an input."""
+        sent = variables.get("input") or variables
+        if operation == "CreateArtifact":
+            aliases = [each["alias"] if isinstance(each, dict) else each for each in sent.get("aliases") or ()]
+            name = sent.get("artifactCollectionName") or (sent.get("artifactCollectionNames") or [""])[0]
+            metadata = json.loads(sent.get("metadata") or "{}")
+            run = sent.get("runName") or ""
+            self.artifacts.append(ReceivedArtifact(name, sent["artifactTypeName"], run, aliases, metadata))
+            number = len(self.artifacts) - 1
+            sequence = {"id": f"sequence-{name}", "latestArtifact": None}
+            artifact = {"id": str(number), "state": "PENDING", "artifactSequence": sequence}
+            return {"createArtifact": {"artifact": artifact}}
+        if operation in ("CreateArtifactManifest", "UpdateArtifactManifest"):
+            file = {"id": "f", "name": "manifest", "displayName": "manifest", "uploadHeaders": []}
+            file["uploadUrl"] = f"{self.url}/manifest.json"
+            manifest = {"id": "manifest", "file": file}
+            key = operation[0].lower() + operation[1:]
+            return {key: {"artifactManifest": manifest}}
+        if operation == "CreateArtifactFiles":
+            edges = []
+            for each in sent.get("artifactFiles") or sent.get("files") or ():
+                number, name = each["artifactID"], each["name"]
+                address = f"{self.url}/artifact/{number}/{urllib.parse.quote(name, safe='')}"
+                node = {"id": name, "name": name, "displayName": name, "uploadUrl": address, "uploadHeaders": []}
+                node |= {"storagePath": f"s/{number}/{name}", "artifact": {"id": number}, "uploadMultipartUrls": None}
+                edges.append({"node": node})
+            return {"createArtifactFiles": {"files": {"edges": edges}}}
+        if operation in ("CommitArtifact", "UseArtifact"):
+            number = int(sent["artifactID"])
+            if operation == "UseArtifact":
+                self.artifacts[number].used_by.append(sent.get("runName") or "")
+            self.artifacts[number].committed = True
+            key = operation[0].lower() + operation[1:]
+            return {key: {"artifact": {"id": str(number), "digest": ""}}}
+        return {"project": None}
 
     def _stream(self, run: Received, sent: dict[str, Any]) -> None:
         files = sent.get("files") or {}

@@ -87,9 +87,8 @@ def _train_and_test(attempt: Attempt) -> Ending:
         from blockyard.engine.summary import summarize
 
         run_log = RunLog(folder, *run_loggers(folder.config))
-        job = attempt.job = prepare(
-            folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
-        )
+        callbacks = {**attempt.callbacks, **run_log.callbacks()}
+        job = attempt.job = prepare(folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=callbacks)
         job.abandon = partial(abandon, attempt)
         folder.metrics.truncate_after(job.start_step)
         attempt.run_log = run_log
@@ -101,6 +100,7 @@ def _train_and_test(attempt: Attempt) -> Ending:
         write(folder.path, curve.plain(), summary.weights)
     if summary.predictions is not None:
         write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
+        run_log.show(job.components, job.splits.test, summary.predictions)
     folder.write_summary(summary.values | announced(job))
     return Ending("done", 0, None, summary.values)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from blockyard.engine.loggers.gradient_histograms import Histograms
+    from blockyard.engine.loggers.shown_samples import ShownSample
 
 log = logging.getLogger("blockyard")
 
@@ -26,6 +30,9 @@ class RunLogger(ABC):
 
     package: ClassVar[str | None] = None  # that must be installed
     extra: ClassVar[str | None] = None  # of blockyard, that installs it
+    finish_seconds: float = 0.0  # that the end of a run waits for it, where that is more than for any logger
+    test_samples: int = 0  # how many `samples` shows
+    watches_gradients: bool = False  # whether it takes `gradients`
 
     @property
     def label(self) -> str:
@@ -53,6 +60,14 @@ class RunLogger(ABC):
     @abstractmethod
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
         """Close the record. state: as in status.json."""
+
+    def gradients(self, step: int, histograms: Histograms) -> None:
+        """Record the gradients of a step whose metrics were logged before; called where `watches_gradients`."""
+        raise NotImplementedError
+
+    def samples(self, shown: Sequence[ShownSample]) -> None:
+        """Record what a finished run predicts for `test_samples` samples; called before `finish`."""
+        raise NotImplementedError
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
         """Add PNG files to the record of an earlier run; return where they went, or None.

@@ -6,8 +6,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from blockyard.config.tree import Node
 from blockyard.engine.faults.own_generators import own_generators
@@ -19,6 +19,12 @@ from blockyard.runs.folder import METRICS, RunFolder
 from blockyard.runs.metrics import read_metrics
 from blockyard.runs.status import reason_of
 
+if TYPE_CHECKING:
+    from blockyard.config.build import Components
+    from blockyard.contracts import Split
+    from blockyard.engine.callbacks.base import RunCallback
+    from blockyard.runs.predictions_file import SamplePredictions
+
 # One logger, fed by a thread of its own: whatever it does, the run continues.
 
 
@@ -26,7 +32,7 @@ _WAITING = 10_000  # rows queued for a logger that is slow to start
 _START_SECONDS = 2.0  # that a logger waits for the first row
 _ABANDON_SECONDS = 3.0
 _GRACE_SECONDS = 1.0  # for a logger that was abandoned
-_Row = tuple[int, dict[str, float]]
+_Call = Callable[[RunLogger], None]
 
 
 class Feed:
@@ -35,7 +41,7 @@ class Feed:
     def __init__(self, folder: RunFolder, logger: RunLogger) -> None:
         self.folder = folder
         self.logger = logger
-        self._rows: queue.Queue[_Row] = queue.Queue(maxsize=_WAITING)
+        self._calls: queue.Queue[_Call] = queue.Queue(maxsize=_WAITING)
         self._end: tuple[str, dict[str, Any]] | None = None
         self._awake = threading.Event()  # there is a row, or the end
         self._ended = threading.Event()
@@ -55,10 +61,14 @@ class Feed:
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Queue the metrics of a step."""
+        self.call(lambda logger: logger.log(step, values))
+
+    def call(self, call: _Call) -> None:
+        """Queue a call of the logger."""
         if self._thread is None or not self._thread.is_alive():
             return
         try:
-            self._rows.put_nowait((step, values))
+            self._calls.put_nowait(call)
             self._awake.set()
         except queue.Full:
             if not self._dropped:
@@ -95,20 +105,20 @@ class Feed:
         self._awake.wait(_START_SECONDS)
         alive = self._guard("start", lambda: logger.start(self.folder, config))
         while alive:
-            row = self._next()
-            if row is None:
+            call = self._next()
+            if call is None:
                 break
-            alive = self._guard("log", lambda row=row: logger.log(*row))
+            alive = self._guard("log", lambda call=call: call(logger))
         if alive and self._end is not None:
             state, summary = self._end
             alive = self._guard("finish", lambda: logger.finish(state, summary))
         if not alive:
             self._guard("abandon", logger.abandon)
 
-    def _next(self) -> _Row | None:
+    def _next(self) -> _Call | None:
         while True:
             try:
-                return self._rows.get(timeout=0.1)
+                return self._calls.get(timeout=0.1)
             except queue.Empty:
                 if self._ended.is_set():
                     return None
@@ -198,16 +208,47 @@ class RunLog:
         for feed in self._feeds:
             feed.log(step, plain)
 
+    def callbacks(self) -> dict[str, RunCallback]:
+        """What looks at the steps for a logger, by name; nothing where no logger asks for it."""
+        watching = [feed for feed in self._feeds if feed.logger.watches_gradients]
+        if not watching:
+            return {}
+        from blockyard.engine.loggers.gradient_histograms import GradientHistograms, Histograms
+
+        def send(step: int, histograms: Histograms) -> None:
+            for feed in watching:
+                feed.call(lambda logger: logger.gradients(step, histograms))
+
+        return {"_gradients": GradientHistograms(send)}
+
+    def show(self, components: Components, split: Split, kept: SamplePredictions) -> None:
+        """Give the loggers that ask for them the first test samples. An error is a warning, and the run goes on."""
+        count = max((feed.logger.test_samples for feed in self._feeds), default=0)
+        if not count:
+            return
+        from blockyard.engine.loggers.shown_samples import shown_samples
+
+        try:
+            with own_generators():
+                shown = shown_samples(components, split, kept, count)
+        except Exception as error:  # a split of somebody's own, or one whose data has moved since
+            log.warning("the test samples are not shown by loggers: %s", reason_of(error))
+            return
+        for feed in self._feeds:
+            if feed.logger.test_samples:
+                feed.call(lambda logger: logger.samples(shown[: logger.test_samples]))
+
     def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
-        """Close the record; returns within `finish_seconds`. A second call does nothing."""
+        """Close the record; returns within `finish_seconds`, or those of a logger. A second call does nothing."""
         if self._finished:
             return
         self._finished = True
-        until = time.monotonic() + self.finish_seconds
+        started = time.monotonic()
         for feed in self._feeds:
             feed.end(state, summary or {})
         for feed in self._feeds:
-            feed.join(max(until - time.monotonic(), 0.0), self.finish_seconds)
+            limit = max(self.finish_seconds, feed.logger.finish_seconds)
+            feed.join(max(started + limit - time.monotonic(), 0.0), limit)
         self.folder.metrics.close()
 
 

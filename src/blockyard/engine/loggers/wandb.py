@@ -18,15 +18,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from blockyard.config.instantiate import instantiate
 from blockyard.config.tree import Node
-from blockyard.contracts import Text, any_split
+from blockyard.contracts import Count, CountOrZero, Text, any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, logged_in, resolve, tear_down, unreachable
+from blockyard.engine.loggers._wandb_artifacts import log_weights, sample_table
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from blockyard.engine.loggers.gradient_histograms import Histograms
+    from blockyard.engine.loggers.shown_samples import ShownSample
 
 # Opens and closes W&B runs that cannot hang, prompt for nothing, and get neither command line nor code.
 
@@ -39,7 +44,10 @@ TEARDOWN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where a W&B run goes and what it is called; folder: of its files."""
+    """Where a W&B run goes and what it is called.
+
+    folder: of its files; finish_seconds: that its end waits for what is still to be sent
+    """
 
     folder: Path
     id: str
@@ -50,6 +58,7 @@ class RunSettings:
     name: str
     tags: Sequence[str] = ()
     system_metrics: bool = False
+    finish_seconds: float = FINISH_SECONDS
 
 
 def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
@@ -136,7 +145,7 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
 
     options: dict[str, Any] = {
         "init_timeout": INIT_SECONDS,
-        "finish_timeout": FINISH_SECONDS,
+        "finish_timeout": settings.finish_seconds,
         "console": "off",
         "silent": True,
         "disable_git": True,
@@ -180,6 +189,11 @@ class Wandb(RunLogger):
         name: of the run; null is the config's name and the seed
         tags: added to the config's tags
         system_metrics: whether W&B samples the machine every 15 s
+        artifacts: what a finished run leaves at W&B: the best weights, or all, the last ones too; with the config, and
+            with the data's fingerprint as what they came from. A sweep then adds its plan, comparison and page
+        predictions: test samples in a table with their pictures, texts and sounds, and what was predicted
+        watch: gradients adds a histogram for each parameter wherever metrics are logged
+        upload_seconds: that the end of a run waits for artifacts; what is not sent then, `wandb sync` sends
     """
 
     package = "wandb"
@@ -195,6 +209,10 @@ class Wandb(RunLogger):
         name: Text | None = None,
         tags: list[str] | None = None,
         system_metrics: bool = False,
+        artifacts: Literal["none", "best", "all"] = "none",
+        predictions: CountOrZero = 0,
+        watch: Literal["none", "gradients"] = "none",
+        upload_seconds: Count = 300,
     ) -> None:
         # W&B uploads its own error reports at the end of the process, which would wait for them.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -206,6 +224,11 @@ class Wandb(RunLogger):
         self.name = name
         self.tags = list(tags or ())
         self.system_metrics = system_metrics
+        self.artifacts = artifacts
+        self.test_samples = predictions
+        self.watches_gradients = watch == "gradients"
+        self.finish_seconds = 0.0 if artifacts == "none" else float(upload_seconds)
+        self._folder: RunFolder | None = None
         self._id: str | None = None
         self._run: Any = None
 
@@ -236,6 +259,7 @@ class Wandb(RunLogger):
         mode = self.mode
         if mode == "disabled":
             return
+        self._folder = folder
         self._run = open_run(self._settings(folder), config, mode)
         define(self._run, directions(folder.config))
 
@@ -252,6 +276,7 @@ class Wandb(RunLogger):
             name=self.name or f"{folder.shown.get('name') or arm}/{folder.path.name}",
             tags=list(tags),
             system_metrics=self.system_metrics,
+            finish_seconds=max(FINISH_SECONDS, self.finish_seconds),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -259,12 +284,28 @@ class Wandb(RunLogger):
         if self._run is not None:
             self._run.log(dict(values), step=step)
 
+    def gradients(self, step: int, histograms: Histograms) -> None:
+        """Log a histogram for each parameter, in the row of this step."""
+        import wandb
+
+        if self._run is not None:
+            counted = {f"gradients/{name}": wandb.Histogram(np_histogram=each) for name, each in histograms.items()}
+            self._run.log(counted, step=step)
+
+    def samples(self, shown: Sequence[ShownSample]) -> None:
+        """Log a table with a row for each sample, in the row of the last step."""
+        if self._run is not None and self._folder is not None:
+            table = sample_table(shown, self._folder.path / "wandb" / "sounds")
+            self._run.log({"test/predictions": table}, step=self._run.step)
+
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
         """Write the summary, its metrics under their own names, and close the record as finished or failed."""
         if self._run is None:
             return
         values = {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
         conclude(self._run, {**values, **(summary.get("metrics") or {}), "state": state})
+        if self.artifacts != "none" and state == "done" and self._folder is not None:
+            log_weights(self._run, self._folder, ("last", "best") if self.artifacts == "all" else ("best",))
         run, self._run = self._run, None
         close_run(run, failed=state != "done")
 

@@ -18,10 +18,14 @@ from typing import Any
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node, is_node
 from blockyard.engine.loggers._wandb import resolve, tear_down
+from blockyard.engine.loggers._wandb_artifacts import log_sweep
 from blockyard.engine.loggers.wandb import RunSettings, bounded, close_run, conclude, define, open_run
+from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.document import ArmRow, ComparisonDocument, GapRow
+from blockyard.runs.folder import RUN, read_facts
 from blockyard.runs.lock import exclusive
 from blockyard.runs.redact import redact, redact_text
+from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 log = logging.getLogger("blockyard")
@@ -59,7 +63,15 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
     )
     mode = resolve(str(node.get("mode") or "auto"))
     question = redact({"question": dict(comparison.get("question") or {}), "metric": comparison["metric"]})
-    failure = bounded(lambda: _log_run(place, mode, question, content), seconds)
+    files = (PLAN, DATA, PAGE) if str(node.get("artifacts") or "none") != "none" else ()
+
+    def work() -> None:
+        run = _log_run(place, mode, question, content)
+        if files:
+            log_sweep(run, plan.name, plan.folder, files, {"runs": _weights(plan), **content["texts"]})
+        close_run(run)
+
+    failure = bounded(work, seconds)
     if failure is not None:
         tear_down()
         log.warning(
@@ -163,7 +175,14 @@ def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list
     return curves
 
 
-def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str, Any]) -> None:
+def _weights(plan: SweepPlan) -> dict[str, str]:
+    """The artifact with the weights of each cell that W&B has recorded."""
+    ids = {cell.run: (read_facts(plan.path(cell) / RUN).get("wandb") or {}).get("id") for cell in plan.cells}
+    return {run: f"weights-{each}:best" for run, each in ids.items() if each}
+
+
+def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str, Any]) -> Any:
+    """Log everything but files, and return the open run."""
     import wandb
 
     run = open_run(place, question, mode)
@@ -184,7 +203,7 @@ def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str,
     run.log(values)
     summary = {**content["metrics"], **content["texts"]}
     conclude(run, {name: value for name, value in summary.items() if value is not None})
-    close_run(run)
+    return run
 
 
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = None) -> Any:

@@ -1,0 +1,93 @@
+"""The first test samples with what they are and what was predicted for them, as loggers show them in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from blockyard.contracts import HasTexts, TextTokenizer
+from blockyard.runs.predictions_file import SamplePredictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from blockyard.config.build import Components
+    from blockyard.contracts import Split
+
+_MAX_TEXT = 2_000  # characters
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """One test sample.
+
+    sample: its index in the split; loss: its own; target, predicted: a class or a value, None of other objectives
+    picture: (height, width, C) uint8; sound: (samples,) float32 and how many a second; text; each None where it is none
+    """
+
+    sample: int
+    loss: float
+    target: str | float | None
+    predicted: str | float | None
+    picture: np.ndarray | None = None
+    sound: tuple[np.ndarray, int] | None = None
+    text: str | None = None
+
+
+def shown_samples(components: Components, split: Split, kept: SamplePredictions, count: int) -> list[ShownSample]:
+    """Return the first `count` samples of the test split for which there is a prediction."""
+    indices = [int(index) for index in kept["sample"][:count]]
+    texts: list[str] = []
+    if isinstance(components.data, HasTexts) and isinstance(components.tokenizer, TextTokenizer):
+        texts = components.data.test_texts(indices, components.tokenizer)
+    rows = []
+    for row, index in enumerate(indices):
+        content = _content(components, split, index)
+        if texts and content.get("text") is not None:
+            content["text"] = texts[row][:_MAX_TEXT]
+        target, predicted = _answers(components, kept, row)
+        rows.append(ShownSample(index, float(kept["loss"][row]), target, predicted, **content))
+    return rows
+
+
+def _answers(components: Components, kept: SamplePredictions, row: int) -> Iterator[str | float | None]:
+    """The target and what was predicted, classes by their names."""
+    if kept.kind == "tokens":
+        return iter((None, None))
+    if kept.kind == "values":
+        return iter(float(kept[name][row][0]) for name in ("target", "prediction"))
+    names = components.data.spec.class_names
+    numbers = int(kept["target"][row]), int(kept["top"][row, 0])
+    return iter(None if each < 0 else str(names[each]) if names else str(each) for each in numbers)
+
+
+def _content(components: Components, split: Split, index: int) -> dict[str, Any]:
+    """What the model reads of a sample: its source where it has one, such as the image of a question."""
+    batch = split.batch(torch.tensor([index]), None)
+    spec, tokenizer = components.data.spec, components.tokenizer
+    content = _shown(components, spec.modality, tokenizer, batch.inputs[0], batch.lengths)
+    if batch.source is not None and spec.source is not None:
+        own, modality = components.source_tokenizer, spec.source.modality
+        content = {**_shown(components, modality, own, batch.source[0], batch.source_lengths), **content}
+    return content
+
+
+def _shown(
+    components: Components, modality: str, tokenizer: Any, inputs: Tensor, lengths: Tensor | None
+) -> dict[str, Any]:
+    inputs = inputs if lengths is None else inputs[: int(lengths[0])]
+    inputs = inputs[0] if modality == "views" else inputs
+    if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
+        pixels = inputs.float()
+        scaled = (pixels - pixels.min()) / (pixels.max() - pixels.min()).clamp_min(1e-12)
+        return {"picture": (scaled * 255).round().byte().permute(1, 2, 0).numpy()}
+    rate = getattr(components.data, "sample_rate", None)
+    if inputs.ndim == 1 and modality == "audio" and isinstance(rate, int):
+        return {"sound": (inputs.float().numpy(), rate)}
+    if inputs.ndim == 1 and not inputs.is_floating_point() and isinstance(tokenizer, TextTokenizer):
+        return {"text": tokenizer.decode(inputs.tolist())[:_MAX_TEXT]}
+    return {}
