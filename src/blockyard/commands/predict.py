@@ -1,14 +1,15 @@
 """blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]] [data.root=FOLDER] [data.path=FILE]
 
-Predict the class of texts, images, or rows of tables and arrays with a run that classifies them, or their values with a
-run of objective=regress.
+Predict the class of texts, images, or rows of tables and arrays with a run that classifies them, their values with a
+run of objective=regress, or the tags of the words of texts with a run of objective=tag.
 
 For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
 whose column of texts is column=, by default that of the run's data. For a run on images, it is an image file or a
 folder of them; they are resized and normalized as in training. For a run on columns of numbers, or on pairs of texts,
-it is a table with these columns; for a run on data=arrays, an .npz or .npy file. `-` reads texts from standard input,
-one in a line.
+it is a table with these columns; for a run on data=arrays, an .npz or .npy file. For a run that tags words, it may also
+be a file with a word in each line (.conll, .conllu, .iob, .iob2, .bio, also .gz), whose tags are not read; other texts
+are cut into words and marks. `-` reads texts from standard input, one in a line.
 
 Images and numbers are normalized as the training data were, which are read for it: data.root or data.path says where
 they lie if they have moved.
@@ -17,14 +18,16 @@ A run that draws what a text asks for, such as experiment=canvas_drawings, draws
 1 and with seed 0 for the first one, writes them as out=FILE.png or samples.png in the run's folder, and prints what the
 judge of its data reads in them; `generate` has more options.
 
-Prints the most probable class of each input with its probability, or the values in the units of the data. With out,
-writes a CSV file with the probability of every class, or every value; without a terminal to read it, the same goes to
-standard output. A text that a spreadsheet would compute, such as =1+1, has an apostrophe in front.
+Prints the most probable class of each input with its probability, the values in the units of the data, or each text
+with its spans in brackets. With out, writes a CSV file with the probability of every class, every value, or a line for
+each word with its tag; without a terminal to read it, the same goes to standard output. A text that a spreadsheet would
+compute, such as =1+1, has an apostrophe in front.
 
 Examples:
   blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
   blockyard predict run=last mails.csv column=body out=predictions.csv
   blockyard predict run=vit_digits scans/
+  blockyard predict run=tag_names 'Mr Lincoln left Lincoln Ltd in May 1850.' more.conll
 """
 
 from __future__ import annotations
@@ -110,7 +113,17 @@ def _draw(run: RunFolder, inputs: Sequence[str], path: Path | None, *, column: s
 
 
 def as_csv(predictions: Predictions) -> str:
-    """One line an input: the input, its class and the probability of every class, or its values."""
+    """One line an input: its class and the probability of every class, or its values; for tags, one a word."""
+    if predictions.tagged is not None:
+        header = ["input", "number", "word", "tag", "probability"]
+        return csv_text(
+            header,
+            (
+                [source, str(number), form, tag, Formatted(f"{value:.6g}")]
+                for number, (source, each) in enumerate(zip(predictions.inputs, predictions.tagged, strict=True), 1)
+                for form, tag, value in zip(each.forms, each.tags, each.probabilities, strict=True)
+            ),
+        )
     if predictions.probabilities is None:
         assert predictions.values is not None
         rows = zip(predictions.inputs, predictions.values.tolist(), strict=True)
@@ -124,6 +137,10 @@ def as_csv(predictions: Predictions) -> str:
 
 
 def _print(predictions: Predictions) -> None:
+    if predictions.tagged is not None:
+        for answer in predictions.answers:
+            console().print(answer, soft_wrap=True)
+        return
     shown = [source if len(source) <= _WIDTH else f"{source[: _WIDTH - 3]}..." for source in predictions.inputs]
     if predictions.probabilities is None:
         assert predictions.values is not None

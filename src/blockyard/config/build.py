@@ -95,6 +95,7 @@ class Components:
         self.tokenizer.run_seed = self.source_tokenizer.run_seed = int(config.get("seed") or 0)
         self.objective: Objective = self.node("objective")
         self.architecture: Architecture = self.node("model")
+        self.objective.causal = self.architecture.causal
         self.parametrization: Parametrization = self.node("parametrization") or PLAIN
 
     @cached_property

@@ -92,6 +92,7 @@ class Objective(ABC):
     own_position: bool = False  # it predicts tokens at their own positions; see `needs_strict`
     mixes: bool = False  # training batches go through `mix`
     distillation: Distillation | None = None  # a teacher, with whose predictions `distilled` compares
+    causal: bool = False  # whether the model is, set where both are built
 
     @classmethod
     def needs_strict(cls, options: dict[str, Any]) -> bool:

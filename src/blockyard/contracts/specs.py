@@ -27,7 +27,7 @@ class DataSpec:
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # sequences hold several documents that must not see each other
-    target: str | None = None  # "class", "symbols", "pixels", "values", or None where it is made from the input
+    target: str | None = None  # "class", "symbols", "pixels", "values", "labels", "tags", or None: made from the input
     classes: int | None = None
     class_names: tuple[str, ...] = ()  # in the order of the class numbers, where the data has names for them
     slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`

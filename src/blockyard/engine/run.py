@@ -31,6 +31,8 @@ from blockyard.engine.faults.worker_rank import fit_worker_rank
 from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.length_extrapolation import TEST, table, write
+from blockyard.evaluate.span_types import of_type, table_of_types
+from blockyard.evaluate.written import write_texts
 from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.ops.kernel import attention_kernel
 from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
@@ -101,6 +103,8 @@ def _train_and_test(attempt: Attempt) -> Ending:
     if summary.predictions is not None:
         write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
         run_log.show(job.components, job.splits.test, summary.predictions)
+    if summary.tagged is not None:
+        write_texts(folder.path / "written-test.jsonl", summary.tagged, summary.weights, summary.step)
     folder.write_summary(summary.values | announced(job))
     return Ending("done", 0, None, summary.values)
 
@@ -259,16 +263,21 @@ def print_result(folder: RunFolder) -> None:
     slices = [
         f"{name} {value:.4g}"
         for name, value in summary["metrics"].items()
-        if name.startswith("test/") and "@" in name and not lengths.search(name)
+        if name.startswith("test/") and "@" in name and not lengths.search(name) and not of_type(name)
     ]
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
     if "refused" in summary:  # evaluated on longer sequences too
         sys.stdout.write(table(read_json(folder.path / TEST)))
     sys.stdout.write(f"{metrics}\n")
     sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
-    for name, values in summary.get("baselines", {}).items():
+    baselines = summary.get("baselines", {})
+    tested = {name.removeprefix("test/"): v for name, v in summary["metrics"].items() if name.startswith("test/")}
+    sys.stdout.write(table_of_types(tested, baselines))
+    for name, values in baselines.items():
         text = "  ".join(
-            f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
+            f"test/{metric} {math.nan if value is None else value:.4g}"
+            for metric, value in values.items()
+            if not of_type(metric)
         )
         note = summary.get("baseline_notes", {}).get(name)
         sys.stdout.write(f"baseline {name}: {text}{f' ({note})' if note else ''}\n")

@@ -80,7 +80,7 @@ def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int,
 
 def targets_vary(spec: DataSpec) -> bool:
     """Whether samples may have different numbers of targets: real values and labels may be missing."""
-    return spec.variable or spec.packed or spec.target in ("symbols", "values", "labels")
+    return spec.variable or spec.packed or spec.target in ("symbols", "values", "labels", "tags")
 
 
 def _lengths(split: Split) -> Tensor:

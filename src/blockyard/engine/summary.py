@@ -19,6 +19,8 @@ from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
+from blockyard.evaluate.tagged import TagRecorder
+from blockyard.evaluate.written import Written
 from blockyard.model._block_stack import loops
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import average_in, load_weights
@@ -33,13 +35,16 @@ class Summary:
 
     values: the content of summary.json; curves: evaluations on longer sequences
     predictions: of the test samples, None where the objective has none for a sample
-    weights: the checkpoint that all are about
+    tagged: the test sentences with their tags, None where the objective gives none
+    weights, step: the checkpoint that all are about
     """
 
     values: dict[str, Any]
     curves: list[Curve]
     predictions: SamplePredictions | None
+    tagged: Written | None
     weights: str
+    step: int
 
 
 def summarize(job: Job) -> Summary:
@@ -50,7 +55,8 @@ def summarize(job: Job) -> Summary:
     data, split = job.components.data, job.splits.test
     total = samples_of_pass(split, data.eval_batch_size, options.limit_test)
     recorder = SampleRecorder(job.components.objective, split, data.spec, total=total)
-    test = job.evaluator(model, split, options.limit_test, observe=recorder)
+    tags = TagRecorder.of(job.components.objective, split)
+    test = job.evaluator(model, split, options.limit_test, observe=recorder if tags is None else tags)
     predictions = recorder.result(part="test", weights=weights, step=step, fingerprint=data.fingerprint())
     metrics = {f"val/{key}": value for key, value in validation.items()}
     metrics |= {f"test/{key}": value for key, value in test.items()}
@@ -90,7 +96,8 @@ def summarize(job: Job) -> Summary:
         "load": cost_card.load(),
         "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
     }
-    return Summary(values, curves, predictions, weights)
+    tagged = None if tags is None else tags.result("test")
+    return Summary(values, curves, predictions, tagged, weights, step)
 
 
 def best_model(job: Job) -> tuple[Model, str, int]:

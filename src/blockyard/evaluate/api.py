@@ -204,23 +204,38 @@ def evaluate_written(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Written, Loaded]:
-    """What a run writes for every source of a split, with a decoder or at once, with its scores.
+    """What a run writes for every source of a split, with a decoder or at once, with its scores; or the sentences of a
+    split with the tags that it predicts.
 
     beam: hypotheses of a beam search; None decodes greedily
-    Raises UserError as `evaluate` does, and for a run that writes no text from a source.
+    Raises UserError as `evaluate` does, and for a run that writes no text from a source and tags none.
     """
     from blockyard.contracts import CodeTokenizer, ReadsOutputs, TextPairs, TextTokenizer, Transcriber
+    from blockyard.evaluate.loop import evaluate as measure
+    from blockyard.evaluate.tagged import TagRecorder
     from blockyard.evaluate.written import write_split
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     spec = loaded.model.ctx.data
+
+    def tag(model: Model, samples: Split, settings: PassSettings) -> Written:
+        recorder = TagRecorder.of(loaded.objective, samples)
+        if recorder is None:
+            raise UserError(f"{type(loaded.data).__name__} gives no words (`TaggedSplit`) to show with their tags")
+        measure(model, samples, loaded.objective, observe=recorder, **settings)
+        return recorder.result(PARTS[split])
+
+    if loaded.objective.target == "tags":
+        if beam is not None:
+            raise UserError(f"beam={beam}: {loaded.folder.name} tags words and writes no text; leave beam out")
+        return as_recorded(loaded, split, tag), loaded
     writes = spec.joined or (spec.source is not None and loaded.objective.needs_source)
     writes = writes or isinstance(loaded.objective, Transcriber)
     if not writes or not isinstance(loaded.tokenizer, TextTokenizer | CodeTokenizer):
         raise UserError(
             f"{loaded.folder.name} has no source to write a text from; write=true is for runs that write one, such as "
-            "experiment=translate_dates, for objective=ctc, and for runs that write codes, such as "
+            "experiment=translate_dates, for objective=ctc and objective=tag, and for runs that write codes, such as "
             "experiment=canvas_drawings. "
             "`blockyard generate` continues a prompt with a decoder of text"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from blockyard.contracts import Batch, Standardized
 from blockyard.errors import UserError
 from blockyard.evaluate.new_inputs import new_inputs, test_split
+from blockyard.evaluate.tagged import TaggedSentence, tag_inputs
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
 
@@ -24,6 +25,7 @@ class Predictions:
     probabilities: (n, V) of classes, or of labels that may be there together; None for a run that predicts values
     values: (n, V) in the units of the data; None for a run that predicts classes
     several: whether the probabilities are of labels, each there or not
+    tagged: the words of each input with their tags; None for a run that predicts one thing for a whole input
     """
 
     inputs: list[str]
@@ -31,10 +33,15 @@ class Predictions:
     probabilities: Tensor | None = None
     values: Tensor | None = None
     several: bool = False
+    tagged: list[TaggedSentence] | None = None
 
     @property
     def answers(self) -> list[str]:
-        """The most probable class of each input, or its labels from 0.5 on; nothing for a run that predicts values."""
+        """The most probable class of each input, its labels from 0.5 on, or its text with spans in brackets; nothing
+        for a run that predicts values.
+        """
+        if self.tagged is not None:
+            return [each.text for each in self.tagged]
         if self.probabilities is None:
             return []
         if self.several:
@@ -54,7 +61,9 @@ def predict(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Predictions, Loaded]:
-    """Predict the class of each input, its labels, or its values with objective=regress, in the units of the data.
+    """Predict the class of each input, its labels, the tags of its words, or its values with objective=regress.
+
+    Values are in the units of the data.
 
     inputs: as the run reads them; `new_inputs` has the table
     column: of a table, that of the texts; default: the one that the run's data names, else `text`
@@ -65,9 +74,12 @@ def predict(
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     target, continues = loaded.objective.target, loaded.data.spec.modality == "series"
+    if target == "tags":
+        tagged = tag_inputs(loaded, inputs, column)
+        return Predictions([" ".join(each.forms) for each in tagged], _class_names(loaded), tagged=tagged), loaded
     if target not in ("class", "labels") and (target != "values" or continues or loaded.objective.takes != "sequence"):
         raise UserError(
-            f"{loaded.folder.name} predicts no class or value of a whole sample (objective="
+            f"{loaded.folder.name} predicts no class or value of a whole sample, and no tags (objective="
             f"{_choice(loaded, 'objective')}); `generate` writes texts and images, `forecast` continues series"
         )
     names, batches = new_inputs(loaded, inputs, column)

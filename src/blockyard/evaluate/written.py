@@ -269,12 +269,7 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     """
     beam = "" if written.beam is None else f"-beam{written.beam}"
     path = loaded.folder.path / f"written-{written.part}{beam}.jsonl"
-    head = {"scores": written.scores, "beam": written.beam, "weights": loaded.weights, "step": loaded.step}
-    samples = [
-        {"source": source, "reference": reference, "written": text, "exact": text == reference}
-        for source, reference, text in written.texts
-    ]
-    write_text(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in (head, *samples)))
+    write_texts(path, written, loaded.weights, loaded.step)
     summary = loaded.folder.summary()
     if not written.whole or not summary or summary.get("weights") != loaded.weights:
         return path, False
@@ -282,3 +277,13 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     summary["directions"] = {**summary.get("directions", {}), **written.directions()}
     loaded.folder.write_summary(summary)
     return path, True
+
+
+def write_texts(path: Path, written: Written, weights: str, step: int) -> None:
+    """Writes a line of scores and one for each sample. weights, step: of the checkpoint. Raises OSError."""
+    head = {"scores": written.scores, "beam": written.beam, "weights": weights, "step": step}
+    samples = [
+        {"source": source, "reference": reference, "written": text, "exact": text == reference}
+        for source, reference, text in written.texts
+    ]
+    write_text(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in (head, *samples)))

@@ -12,6 +12,7 @@ _TARGETS = {
     "pixels": "a class for each pixel",
     "values": "real-valued targets",
     "labels": "several labels for each sample",
+    "tags": "a tag for each word",
 }
 
 # What heads give that is no plain prediction.

@@ -4,6 +4,7 @@ arrays.py          .npy and .npz
 tables.py          one file of a table: CSV, TSV, JSON Lines, Parquet, Arrow
 table_rows.py      the rows of several tables as one, with columns of text and of numbers
 pairs.py           pairs of texts in tab-separated columns
+conll.py           sentences with a word and its tag in each line
 images.py          image files as pixels
 idx.py             the format of MNIST
 tar_shard.py       samples in tar archives, and their cached index

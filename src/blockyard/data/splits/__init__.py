@@ -14,6 +14,7 @@ views.py           several partial views of an image
 texts.py           texts cut into windows of tokens
 token_stream.py    windows of token shards
 labelled_texts.py  texts with a class each
+tagged.py          sentences with a tag for each word
 pairs.py           pairs of texts
 captions.py        images with a caption each
 recordings.py      recordings with a text each

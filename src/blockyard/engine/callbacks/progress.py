@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from blockyard.contracts import NonNegative
 from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.evaluate.span_types import of_type
 
 
 class Progress(RunCallback):
@@ -64,7 +65,7 @@ class Progress(RunCallback):
         """Show the validation metrics."""
         if self._console is None:
             return
-        self._evaluation = " ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self._evaluation = " ".join(f"{name} {value:.4g}" for name, value in values.items() if not of_type(name))
         self._show(state, self._evaluation, now=True)
 
     def on_run_end(self, state: RunState) -> None:

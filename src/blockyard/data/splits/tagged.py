@@ -1,0 +1,141 @@
+"""Shared parts of sentences with a tag for each word: words as pieces, which are the tokens, and a split of them.
+
+    words     Ada            Lovelace          .
+    tags      B-PER          I-PER             O
+    pieces    A   da         Love  lace        .      what the tokenizer cuts each word into, alone
+    target    1   1 + V      2     2 + V       0      tag at the first piece of a word, V more at its others
+
+The pieces of a word do not depend on its neighbours: words are encoded one by one, with a blank in front of all but the
+first. A piece that is the blank alone, as of a tokenizer of characters, belongs to no word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, TextTokenizer
+from blockyard.data.files.conll import Sentence
+from blockyard.errors import UserError, quoted
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A sentence as token ids.
+
+    first: the index of the first piece of each word; last: that of its last one
+    forms: how many words are read; fewer than the sentence has where it is longer than the context
+    """
+
+    ids: list[int]
+    first: list[int]
+    last: list[int]
+
+    @property
+    def forms(self) -> int:
+        """How many words are read."""
+        return len(self.first)
+
+
+class Cutter:
+    """Cuts sentences into pieces, and remembers those of each word."""
+
+    def __init__(self, tokenizer: TextTokenizer, context: int) -> None:
+        self.tokenizer, self.context = tokenizer, context
+        blank = tokenizer.encode(" ")
+        self._blank = blank[0] if len(blank) == 1 else None
+        self._known: dict[tuple[str, bool], tuple[list[int], int]] = {}
+
+    def __call__(self, forms: Sequence[str], where: str) -> Pieces:
+        """Return the pieces of a sentence, of as many whole words as the context has room for.
+
+        Raises UserError for a word of which the tokenizer leaves nothing, and a first word that is longer than that.
+        """
+        ids: list[int] = []
+        first: list[int] = []
+        last: list[int] = []
+        for number, form in enumerate(forms):
+            pieces, blanks = self._of(form, follows=number > 0)
+            if len(pieces) == blanks:
+                raise UserError(
+                    f"{where}: {type(self.tokenizer).__name__} leaves no token of the word {quoted(form)}; use another "
+                    "tokenizer, or leave the sentence out"
+                )
+            if len(ids) + len(pieces) > self.context:
+                break
+            first.append(len(ids) + blanks)
+            ids += pieces
+            last.append(len(ids) - 1)
+        if not first:
+            raise UserError(f"{where}: the word {quoted(forms[0])} has more than data.context={self.context} tokens")
+        return Pieces(ids, first, last)
+
+    def _of(self, form: str, *, follows: bool) -> tuple[list[int], int]:
+        """The pieces of a word, and how many at their beginning are a blank that is no part of it."""
+        key = (form, follows)
+        if key not in self._known:
+            pieces = self.tokenizer.encode(f" {form}" if follows else form)
+            alone = follows and bool(pieces) and pieces[0] == self._blank
+            # A token of a blank and the beginning of a word, of a vocabulary that does not know it, is no blank.
+            blanks = int(alone and pieces[1:] == self.tokenizer.encode(form))
+            self._known[key] = pieces, blanks
+        return self._known[key]
+
+
+class TaggedSplit:
+    """One split of sentences.
+
+    sentences: as they were read; names: of the tags, in the order of their numbers
+    tag_counts: (V,) int64, the words of the training split with each tag
+    """
+
+    def __init__(
+        self, sentences: Sequence[Sentence], pieces: Sequence[Pieces], names: Sequence[str], tag_counts: Tensor
+    ) -> None:
+        self.sentences, self.pieces, self.names = list(sentences), list(pieces), tuple(names)
+        self.tag_counts = tag_counts
+        self.lengths = torch.tensor([len(each.ids) for each in pieces])  # (n,)
+        self._start = self.lengths.cumsum(0) - self.lengths
+        numbers = {name: number for number, name in enumerate(names)}
+        self._ids = torch.tensor([token_id for each in pieces for token_id in each.ids], dtype=torch.int32)
+        target = torch.full((len(self._ids),), Batch.ignore, dtype=torch.int32)
+        for start, sentence, own in zip(self._start.tolist(), sentences, pieces, strict=True):
+            for first, last, tag in zip(own.first, own.last, sentence.tags, strict=False):
+                target[start + first] = numbers[tag]
+                target[start + first + 1 : start + last + 1] = numbers[tag] + len(names)
+        self._target = target
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def read_forms(self, sample: int) -> tuple[str, ...]:
+        """Return the words of a sentence that a model reads, each of which has a target."""
+        return self.sentences[sample].forms[: self.pieces[sample].forms]
+
+    def read_tags(self, sample: int) -> tuple[str, ...]:
+        """Return their tags."""
+        return self.sentences[sample].tags[: self.pieces[sample].forms]
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs (B, longest), target (B, longest) as in the module's docstring, and lengths (B,)."""
+        lengths = self.lengths[order]
+        position = torch.arange(int(lengths.max()))
+        index = (self._start[order][:, None] + position).clamp_max(len(self._ids) - 1)  # (B, longest)
+        padding = position >= lengths[:, None]
+        inputs = self._ids[index].long().masked_fill(padding, 0)
+        return Batch(inputs, self._target[index].long().masked_fill(padding, Batch.ignore), lengths=lengths)
+
+
+def bracketed(forms: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> str:
+    """Return a sentence with its spans in brackets, each with its type: "[Ada Lovelace]PER wrote".
+
+    spans: (first word, the one behind the last, type), in order
+    """
+    texts = list(forms)
+    for start, stop, kind in spans:
+        texts[start] = f"[{texts[start]}"
+        texts[stop - 1] = f"{texts[stop - 1]}]{kind}"
+    return " ".join(texts)

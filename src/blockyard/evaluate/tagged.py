@@ -1,0 +1,135 @@
+"""What a tagging run predicts: the sentences of a split with their spans, and the tags of new sentences.
+
+source      Ada Lovelace wrote from Lincoln .
+reference   [Ada Lovelace]PER wrote from [Lincoln]LOC .
+written     [Ada]PER Lovelace wrote from [Lincoln]LOC .
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, Objective, Split, TextTokenizer
+from blockyard.data.files.conll import Sentence, is_conll, read_conll
+from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit, bracketed
+from blockyard.errors import UserError
+from blockyard.evaluate.new_inputs import texts_of
+from blockyard.evaluate.predict_rows import BATCH, padded
+from blockyard.evaluate.written import Written
+from blockyard.objective.tag import Tag, Tags
+from blockyard.runs.load import Loaded
+
+log = logging.getLogger("blockyard")
+
+_WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")  # as files have them: marks are words of their own
+
+
+class TagRecorder:
+    """Collects the tagged sentences of a pass over a split; `evaluate(..., observe=recorder)` calls it."""
+
+    def __init__(self, objective: Tag, split: TaggedSplit) -> None:
+        self.objective, self.split = objective, split
+        self._texts: dict[int, tuple[str, str, str]] = {}
+
+    @classmethod
+    def of(cls, objective: Objective, split: Split) -> TagRecorder | None:
+        """Return a recorder for runs that tag sentences, None for others."""
+        return cls(objective, split) if isinstance(objective, Tag) and isinstance(split, TaggedSplit) else None
+
+    def __call__(self, prediction: Tensor, batch: Batch) -> None:
+        """Collect a prepared batch. prediction: (B, N, V); samples of index -1 are dummies."""
+        assert isinstance(batch.target, Tensor)
+        assert batch.sample is not None
+        rows = zip(batch.sample.tolist(), prediction.argmax(-1).cpu(), batch.target.cpu(), strict=True)
+        for sample, written, there in rows:
+            if sample < 0:
+                continue
+            counted = there != Batch.ignore
+            forms = self.split.read_forms(sample)
+            own = [shown(forms, row[counted].tolist(), self.objective.tags) for row in (there, written)]
+            self._texts[sample] = (" ".join(forms), own[0], own[1])
+
+    def result(self, part: str) -> Written:
+        """Return what was collected, in the order of the split. part: "test", "val" or "train"."""
+        texts = [self._texts[sample] for sample in sorted(self._texts)]
+        return Written(part, None, {}, texts, whole=len(texts) == len(self.split))
+
+
+def shown(forms: Sequence[str], tags: Sequence[int], of: Tags) -> str:
+    """Return a sentence with its spans in brackets, or with the tag behind each word where tags are not of spans."""
+    if of.spans:
+        return bracketed(forms, of.spans_of(tags))
+    return " ".join(f"{form}/{of.names[tag]}" for form, tag in zip(forms, tags, strict=True))
+
+
+# The tags of new sentences.
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    """forms: the words; tags: one each; probabilities: of these; text: the sentence with its spans in brackets"""
+
+    forms: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    text: str
+
+
+def tag_inputs(loaded: Loaded, inputs: Sequence[str], column: str | None) -> list[TaggedSentence]:
+    """Return the tags of the words of new sentences.
+
+    inputs: texts, files with one in each line and tables, which are cut into words and marks; files as those of CoNLL,
+        a word in each line, whose tags are not read
+    Raises UserError for what cannot be read.
+    """
+    tokenizer, objective = loaded.tokenizer, loaded.objective
+    assert isinstance(objective, Tag)
+    assert isinstance(tokenizer, TextTokenizer)
+    sentences = [each for text in inputs for each in _sentences(loaded, text, column)]
+    most = loaded.model.ctx.tokens.max_len
+    cut = Cutter(tokenizer, most)
+    pieces = [cut(each.forms, f"input {number}") for number, each in enumerate(sentences, start=1)]
+    long = sum(own.forms < len(each.forms) for own, each in zip(pieces, sentences, strict=True))
+    if long:
+        log.warning(
+            "%d of %d sentences have more than %d tokens; their further words get no tag", long, len(sentences), most
+        )
+    variable = loaded.model.ctx.tokens.variable
+    size = BATCH if variable else 1
+    tagged = []
+    for start in range(0, len(pieces), size):
+        some = pieces[start : start + size]
+        batch = padded([own.ids for own in some])
+        with torch.no_grad():
+            prediction = loaded.model(batch if variable else Batch(batch.inputs)).double().softmax(-1)  # (B, N, V)
+        rows = zip(prediction, some, sentences[start : start + size], strict=True)
+        tagged += [_tagged(row, own, each, objective) for row, own, each in rows]
+    return tagged
+
+
+def _tagged(probabilities: Tensor, pieces: Pieces, sentence: Sentence, objective: Tag) -> TaggedSentence:
+    """probabilities: (N, V)"""
+    best = probabilities[pieces.last if objective.reads_last else pieces.first].max(-1)
+    tags, forms = best.indices.tolist(), sentence.forms[: pieces.forms]
+    names = tuple(objective.tags.names[tag] for tag in tags)
+    return TaggedSentence(forms, names, tuple(best.values.tolist()), shown(forms, tags, objective.tags))
+
+
+def _sentences(loaded: Loaded, text: str, column: str | None) -> list[Sentence]:
+    if is_conll(text):
+        if not Path(text).expanduser().is_file():
+            raise UserError(f"no file {text}")
+        token, comments = getattr(loaded.data, "token", None), getattr(loaded.data, "comments", True)
+        return read_conll(Path(text).expanduser(), token, None, comments=comments, tagged=False)
+    sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded, [text], column)]
+    empty = [str(number) for number, each in enumerate(sentences, start=1) if not each.forms]
+    if empty:
+        raise UserError(f"{text[:40]!r}: text {', '.join(empty[:9])} has no word")
+    return sentences

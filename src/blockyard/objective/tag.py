@@ -1,0 +1,194 @@
+"""Tagging: cross entropy of one class per word, read at one of the tokens that the word is cut into.
+
+Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 5.3, the first piece of a word; Ramshaw and Marcus 1995,
+    Text Chunking using Transformation-Based Learning (cmp-lg/9505040), for B-, I- and O
+Reference: transformers BertForTokenClassification; seqeval.metrics.f1_score
+Equation: mean over words of -log softmax(prediction_n)[tag], n the first token of the word, or its last one
+
+    words    Ada            Lovelace       wrote
+    tokens   A      da      Love   lace    wro   te
+    target   B-PER  .       I-PER  .       O     .      piece=first
+    target   .      B-PER   .      I-PER   .     O      piece=last, for a causal model, which has then read the word
+
+Beside the runs on a data set stand two baselines: `majority`, the most frequent tag of training, and `lookup`, the most
+frequent tag there of each word alone, of a new word that of all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.data.splits.simple_models import majority
+from blockyard.data.splits.tagged import TaggedSplit
+from blockyard.objective._baselines import rules
+from blockyard.objective._classes import ClassObjective, MetricNames
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+_OF_SPAN = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+OUTSIDE = "O"
+OPENS, CLOSES = 1, 2  # marks of a tag: B-, S- and U- begin a span, E-, L-, S- and U- end one
+_MARKS = {"B": OPENS, "I": 0, "E": CLOSES, "L": CLOSES, "S": OPENS | CLOSES, "U": OPENS | CLOSES}
+
+
+@dataclass(frozen=True)
+class Tags:
+    """What the tags of a data set say of spans. names: V, in the order of their numbers"""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def spans(self) -> bool:
+        """Whether they are of spans: every one is O, or begins with B-, I-, E-, S-, L- or U-."""
+        parts = [name == OUTSIDE or bool(_OF_SPAN.fullmatch(name)) for name in self.names]
+        return all(parts) and any(name != OUTSIDE for name in self.names)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The types of spans, sorted; where tags are of single words, the tags themselves."""
+        return tuple(sorted({kind for name in self.names if (kind := self._parts(name)[1])}))
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """The type of each tag by its number, -1 for O, (V,)."""
+        return [self.types.index(kind) if (kind := self._parts(name)[1]) else -1 for name in self.names]
+
+    @cached_property
+    def marks(self) -> list[int]:
+        """`OPENS`, `CLOSES`, both or neither for each tag, (V,)."""
+        return [self._parts(name)[0] for name in self.names]
+
+    def _parts(self, name: str) -> tuple[int, str]:
+        match = _OF_SPAN.fullmatch(name)
+        if not self.spans or match is None:
+            return OPENS | CLOSES, "" if self.spans else name
+        return _MARKS[match[1]], match[2]
+
+    def spans_of(self, tags: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Return the spans of a sentence by the numbers of its tags: first word, the one behind the last, type."""
+        row = torch.tensor([list(tags)], dtype=torch.int64)
+        kinds, ends = span_ends(torch.tensor(self.kinds)[row], torch.tensor(self.marks)[row])
+        found = zip(kinds[0].tolist(), ends[0].tolist(), strict=True)
+        return [(start, end, self.types[kind]) for start, (kind, end) in enumerate(found) if kind >= 0]
+
+
+def span_ends(kinds: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the type of the span that begins at each word, -1 where none does, and the word behind its end, (B, N).
+
+    kinds: (B, N) the type of each word's tag, -1 for O and behind the end; marks: (B, N) of `OPENS` and `CLOSES`. The
+    rules are those of conlleval: I- behind O, behind another type or behind the end of a span begins one as B- does.
+    """
+    inside = kinds >= 0
+    before = F.pad(kinds, (1, 0), value=-1)[:, :-1]
+    closed = F.pad(marks & CLOSES, (1, 0))[:, :-1] != 0  # by the word before
+    begins = inside & ((marks & OPENS != 0) | closed | (before != kinds))
+    columns = torch.arange(kinds.shape[1], device=kinds.device).expand_as(kinds)
+    stops = columns.masked_fill(~begins & inside, kinds.shape[1])  # no span goes on at such a word
+    nearest = stops.flip(1).cummin(1).values.flip(1)  # the first one from each word on
+    return kinds.masked_fill(~begins, -1), F.pad(nearest, (0, 1), value=kinds.shape[1])[:, 1:]
+
+
+class Tag(ClassObjective):
+    """Predicts the tag of each word.
+
+    Options:
+        piece: the token of a word that carries its tag, first or last; null is the last one in a causal model, and the
+            first one in any other
+    """
+
+    takes = "token"
+    target = "tags"
+    modality = "text"
+
+    def __init__(
+        self,
+        *,
+        piece: Literal["first", "last"] | None = None,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+        metrics: MetricNames | None = None,
+    ) -> None:
+        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        self.piece = piece
+        self.tags = Tags(())
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One logit for each tag. Raises ValueError where the data has none."""
+        if data.target != "tags" or not data.classes:
+            raise ValueError(f"objective=tag needs data with a tag for each word; this {data.modality} data has none")
+        self.tags = Tags(data.class_names)
+        return data.classes
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether the tag of a word is at its last token."""
+        return self.causal if self.piece is None else self.piece == "last"
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Leaves each word's tag at one of its tokens. target: (B, N) of `TaggedSplit` -> (B, N) int64 below V."""
+        assert isinstance(batch.target, Tensor)
+        count = len(self.tags.names)
+        target = batch.target
+        if self.reads_last:
+            follows = F.pad(target[:, 1:], (0, 1), value=Batch.ignore) >= count  # the word goes on
+            target = target.where(~follows, Batch.ignore)
+            target = torch.where(target >= count, target - count, target)
+        return replace(batch, target=target.where(target < count, Batch.ignore))
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss and accuracy over words; precision, recall and F1 of spans, all together and of each type."""
+        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
+        from blockyard.objective._span_metrics import span_metrics
+
+        return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), **span_metrics(self.tags)})
+
+    def best(self) -> tuple[str, str]:
+        """The highest F1: predicting O everywhere has a high accuracy."""
+        return "f1", "max"
+
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """The most frequent tag of training, and that of each word."""
+        if not isinstance(split, TaggedSplit) or not isinstance(train, TaggedSplit):
+            return Baselines()
+
+        @cache
+        def table() -> dict[str, Tensor]:
+            return _tags_by_word(train)
+
+        def predict(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+            assert isinstance(batch.target, Tensor)
+            assert batch.sample is not None
+            logits = majority(train.tag_counts.clamp_min(1), 1).expand(*batch.target.shape, -1)
+            yield "majority", logits
+            known, lookup = table(), logits.clone()
+            for row, sample in enumerate(batch.sample.tolist()):
+                places = (batch.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
+                for place, form in zip(places, split.read_forms(sample), strict=True):
+                    lookup[row, place] = known.get(form, logits[row, place])
+            yield "lookup", lookup
+
+        return Baselines(rules(split, self, ["majority", "lookup"], predict))
+
+
+def _tags_by_word(train: TaggedSplit) -> dict[str, Tensor]:
+    """The logarithm of the share of each tag of a word in training, (V,); ties go to the tag that is more frequent."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for sample in range(len(train)):
+        for form, tag in zip(train.read_forms(sample), train.read_tags(sample), strict=True):
+            counts[form][tag] += 1
+    shares = train.tag_counts.double() / train.tag_counts.sum()
+    return {
+        form: ((torch.tensor([own[name] for name in train.names]).double() + shares + 1e-6).log()).float()
+        for form, own in counts.items()
+    }
