@@ -25,6 +25,7 @@ from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word
 from tests.support.engine_runs import run
+from tests.support.every import every
 from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 Span = tuple[int, int, str]
@@ -302,7 +303,7 @@ def test_a_file_from_training_to_tags(
     assert summary["baselines"].keys() == {"majority", "lookup"}
     written = [json.loads(line) for line in (run_folder.path / "written-test.jsonl").read_text().splitlines()[1:]]
     assert len(written) == summary["data"]["test"]
-    assert all(row["reference"].count("]") == 1 for row in written)
+    assert every(row["reference"].count("]") == 1 for row in written)
     capsys.readouterr()
     (tmp_path / "new.conll").write_text("a O\nyy8\nyy\n")
     assert main(["predict", f"run={run_folder.path}", "b zz9 zz", str(tmp_path / "new.conll")]) == 0

@@ -23,8 +23,15 @@ NEED_FILES = {
 }
 # Questions whose arms start from a run: what it is made of.
 NEED_RUNS = {
-    "audio_pretraining": ("experiment=tones_ctc", "objective=masked_units", "objective.span=2", "name=listened"),
-    "pretraining": ("experiment=bert_code", "tokenizer=byte", "name=pretrained"),
+    "audio_pretraining": [("experiment=tones_ctc", "objective=masked_units", "objective.span=2", "name=listened")],
+    "linear_probe": [
+        ("experiment=bert_code", "tokenizer=byte", "name=pretrained"),
+        (
+            *("experiment=bert_code", "tokenizer=byte", "model=decoder", "objective=next_token"),
+            "name=pretrained_causal",
+        ),
+    ],
+    "pretraining": [("experiment=bert_code", "tokenizer=byte", "name=pretrained")],
 }
 
 
@@ -33,13 +40,13 @@ def test_a_shipped_sweep_can_be_planned_and_written_for_wandb(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(ROOT)
-    needed, start = NEED_FILES.get(name, {}), NEED_RUNS.get(name)
+    needed, starts = NEED_FILES.get(name, {}), NEED_RUNS.get(name, [])
     shared = request.getfixturevalue("shared_data") if needed else None
-    if start is not None:  # a run of the name that the file gives, as the command in its header makes it
+    for start in starts:  # a run of the name that the file gives, as the command in its header makes it
         untrained(tmp_path / f"{start[-1].removeprefix('name=')}-0000000000" / "s0", *start)
     plan = make_plan(
         Path("sweeps") / f"{name}.yaml",
-        outputs=str(tmp_path) if start else "outputs",
+        outputs=str(tmp_path) if starts else "outputs",
         overrides=[f"{key}={shared / file}" for key, file in needed.items()],
     )
     assert plan.refused == ()

@@ -300,6 +300,7 @@ class Head(nn.Module):
     needs_class_token: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
     later_ids: ClassVar[bool] = False  # in training it predicts the ids of later tokens of the inputs
+    bidirectional: ClassVar[bool] = False  # it is for models in which every token sees every other one
     reads_last: ClassVar[bool] = False  # its predictions of all tokens are from the last one, which has seen them
     has_blocks: ClassVar[bool] = False  # it has blocks of its own for training, which `add_blocks` builds
 

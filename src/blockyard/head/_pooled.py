@@ -54,8 +54,7 @@ class Pooled(Head):
             self.proj.roles["weight"], self.proj.factor = "fixed", self.proj.factor * ctx.width_ratio
         self.rescaled = ctx.tokens.rescaled
 
-    @staticmethod
-    def pooled_width(ctx: Context) -> int:
+    def pooled_width(self, ctx: Context) -> int:
         """The number of features that are pooled from a sequence: model.dim."""
         return ctx.dim
 

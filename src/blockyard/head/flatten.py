@@ -28,8 +28,7 @@ class Flatten(Pooled):
 
     fixed_length: ClassVar[bool] = True
 
-    @staticmethod
-    def pooled_width(ctx: Context) -> int:
+    def pooled_width(self, ctx: Context) -> int:
         """The channels of all tokens. Raises ValueError for sequences of different lengths."""
         if ctx.tokens.variable:
             raise ValueError("head=flatten needs sequences of one length; use head=mean_pool")

@@ -128,6 +128,40 @@ def test_flatten_refuses_other_lengths() -> None:
         make("flatten")(inputs(), sequence(torch.ones(3, LENGTH, dtype=torch.bool)))
 
 
+@pytest.mark.parametrize("tokens_out", [1, 4, 9])
+@pytest.mark.parametrize("token_bias", [True, False])
+def test_token_pool_is_a_matrix_over_tokens(tokens_out: int, token_bias: bool) -> None:
+    """y_i = sum_j P_ij x_j + b_i token by token, and a matrix of its own for each of them."""
+    head, x = make("token_pool", Prefix(registers=1), tokens_out=tokens_out, token_bias=token_bias), inputs(LENGTH + 1)
+    assert head.weight.shape == (tokens_out, LENGTH)
+    matrices = head.proj.weight.unflatten(1, (tokens_out, 16))  # (V, N2, D)
+    expected = head.proj.bias.repeat(3, 1)
+    for i in range(tokens_out):
+        mixed = sum(head.weight[i, j] * x[:, 1 + j] for j in range(LENGTH))
+        mixed = mixed + (head.token_bias[i] if token_bias else 0.0)
+        expected = expected + mixed @ matrices[:, i].T
+    torch.testing.assert_close(head(x, sequence(num_prefix=1)), expected, **FLOAT64)
+
+
+def test_token_pool_of_as_many_tokens_is_flatten() -> None:
+    pool, flat, x = make("token_pool", tokens_out=LENGTH, token_bias=False), make("flatten"), inputs()
+    with torch.no_grad():
+        pool.weight.copy_(torch.eye(LENGTH))
+        pool.proj.load_state_dict(flat.proj.state_dict())
+    torch.testing.assert_close(pool(x, sequence()), flat(x, sequence()), **FLOAT64)
+
+
+def test_token_pool_refuses_what_it_has_no_weights_for() -> None:
+    with pytest.raises(ValueError, match="needs sequences of one length"):
+        factory("head", "token_pool")(context(variable=True))
+    with pytest.raises(ValueError, match="in a causal one the last token has read the others: head=last"):
+        factory("head", "token_pool")(context(causal=True))
+    with pytest.raises(ValueError, match="exactly 6 tokens and gets 5 tokens"):
+        make("token_pool")(inputs(5), sequence(tokens=5))
+    with pytest.raises(ValueError, match="gets padded sequences"):
+        make("token_pool")(inputs(), sequence(torch.ones(3, LENGTH, dtype=torch.bool)))
+
+
 @pytest.mark.parametrize("name", POOLED)
 @pytest.mark.parametrize("hidden", ["gelu", "relu"])
 def test_a_hidden_layer_is_an_mlp_on_the_pooled_vector(name: str, hidden: str) -> None:

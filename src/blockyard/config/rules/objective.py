@@ -97,6 +97,13 @@ def class_token_sees(f: Facts) -> str | None:
     return f"{f['head']} reads a token in front of the sequence, which sees nothing in {f['model']}, a causal model"
 
 
+def bidirectional_head(f: Facts) -> str | None:
+    """A head that mixes all tokens is for models in which they see each other."""
+    if not f["head"].target.bidirectional or not f.causal:
+        return None
+    return f"{f['head']} mixes all tokens; in {f['model']}, a causal model, the last one has read the others"
+
+
 def fixed_length(f: Facts) -> str | None:
     """A head with weights for each position reads sequences of one length."""
     if not f["head"].target.fixed_length or not f.tokens.variable:
@@ -223,6 +230,7 @@ RULES = (
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),
+    Rule(("head", "model"), bidirectional_head),
     of_read(Rule(("data", "head"), fixed_length)),
     Rule(("head", "model"), fixed_length_of_model),
     of_read(Rule(("head", "tokenizer"), tied_head)),

@@ -1,0 +1,86 @@
+"""Token pool: one trained matrix from all tokens to another number of them, which stand side by side in a linear layer.
+
+Source: Rosenblatt 1958, for layers in which everything is connected; Melas-Kyriazi 2021, Do You Even Need Attention?
+    (arXiv 2105.02723), for such a layer over tokens
+Reference: torch.nn.Linear over the transposed sequence; torch.einsum
+Equation: y_i = sum_j P_ij x_j + b_i, P in R^(N2 x N1), b_i a number; then W [y_1; ...; y_N2] + c
+Cost: O(N1 N2 D + N2 D V) time, N1 N2 + N2 D V parameters
+
+    x_1 .. x_N1 --P--> y_1 .. y_N2 --> [y_1; ...; y_N2] --W--> prediction
+
+With one token out of it, it is a trained weighted mean; head=flatten has as many tokens out of it as there are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, Count, Role, Seq, Width
+from blockyard.head._pooled import Activation, Pooled, tokens_and_mask
+from blockyard.weight_init import Init
+
+
+class TokenPool(Pooled):
+    """Weights belong to token indices, so that sequences must all be of one length. Leaves out prefix tokens.
+
+    Options:
+        tokens_out: how many tokens there are behind the matrix, fewer or more than before
+        token_bias: add a trained number to each of them
+        bias: use a bias on the outputs
+        hidden: activation of a hidden layer before the outputs; null means none
+        width: channels of the hidden layer; null means model.dim
+    """
+
+    fixed_length: ClassVar[bool] = True
+    bidirectional: ClassVar[bool] = True
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"token_bias"})
+    roles: ClassVar[dict[str, Role]] = {"weight": "fixed", "token_bias": "fixed"}
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        tokens_out: Count = 4,
+        token_bias: bool = True,
+        bias: bool = True,
+        hidden: Activation | None = None,
+        width: Width | None = None,
+    ) -> None:
+        if ctx.tokens.variable:
+            raise ValueError("head=token_pool needs sequences of one length; use head=mean_pool")
+        if ctx.causal:
+            raise ValueError(
+                "head=token_pool mixes all tokens of a bidirectional model; in a causal one the last token has read "
+                "the others: head=last"
+            )
+        self.tokens_out = tokens_out  # which `pooled_width` reads
+        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
+        self.length = ctx.tokens.max_len
+        self.weight = nn.Parameter(torch.empty(tokens_out, self.length))  # to, from
+        self.token_bias = nn.Parameter(torch.empty(tokens_out, 1)) if token_bias else None
+
+    def pooled_width(self, ctx: Context) -> int:
+        """The channels of the tokens behind the matrix."""
+        return self.tokens_out * ctx.dim
+
+    def init_weights(self, init: Init) -> None:
+        """Unit inputs give tokens of unit size; zero bias."""
+        init.normal("weight", std=1 / math.sqrt(self.length))
+        init.zeros("token_bias")
+
+    def forward(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N1, D) -> (B, V)."""
+        return self.predict(self.pool(x, seq), seq)
+
+    def pool(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N1, D) -> (B, N2 D). Raises ValueError for padding or another number of tokens."""
+        x, valid = tokens_and_mask(x, seq)
+        if valid is not None or x.shape[1] != self.length:
+            problem = "padded sequences" if valid is not None else f"{x.shape[1]} tokens"
+            raise ValueError(f"head=token_pool has weights for exactly {self.length} tokens and gets {problem}")
+        pooled = self.weight @ x  # (B, N2, D)
+        return (pooled if self.token_bias is None else pooled + self.token_bias).flatten(1)
