@@ -14,8 +14,8 @@ written-SPLIT.jsonl in its folder. Of sounds it also draws written-SPLIT.png: th
 what the model attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows
 that of the test split. Where images are written, each is sampled once, a judge that belongs to the data reads it as a
 text, and the readings are scored, beside those of the true images (@truth) and of the same after the tokenizer
-(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Of a run that tags
-words, each sentence with its spans in brackets is written, as the run itself did for the test split at its end.
+(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Of a run that
+tags words, each sentence with its spans in brackets is written, as the run itself did for the test split at its end.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows

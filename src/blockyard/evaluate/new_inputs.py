@@ -125,8 +125,8 @@ def text_batches(
     return texts, _padded([ids[:most] for ids in token_ids], variable=variable)
 
 
-def texts_of(loaded: Loaded, text: str, column: str | None) -> list[str]:
-    """Returns the texts that an input stands for: those of a table, the lines of a file, or the input itself."""
+def _texts_of(loaded: Loaded, text: str, column: str | None) -> list[str]:
+    """The texts that an input stands for: those of a table, the lines of a file, or the input itself."""
     path = Path(text)
     try:
         is_file = path.is_file()
