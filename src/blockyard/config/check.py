@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,13 +36,17 @@ from blockyard.errors import first_line, fold, near, quoted, shortened
 
 
 def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
-    """The choices of families as rules see them; families without a node are left out."""
+    """The choices of families as rules see them; families without a node are left out.
+
+    So are those with a node inside that cannot be built, which is reported when the whole is built.
+    """
     result = {}
     for family in families:
         node = composed.config.get(family)
         if isinstance(node, dict) and "_target_" in node:
             name = composed.choices.get(family) or node["_target_"]
-            result[family] = _pick(family, str(name), node, allow_of(composed.config))
+            with suppress(ValueError):
+                result[family] = _pick(family, str(name), node, allow_of(composed.config))
     return result
 
 

@@ -352,7 +352,11 @@ def _set(config: DictConfig, text: str) -> Iterator[Issue]:
     key, _, value = text.partition("=")
     try:
         override = parse_override(text)
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
+        name, new = override.key_or_group, override.value()
+        old = OmegaConf.select(config, name, throw_on_resolution_failure=False)
+        # A list and a mapping cannot be merged: an option that takes either is replaced.
+        unlike = isinstance(new, dict) if OmegaConf.is_list(old) else isinstance(new, list) and OmegaConf.is_dict(old)
+        OmegaConf.update(config, name, new, merge=not unlike, force_add=True)
     except (OmegaConfBaseException, ValueError) as error:
         yield Issue(key.lstrip("+"), f"{shortened(value)} cannot be set ({_one_line(error)})")
 

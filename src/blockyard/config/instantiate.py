@@ -12,6 +12,7 @@ from blockyard.config.choices.catalog import parameter_name
 from blockyard.config.schema import RESERVED, Option, options
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import allowed, locate
+from blockyard.errors import UserError
 
 
 def settings(node: Node, allow: list[str]) -> Node:
@@ -59,4 +60,14 @@ def _holds_nodes(value: Any) -> bool:
 def _instantiate_all(value: Node, allow: list[str]) -> Any:
     if is_node(value):
         return instantiate(value, allow)
-    return {name: instantiate(node, allow) for name, node in value.items()}
+    return {name: _named(name, node, allow) for name, node in value.items()}
+
+
+def _named(name: str, node: Node, allow: list[str]) -> Any:
+    """The object of one of several nodes by name. Raises ValueError, or UserError, with the name in front."""
+    try:
+        return instantiate(node, allow)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -113,8 +113,9 @@ def _with_inner(place: Placed, allow: list[str]) -> Iterator[Placed]:
 #
 # A class declares them in `nested_choices`: {"members": ("token_mixer", "pattern")} fills its option `members` with
 # one node for each name in its option `pattern`, a list or one name: the token_mixer of that name, under any options
-# that the config sets for it. A third item holds values that differ from the defaults of the choices that have such
-# options. A name that is neither a choice nor a node of `members` is left in place, and reported by `unknown_names`.
+# that the config sets for it. A mapping there gives names of its own to choices. A third item holds values that differ
+# from the defaults of the choices that have such options. A name that is neither a choice nor a node of `members` is
+# left in place, and reported by `unknown_names`.
 
 
 class NestedChoices(NamedTuple):
@@ -131,14 +132,19 @@ class NestedChoices(NamedTuple):
     names: str
     values: Mapping[str, Any] = MappingProxyType({})
 
-    def requested(self) -> list[str] | None:
-        """The names that are listed; None where a value has the wrong type, which `check` reports."""
+    def requested(self) -> dict[str, str] | None:
+        """The choice of each name that is listed; None where a value has the wrong type, which `check` reports."""
         default = options(locate(str(self.node["_target_"])))[self.names].default
         names = self.node.get(self.names, default)
         names = [names] if isinstance(names, str) else names
-        by_name = self.node.get(self.option, {})
-        listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        return list(names) if listed and isinstance(by_name, dict) else None
+        if isinstance(names, list | tuple):
+            names = {name: name for name in names if isinstance(name, str)} if _are_texts(names) else None
+        fits = isinstance(names, dict) and _are_texts([*names, *names.values()])
+        return names if fits and isinstance(self.node.get(self.option, {}), dict) else None
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(each, str) for each in values)
 
 
 def nested_choices(config: Node) -> list[NestedChoices]:
@@ -156,8 +162,8 @@ def unknown_names(config: Node, folders: tuple[Path, ...] = ()) -> Iterator[Issu
     """One issue for each listed name that is neither a choice of the family nor a node of the option."""
     for nested in nested_choices(config):
         by_name, choices = nested.node.get(nested.option), catalog.choices(nested.family, folders)
-        for name in dict.fromkeys(nested.requested() or []):
-            if isinstance(by_name, dict) and name not in choices and name not in by_name:
+        for key, name in (nested.requested() or {}).items():
+            if isinstance(by_name, dict) and name not in choices and key not in by_name:
                 text = f"{name!r} is neither a {nested.family} nor one of {nested.key}.{nested.option}"
                 see = f"`blockyard list {nested.family}`"
                 yield Issue(f"{nested.key}.{nested.names}", text, near(name, choices), see)
@@ -170,11 +176,11 @@ def fill(config: Node, folders: tuple[Path, ...] = ()) -> None:
         if names is None:
             continue
         by_name, choices = nested.node.setdefault(nested.option, {}), catalog.choices(nested.family, folders)
-        for name in names:
+        for name, choice in names.items():
             node = by_name.get(name, {})
-            if name in choices and isinstance(node, dict) and not tree.is_node(node):
-                values = {key: value for key, value in nested.values.items() if key in choices[name].options}
-                by_name[name] = {**values, **(catalog.content(choices[name].path) or {}), **node}
+            if choice in choices and isinstance(node, dict) and not tree.is_node(node):
+                values = {key: value for key, value in nested.values.items() if key in choices[choice].options}
+                by_name[name] = {**values, **(catalog.content(choices[choice].path) or {}), **node}
 
 
 # Defaults: a YAML names a class and what differs from its signature, and a config has every option.

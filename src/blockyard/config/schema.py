@@ -19,7 +19,7 @@ from torch import nn
 from blockyard.config.choices.catalog import option_name
 from blockyard.config.machine import cpu_cores
 from blockyard.config.tree import is_node
-from blockyard.contracts import Because, FolderPath, Kind, Seed, Text
+from blockyard.contracts import Because, DataModule, FolderPath, Kind, Seed, Text
 from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
 
 # Upper bounds of options: whether a value exceeds one, and why it is there.
@@ -129,8 +129,8 @@ def slot(annotation: Any) -> Slot | None:
     """The nodes that an option with this annotation takes; None where it takes plain values.
 
     Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
-    are several by name, and a module or a kind of layers is a node itself. Other members of a
-    union are plain values that will do instead.
+    are several by name, and a module, a data set or a kind of layers is a node itself. Other
+    members of a union are plain values that will do instead.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -148,7 +148,7 @@ def slot(annotation: Any) -> Slot | None:
     if origin is dict:
         inner = slot(arguments[1])
         return None if inner is None or inner.named else inner._replace(named=True)
-    if inspect.isclass(annotation) and issubclass(annotation, nn.Module | Kind):
+    if inspect.isclass(annotation) and issubclass(annotation, nn.Module | Kind | DataModule):
         return Slot(annotation, late=False)
     return None
 

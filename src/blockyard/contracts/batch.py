@@ -75,6 +75,8 @@ class Batch(Inputs):
     sample: (B,) int64, the index of each sample in its split, set by the engine. What an objective draws for a
         sample is a hash of it, and so the same however a batch is cut. None reads as 0, 1, ...
     slice: (B,) int64, which of `DataSpec.slices` each sample belongs to; None where the data has no slices
+    number: (B,) int64, by which an objective draws for a sample where that is not `sample`: its index in its part of a
+        mixture, so that evaluation draws as it does for that part alone
     """
 
     target: Target | None = None
@@ -82,6 +84,7 @@ class Batch(Inputs):
     weight: Tensor | None = None
     sample: Tensor | None = None
     slice: Tensor | None = None
+    number: Tensor | None = None
 
     ignore: ClassVar[int] = -100
 
@@ -97,6 +100,11 @@ class Batch(Inputs):
     def counted(target: Tensor) -> Tensor:
         """Returns which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
         return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
+
+    def numbers(self) -> Tensor:
+        """Returns the number of each sample (B,) int64, of which what is drawn for it is a hash."""
+        numbers = self.sample if self.number is None else self.number
+        return torch.arange(len(self), device=self.inputs.device) if numbers is None else numbers
 
     def pin_memory(self) -> Batch:
         """Returns the batch in pinned memory, for a DataLoader's pinning thread."""

@@ -31,6 +31,7 @@ class DataSpec:
     classes: int | None = None
     class_names: tuple[str, ...] = ()  # in the order of the class numbers, where the data has names for them
     slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`
+    mixed: bool = False  # its slices are data sets of their own, of which every metric is reported (`Mixed`)
     values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels), (tasks,)
     levels: int | None = None  # gray levels of each channel of an image that is stored as bytes, for tokens of levels
     rate: int | None = None  # samples a second, of audio

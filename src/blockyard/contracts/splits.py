@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -67,6 +67,32 @@ class KeyedOrder(Protocol):
     """
 
     keyed: bool
+
+
+class StepOrder(Protocol):
+    """Which training samples the steps of a run take."""
+
+    def __call__(self, step: int) -> Tensor:
+        """Returns the samples (b,) int64 of step number `step` of the run, each as turn * len(split) + index.
+
+        turn: how often its part was gone through before
+        """
+
+    def drawn(self, steps: int) -> dict[str, int]:
+        """Returns how many samples of each part the first `steps` steps take."""
+
+
+@runtime_checkable
+class Mixed(Protocol):
+    """A split of several data sets, which says itself what a step of training takes.
+
+    parts: by name, one after the other in the order of the samples. `batch` takes the numbers of a `StepOrder` too
+    """
+
+    parts: Mapping[str, Split]
+
+    def plan(self, seed: int, total: int, samples: Callable[[int], int]) -> StepOrder:
+        """Returns the order of a run of `total` steps; `samples` gives the number of samples of each step."""
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from blockyard.contracts import Batch, Objective, Split
+from blockyard.contracts import Batch, Objective, Split, StepOrder
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.engine.faults.interrupts import leave_signals_to_main
 from blockyard.engine.faults.stopped_workers import StoppedWorkers
@@ -44,6 +44,7 @@ class Layout:
     classes: (samples,) int64, for epochs in which every class comes equally often; None for every sample once
     keyed: the order is computed index by index, because the samples are too many for a table of it
     growth: how many of its samples, and of their tokens, a step takes; None for all
+    planned: what each step takes, where the training split says it itself; it has as many samples as `growth` says
     """
 
     seed: int
@@ -60,6 +61,7 @@ class Layout:
     lengths: Tensor | None = field(default=None, repr=False, compare=False)
     classes: Tensor | None = field(default=None, repr=False, compare=False)
     growth: Growth | None = None
+    planned: StepOrder | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
@@ -89,6 +91,10 @@ class Layout:
     def epoch(self, step: int) -> int:
         """The epoch of step number `step` of the run; all epochs of an overfit run are the first."""
         return 0 if self.overfit else step // self.steps_per_epoch
+
+    def samples_of(self, step: int) -> int:
+        """The samples of step number `step` of the run, over all processes."""
+        return self.batch_size if self.growth is None else self.growth.samples(step)
 
     def draw_key(self, step: int) -> int:
         """The key for what the objective draws in step number `step` of the run, the same in every process."""
@@ -147,13 +153,18 @@ class BatchDataset(Dataset[Batch]):
     def _ready(self, order: Tensor, step: int) -> Batch:
         """The samples of step number `step` of the run, prepared."""
         layout = self.layout
-        batch = take(self.split, order, epoch_key(layout.seed, layout.epoch(step)))
+        # Where the split plans its order, the numbers in it say how often its parts were gone through.
+        batch = take(self.split, order, epoch_key(layout.seed, 0 if layout.planned else layout.epoch(step)))
+        if layout.planned:
+            batch.sample = order % layout.samples
         batch = batch if layout.growth is None else layout.growth.cut(batch, step)
         return self.objective.ready(batch, layout.draw_key(step))
 
     def _order(self, step: int, shard: int, shards: int) -> Tensor:
         """The samples of shard `shard` of `shards` of the global batch of step number `step` of the run."""
         layout = self.layout
+        if layout.planned:
+            return layout.planned(step % layout.steps_per_epoch if layout.overfit else step)[shard::shards]
         order = step_indices(
             layout.seed,
             layout.epoch(step),

@@ -32,7 +32,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import Composed
 from blockyard.config.tree import Node
 from blockyard.contracts import Batch, Objective, OptimizerBuilder, Schedule, Split, Splits
-from blockyard.data.splits.order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import EvalOrder, take
 from blockyard.engine.callbacks.base import RunCallback
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.faults.causality_probe import check_foreign
@@ -63,6 +63,8 @@ def unserved(components: Components) -> Iterator[str]:
         yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
     if plan.attention != "auto":
         yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
+    if components.data.spec.mixed:
+        yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
     if plan.require_flash:
         yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
     for name in ("extrapolate", "loops"):
@@ -126,17 +128,14 @@ class EvaluationBatches(Dataset[Batch]):
     """A split as prepared batches by number, each sample once; missing ones of a process are dummies without target."""
 
     def __init__(self, split: Split, objective: Objective, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
-        self.split, self.objective, self.batch_size = split, objective, batch_size
-        self.rank, self.world = rank, world
+        self.split, self.objective = split, objective
+        self.order = EvalOrder(split, batch_size, rank, world)
 
     def __len__(self) -> int:
-        return eval_steps(len(self.split), self.batch_size)
+        return len(self.order)
 
     def __getitem__(self, number: int) -> Batch:
-        order = eval_indices(
-            number, num_samples=len(self.split), batch_size=self.batch_size, rank=self.rank, world=self.world
-        )
-        return self.objective.ready(take(self.split, order, None), None)
+        return self.objective.ready(take(self.split, self.order(number), None), None)
 
 
 class TrainingBatches(DataLoader[Batch]):

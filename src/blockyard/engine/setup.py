@@ -196,6 +196,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
         main=data.rank == 0,
         validation=data.splits.validation,
         growth=data.layout.growth,
+        planned=data.layout.planned,
     )
 
 

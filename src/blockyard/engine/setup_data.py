@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from blockyard.config import build
-from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Split, Splits
+from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Mixed, Split, Splits
 from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
@@ -54,6 +54,8 @@ def load_data(run: RunSetup) -> DataSetup:
     total = options.total_steps(layout.steps_per_epoch)
     growth = options.growth(layout.batch_size, components.tokens().max_len, total)
     layout = replace(layout, growth=growth)
+    if isinstance(splits.train, Mixed):
+        layout = replace(layout, planned=splits.train.plan(layout.seed, total, layout.samples_of))
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     return DataSetup(splits, layout, dataset, rank, device)

@@ -170,6 +170,7 @@ def _directions(job: Job) -> dict[str, str]:
     """Whether lower or higher is better, for each metric by its full name."""
     directions = {"train/loss": "min"}
     best, mode = job.components.objective.best()
+    spec = job.components.data.spec
     factors = {1, *job.options.extrapolate} if job.options.extrapolate else ()
     for prefix, split in (("val", job.splits.validation), ("test", job.splits.test)):
         for name, direction in job.components.objective.directions(split).items():
@@ -177,7 +178,9 @@ def _directions(job: Job) -> dict[str, str]:
             directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
             directions |= {f"{prefix}/{name}@{average}": direction for average in job.loop.callbacks.averages}
             directions |= {f"{prefix}/{name}@{times}loops": direction for times in job.options.loops}
-        directions |= {f"{prefix}/{best}@{name}": mode for name in job.components.data.spec.slices}
+            if spec.mixed:
+                directions |= {f"{prefix}/{name}@{part}": direction for part in spec.slices}
+        directions |= {f"{prefix}/{best}@{name}": mode for name in spec.slices}
     return directions
 
 

@@ -214,8 +214,14 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
             "use trainer.group=0"
         )
+    if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
+        option = f"trainer.group={plan.group}" if plan.group else "trainer.sampling=balanced"
+        other = "trainer.group=0" if plan.group else "trainer.sampling=random"
+        issues.append(
+            f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
+        )
     issues += growth_problems(plan, data, objective, shards)
-    if plan.sampling == "balanced" and data.spec.target != "class":
+    if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
         issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
     if plan.sampling == "balanced" and plan.group:
         issues.append(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Mixed, Objective, Split, TokenSpec
 from blockyard.contracts.objective import ignored
 
 if TYPE_CHECKING:
@@ -87,12 +87,18 @@ class BySlice:
 
     A slice has a complete set of the objective's metrics, because some are functions of others. The targets of samples
     outside of a slice are ignored, so that each process updates every metric, with or without samples of the slice.
+
+    Of a mixture, whose slices are data sets of their own, every metric is computed, with the facts of that data set.
     """
 
     def __init__(self, objective: Objective, split: Split | None, names: Sequence[str], device: torch.device) -> None:
-        self.metric = objective.best()[0]
+        best = objective.best()[0]
+        facts = split.parts if isinstance(split, Mixed) else dict.fromkeys(names, split)
         self.sets = {
-            name: {key: metric.to(device) for key, metric in objective.metrics(split).items()} for name in names
+            name: {key: metric.to(device) for key, metric in objective.metrics(facts[name]).items()} for name in names
+        }
+        self.reported = {
+            name: list(metrics) if isinstance(split, Mixed) else [best] for name, metrics in self.sets.items()
         }
 
     @property
@@ -113,6 +119,10 @@ class BySlice:
                 metric.update(prediction, target)
 
     def compute(self) -> dict[str, float]:
-        """The metric of each slice that has a sample: "accuracy@NAME" -> value."""
-        values = {f"{self.metric}@{name}": float(metrics[self.metric].compute()) for name, metrics in self.sets.items()}
+        """The metric of each slice that has a sample, or all of a part of a mixture: "accuracy@NAME" -> value."""
+        values = {
+            f"{metric}@{name}": float(metrics[metric].compute())
+            for name, metrics in self.sets.items()
+            for metric in self.reported[name]
+        }
         return {name: value for name, value in values.items() if not math.isnan(value)}

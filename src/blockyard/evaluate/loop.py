@@ -13,15 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
-from blockyard.data.splits.order import eval_indices, eval_steps, take
+from blockyard.data.splits.order import EvalOrder, take
 from blockyard.evaluate.by_position import BySlice
 from blockyard.ops.autocast import autocast
 
 
 def samples_of_pass(split: Split, batch_size: int, limit: int | None) -> int:
     """How many samples `evaluate` looks at. limit: batches, or None for all."""
-    steps = eval_steps(len(split), batch_size)
-    return min(len(split), (min(steps, limit) if limit else steps) * batch_size)
+    return EvalOrder(split, batch_size).samples(limit or None)
 
 
 class PassMetrics:
@@ -79,18 +78,17 @@ def evaluate(
     """
     device = torch.device(device)
     metrics = PassMetrics(objective, split, slices, device, shared=world > 1)
-    steps = eval_steps(len(split), batch_size)
+    order = EvalOrder(split, batch_size, rank, world)
     training = model.training
     model.eval()
     context: AbstractContextManager[object] = autocast(device, precision)
     try:
         with torch.no_grad(), context:
-            for step in range(min(steps, limit) if limit else steps):
+            for step in range(len(order))[: limit or None]:
                 if halt is not None:
                     halt()
-                order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
                 # No key: random numbers of a sample are the same at every evaluation, and in batches of any size.
-                batch = objective.ready(take(split, order, None).to(device, non_blocking=True), None)
+                batch = objective.ready(take(split, order(step), None).to(device, non_blocking=True), None)
                 prediction = model(batch)
                 metrics.update(prediction, batch)
                 if observe is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, HasDocuments, Objective, Split, Standardized
-from blockyard.runs.predictions_file import MAX_BYTES, Kind, SamplePredictions
+from blockyard.runs.predictions_file import MAX_BYTES, SLICE, Kind, SamplePredictions
 
 TOP = 5  # classes that are kept of each sample
 _NUMBER = 4  # bytes of each int32 and float32
@@ -53,6 +53,8 @@ class SampleRecorder:
         else:
             collect = self._classes if self.kind == "classes" else self._values
             part = {"sample": sample.int(), **collect(prediction, target)}
+        if self.spec.slices and batch.slice is not None:
+            part[SLICE] = batch.slice[kept].int()
         self._parts.append({name: tensor.cpu() for name, tensor in part.items()})
 
     def result(self, **meta: object) -> SamplePredictions | None:
@@ -62,8 +64,11 @@ class SampleRecorder:
         if self.reason is not None or self.kind is None:
             return None
         arrays = {name: torch.cat([part[name] for part in self._parts]).numpy() for name in self._parts[0]}
+        order = arrays["sample"].argsort()  # parts of a mixture are evaluated in turns
+        arrays = {name: array[order] for name, array in arrays.items()}
+        slices = {"slices": list(self.spec.slices)} if SLICE in arrays else {}
         classes = {"classes": self.spec.classes} if self.kind == "classes" else {}
-        return SamplePredictions(self.kind, arrays, {"of": self.total, **classes, **meta})
+        return SamplePredictions(self.kind, arrays, {"of": self.total, **classes, **slices, **meta})
 
     def record(self, predictions: SamplePredictions | None, file: str) -> dict[str, object]:
         """Return the entry of these predictions in the run's summary."""

@@ -107,4 +107,4 @@ class HiddenSound(Objective):
 
 def samples_of(batch: Batch) -> Tensor:
     """Returns the index of each sample in its split (B,)."""
-    return torch.arange(len(batch), device=batch.inputs.device) if batch.sample is None else batch.sample
+    return batch.numbers()

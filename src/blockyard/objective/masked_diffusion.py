@@ -81,7 +81,7 @@ class MaskedDiffusion(Objective):
         token_ids = batch.inputs[:, :width]  # (B, N)
         lengths = None if batch.lengths is None else batch.lengths.clamp_max(width)
         size, columns = token_ids.shape
-        sample = torch.arange(size, device=token_ids.device) if batch.sample is None else batch.sample
+        sample = batch.numbers()
         key = 0 if key is None else key
         index = torch.arange(columns, device=token_ids.device)
         real = torch.full((size, 1), columns, device=token_ids.device) if lengths is None else lengths[:, None]

@@ -101,7 +101,7 @@ class MaskedToken(DistilledObjective):
         lengths = None if batch.lengths is None else batch.lengths.clamp_max(width)
         segment = None if batch.segment is None else batch.segment[:, :width]
         size, columns = token_ids.shape
-        sample = torch.arange(size, device=token_ids.device) if batch.sample is None else batch.sample
+        sample = batch.numbers()
         # Three numbers per position, which depend on its index only: padding to another width does not change them.
         random = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(size, columns, 3)  # (B, N, 3)
         selected = self._select(random[..., 0], lengths)

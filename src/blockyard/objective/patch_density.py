@@ -69,7 +69,7 @@ class PatchDensity(Objective):
         levels = batch.inputs[:, 1:]
         shift = torch.full((), 0.5, device=levels.device)
         if self.dequantise == "uniform":
-            sample = torch.arange(len(levels), device=levels.device) if batch.sample is None else batch.sample
+            sample = batch.numbers()
             # Single precision rounds the largest of them to 1, which would be the next level.
             draws = uniform(0 if key is None else key, sample, levels[0].numel()).T.float().clamp_max(1 - 2**-12)
             shift = draws.reshape(levels.shape)

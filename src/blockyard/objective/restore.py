@@ -92,7 +92,7 @@ class Restore(Objective):
         """
         inputs = floats(batch.inputs)
         target = self._normalised(cut(inputs, self.layout))  # (B, N, V)
-        sample = torch.arange(len(inputs), device=inputs.device) if batch.sample is None else batch.sample
+        sample = batch.numbers()
         key = 0 if key is None else key
         if not self.rate:
             return replace(batch, inputs=inputs + self.noise * _normal(key, sample, inputs), target=target)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 8 * 2**20  # of the arrays together, before compression; of more samples, as many as fit are kept
 TEST = "predictions-test.npz"
 Kind: TypeAlias = Literal["classes", "values", "tokens"]
+SLICE = "slice"  # an array that only data with slices has
 _META = "meta"
 _FIELDS: dict[str, tuple[str, ...]] = {
     "classes": ("sample", "target", "loss", "top", "probability"),
@@ -44,7 +45,10 @@ class SamplePredictions:
         of values: target and prediction (n, V) float32 in the units of the data, NaN without a target
         of tokens: loss is the sum over the targets of a sequence; count (n,) int32, how many these are; document (n,)
             int32, the text of the split that the sequence is from, or its own index where texts are not known
-    meta: part, weights, step, of (samples of the pass, of which n are kept), classes (how many), fingerprint
+        slice (n,) int32, the number of the part of a mixture, or of the slice, that each sample is of; absent where the
+            data has none
+    meta: part, weights, step, of (samples of the pass, of which n are kept), classes (how many), slices (their names),
+        fingerprint
     """
 
     kind: Kind
@@ -91,7 +95,8 @@ def read_predictions(path: Path) -> SamplePredictions:
             _check_size(archive.zip)
             meta = json.loads(str(archive[_META]))
             kind = meta.pop("kind")
-            arrays = {name: archive[name] for name in _FIELDS[kind]}
+            names = (*_FIELDS[kind], *([SLICE] if SLICE in archive else []))
+            arrays = {name: archive[name] for name in names}
         _check(kind, arrays)
     except _UNREADABLE as error:
         raise ValueError(f"{path} is damaged: {error}") from error
@@ -113,7 +118,7 @@ def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
     count = len(arrays["sample"])
     for name, array in arrays.items():
         sides = 2 if name in _MATRICES or (kind == "values" and name == "target") else 1
-        whole = name in ("sample", "top", "document", "count") or (kind == "classes" and name == "target")
+        whole = name in ("sample", "top", "document", "count", SLICE) or (kind == "classes" and name == "target")
         if array.ndim != sides or len(array) != count or array.dtype.kind != ("i" if whole else "f"):
             raise ValueError(f"{name} is {array.dtype} {array.shape}")
     if kind == "classes" and (arrays["top"].shape != arrays["probability"].shape or not arrays["top"].shape[1]):

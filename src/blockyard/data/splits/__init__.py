@@ -23,5 +23,6 @@ graphs.py          graphs with a target each
 arrays.py          rows of arrays
 vectors.py         vectors of numbers
 synthetic.py       generated sequences of token ids
+mixed.py           several splits as one, and what each step takes of them
 own_data.py        datasets of the user's own
 """

@@ -13,7 +13,9 @@ same samples in the same order, whatever their models are. The rules:
 * training with a keyed order: for more samples than a table should hold, the permutation is computed index by index
   (`_permutation`); the rest is as above.
 * training in equal shares of classes: instead of a permutation, an epoch has as many samples of each class.
-* evaluation: samples in storage order, each exactly once; the last batch may be short.
+* training on a mixture: the split says itself which samples a step takes (`mixed.MixedOrder`).
+* evaluation: samples in storage order, each exactly once; the last batch may be short. Of a mixture each batch has
+  samples of one part, the same as if the part were evaluated alone, and the parts alternate.
 * ranks: of each global batch, rank r of w takes samples r, r + w, r + 2w, ... The shards are disjoint
   and together make up the global batch, so the training order does not depend on the number of
   processes. In evaluation every rank gets the same number of samples; missing ones are -1, see `take`.
@@ -30,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Split
+from blockyard.contracts import Batch, Mixed, Split
 
 # A permutation of more indices than a table in memory should hold, computed index by index.
 #
@@ -221,9 +223,44 @@ def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0,
     With one process no index is -1 and the last batch may be short. With several, every rank gets the
     same number of slots, because sharded models must run in lockstep.
     """
-    _check_world(batch_size, rank, world)
     stop = min((step + 1) * batch_size, num_samples)
-    indices = torch.arange(step * batch_size, stop)
+    return _shard(torch.arange(step * batch_size, stop), batch_size, rank, world)
+
+
+class EvalOrder:
+    """The batches of an evaluation by number: those of `eval_indices`, and of a mixture those of its parts in turns.
+
+    In turns: after any number of batches, each part has had its share of them, give or take one.
+    """
+
+    def __init__(self, split: Split, batch_size: int, rank: int = 0, world: int = 1) -> None:
+        self.split, self.batch_size, self.rank, self.world = split, batch_size, rank, world
+        counts = [len(part) for part in split.parts.values()] if isinstance(split, Mixed) else [len(split)]
+        batches: list[tuple[float, range]] = []
+        start = 0
+        for count in counts:
+            steps = eval_steps(count, batch_size)
+            for step in range(steps):
+                first = start + step * batch_size
+                batches.append(((step + 0.5) / steps, range(first, min(first + batch_size, start + count))))
+            start += count
+        self._ranges = [samples for _, samples in sorted(batches, key=lambda each: each[0])]
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __call__(self, step: int) -> Tensor:
+        """Return the sample indices of this process in batch number `step`, -1 where no sample is left for it."""
+        return _shard(torch.tensor(self._ranges[step]), self.batch_size, self.rank, self.world)
+
+    def samples(self, limit: int | None) -> int:
+        """Return the number of samples of the first `limit` batches, or of all for None."""
+        return sum(map(len, self._ranges[:limit]))
+
+
+def _shard(indices: Tensor, batch_size: int, rank: int, world: int) -> Tensor:
+    """Return this process's share of the samples of a batch, as many as any other process gets."""
+    _check_world(batch_size, rank, world)
     missing = -len(indices) % world
     if missing:
         indices = torch.cat([indices, indices.new_full((missing,), -1)])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from torch import nn
 
-    from blockyard.contracts import Split
+    from blockyard.contracts import Split, StepOrder
     from blockyard.engine.growth import Growth
     from blockyard.engine.module import Learner
 
@@ -24,6 +24,7 @@ class RunState:
 
     step: steps done; total: steps planned; steps_per_epoch: steps in an epoch
     batch_size: samples in a step, over all processes; tokens: of one sample; growth: where the first steps have fewer
+    planned: what each step takes of the parts of a mixture, or None
     modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
     main: whether this process writes files; validation: the split itself, for callbacks that look at samples
     stop: set it to a reason to end the run early, after this step
@@ -50,6 +51,7 @@ class RunState:
     pause: str | None = None
     best: dict[str, float] = field(default_factory=dict)
     growth: Growth | None = None
+    planned: StepOrder | None = None
 
     @property
     def seen(self) -> tuple[int, int]:

@@ -73,6 +73,8 @@ class LoopActions:
             values |= callback.metrics(state)
         samples, tokens = state.seen
         values |= {"epoch": state.step / state.steps_per_epoch, "samples": samples, "tokens": tokens}
+        if state.planned is not None:
+            values |= {f"samples@{part}": count for part, count in state.planned.drawn(state.step).items()}
         numbers = {name: float(value) for name, value in values.items()}  # waits for the device
         numbers["seconds"] = self.stopwatch.lap()
         self._record(trainer, numbers)

@@ -15,7 +15,7 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
 
     metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of
     that length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the
-    weights; None is the objective's own.
+    weights, `@NAME` of a slice of the data; None is the objective's own.
     Raises UserError where runs of this config do not measure it.
     """
     import_torchmetrics(allow)
@@ -37,11 +37,13 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
             f"metric: {metric} has no better direction; its class says it: higher_is_better = True or False"
         )
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
-    if higher is None or (at and after not in suffixes and not (plain == best and after in data.slices)):
+    of_slice = after in data.slices and (plain == best or data.mixed)
+    if higher is None or (at and after not in suffixes and not of_slice):
         available = [
             f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in suffixes))
         ]
-        available += [f"test/{best}@{name}" for name in data.slices]
+        of_slices = sorted(metrics) if data.mixed else [best]
+        available += [f"test/{each}@{name}" for name in data.slices for each in of_slices]
         hint = "; base: [trainer.extrapolate=[2,4]] evaluates longer sequences" if at and not lengths else ""
         raise UserError(
             f"metric: {metric} is not measured on validation and test; available: {', '.join(available)}{hint}"
