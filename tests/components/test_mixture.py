@@ -76,7 +76,7 @@ def test_counts_follow_the_weights(curve: Curve) -> None:
     order = MixedOrder(split_of(*[9] * parts), curve, seed=1, total=total, samples=sizes.__getitem__)
     due = [0.0] * parts
     for step in range(total):
-        weights = by_the_formula(curve, step / total)
+        weights = by_the_formula(curve, (step + 0.5) / total)
         assert sum(weights) == pytest.approx(1)
         due = [old + sizes[step] * weight for old, weight in zip(due, weights, strict=True)]
         drawn = list(order.drawn(step + 1).values())

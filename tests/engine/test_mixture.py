@@ -92,7 +92,7 @@ def test_rows_count_the_samples_of_each_part(tmp_path: Path) -> None:
     folder = run(tmp_path, SCHEDULE, *RAMP, base=BASE)
     due = {"easy": 0.0, "hard": 0.0}
     for step, row in enumerate(row for row in rows(folder) if "samples" in row):
-        hard = min(max((step / STEPS - 0.1) / 0.8, 0.0), 1.0)
+        hard = min(max(((step + 0.5) / STEPS - 0.1) / 0.8, 0.0), 1.0)
         size = row["samples"] - sum(due.values())
         due = {"easy": due["easy"] + size * (1 - hard), "hard": due["hard"] + size * hard}
         for name, count in due.items():

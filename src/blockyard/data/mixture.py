@@ -59,7 +59,7 @@ _SIZES = ("batch_size", "eval_batch_size")
 class SharesAt:
     """The weights of all parts at one point of a run.
 
-    at: a share of the run, 0 at its first step; weights: by part, in any unit
+    at: a share of the run, from 0 to 1; weights: by part, in any unit
     """
 
     at: Annotated[float, Ge(0), Le(1)]

@@ -2,8 +2,8 @@
 
 Source: Tijdeman 1980, The chairman assignment problem (Discrete Mathematics 32), for whole numbers that follow shares
     which change; the rule here is the simpler one of the largest deficit
-Equation: part i is w_i(s) b(s) samples short after step s, in addition to what it was short before; of a step's b(s)
-    samples every part gets what it is short of, rounded down, and those with the largest rest get one more
+Equation: part i is w_i b(s) samples short after step s, in addition to what it was short before, w_i in the middle of
+    the step; of its b(s) samples every part gets what it is short of, rounded down, and the largest rests one more
 
     weights  0.7 0.3, 4 samples a step       short 2.8 1.2 -> 3 1,  short 2.6 1.4 -> 3 1,  short 2.4 1.6 -> 2 2, ...
 
@@ -42,7 +42,7 @@ class Curve:
     weights: tuple[tuple[float, ...], ...]
 
     def at(self, share: float) -> tuple[float, ...]:
-        """Return the weights at a share of the run, 0 at the first step; their sum is 1."""
+        """Return the weights at a share of the run; their sum is 1."""
         shares = [tuple(each / sum(row) for each in row) for row in self.weights]
         after = next((number for number, point in enumerate(self.points) if point > share), len(self.points))
         if after in (0, len(self.points)):
@@ -101,7 +101,7 @@ class MixedOrder:
         """The samples of each part before step number `step`."""
         parts = len(self._short)
         for number in range(len(self._before) // parts - 1, step):
-            weights, count = self.curve.at(number / self.total), self.samples(number)
+            weights, count = self.curve.at((number + 0.5) / self.total), self.samples(number)
             short = [left + count * weight for left, weight in zip(self._short, weights, strict=True)]
             counts = apportioned(short, weights, count)
             self._short = [left - taken for left, taken in zip(short, counts, strict=True)]
