@@ -16,6 +16,7 @@ from blockyard.data.mixture import Mixture
 from blockyard.data.splits.mixed import Curve, MixedOrder, MixedSplit, apportioned
 from blockyard.data.splits.order import EvalOrder, eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
+from tests.support.every import every
 from tests.support.tiny import ONE_LAYER, configured
 
 TEXTS = ("a.txt", "abc ace bed " * 60), ("b.txt", "xyz \N{GREEK SMALL LETTER ALPHA}\N{GREEK SMALL LETTER BETA} " * 25)
@@ -83,8 +84,8 @@ def test_counts_follow_the_weights(curve: Curve) -> None:
         assert sum(drawn) == sum(sizes[: step + 1])
         assert max(abs(a - b) for a, b in zip(due, drawn, strict=True)) < 1
         before = list(order.drawn(step).values())
-        assert all(new >= old for old, new in zip(before, drawn, strict=True))
-        assert all(new == old for old, new, weight in zip(before, drawn, weights, strict=True) if not weight)
+        assert every(new >= old for old, new in zip(before, drawn, strict=True))
+        assert every(new == old or weight for old, new, weight in zip(before, drawn, weights, strict=True))
 
 
 def test_apportioned_takes_back_where_too_many_are_due() -> None:
@@ -139,7 +140,7 @@ def test_parts_are_evaluated_in_turns() -> None:
     batches = [torch.cat([order(step) for order in orders]) for step in range(len(orders[0]))]
     assert sorted(i for batch in batches for i in batch.tolist() if i >= 0) == list(range(31))
     of_first = [bool((batch[batch >= 0] < 10).all()) for batch in batches]
-    assert all(first or bool((batch[batch >= 0] >= 10).all()) for first, batch in zip(of_first, batches, strict=True))
+    assert every(first or bool((batch[batch >= 0] >= 10).all()) for first, batch in zip(of_first, batches, strict=True))
     assert list(itertools.accumulate(of_first))[2] == 1
     assert orders[0].samples(None) == 31
     assert orders[0].samples(1) == 4
