@@ -109,3 +109,19 @@ def test_a_tied_head_stays_shared_and_frozen(tmp_path: Path) -> None:
     torch.testing.assert_close(drawn.eval()(token_ids(2, 6)), model.eval()(token_ids(2, 6)))
     (issue,) = check(compose([*overrides, "init.lora.layers=[blocks,head]"]))
     assert issue.key == "init.lora.layers"
+
+
+def test_products_with_int8_weights_have_no_gradient_yet() -> None:
+    """Why there is no int8 base (docs/weights.md). Where this fails, torch offers what it would need on a CPU."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(4, 32, generator=generator), torch.randn(16, 32, generator=generator)
+    scale = weight.abs().amax(1) / 127
+    stored = (weight / scale[:, None]).round().to(torch.int8)
+    # A weight is off by half a step, at most 1/254 of the largest of its row.
+    bound = (x.abs().sum(1, keepdim=True) * scale / 2).max().item()
+    product = torch._weight_int8pack_mm(x, stored, scale)
+    torch.testing.assert_close(product, x @ weight.T, atol=bound, rtol=0)
+    with pytest.raises(RuntimeError, match="derivative for aten::_weight_int8pack_mm is not implemented"):
+        torch._weight_int8pack_mm(x.requires_grad_(), stored, scale).sum().backward()
+    whole = torch.ones(32, 32, dtype=torch.int8)
+    assert torch._int_mm(whole, whole).dtype == torch.int32  # of whole numbers on both sides: nothing to differentiate
