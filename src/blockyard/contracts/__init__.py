@@ -125,7 +125,14 @@ from blockyard.contracts.splits import (
     TextPairs,
     Transcripts,
 )
-from blockyard.contracts.tokenizers import CodeTokenizer, GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
+from blockyard.contracts.tokenizers import (
+    CodeTokenizer,
+    GraphTokenizer,
+    ImageTokenizer,
+    SoundTokenizer,
+    TextTokenizer,
+    Tokenizer,
+)
 
 __all__ = [
     "BASE_KIND",
@@ -202,6 +209,7 @@ __all__ = [
     "Seq",
     "Side",
     "SimpleModel",
+    "SoundTokenizer",
     "SourceFiles",
     "Split",
     "Splits",

@@ -226,7 +226,8 @@ def _counted(target: Any) -> Tensor:
 
 def any_split(**facts: Any) -> Any:
     """Returns a stand-in for a split with every fact on which metrics depend, to ask for their names; and `facts`."""
-    return SimpleNamespace(**{"bytes_per_token": 1.0, "units": ("dim", "code"), "reconstruction_mse": 0.0, **facts})
+    lost = {"reconstruction_mse": 0.0, "reconstruction_lsd": 0.0}
+    return SimpleNamespace(**{"bytes_per_token": 1.0, "units": ("dim", "code"), **lost, **facts})
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -30,6 +30,7 @@ class Tokenizer(ABC):
     gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
     reads_ids: ClassVar[bool] = False  # it passes token ids through that another tokenizer made
     reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
+    writes_sound: ClassVar[bool] = False  # its tokens are those of sounds that a model writes, a `SoundTokenizer`
     run_seed: int = 0
 
     @abstractmethod
@@ -157,6 +158,34 @@ class ImageTokenizer(CodeTokenizer):
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
         """Returns images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
+
+
+class SoundTokenizer(Tokenizer):
+    """A tokenizer that makes tokens of sounds that a decoder can write, and sounds of those tokens.
+
+    Sounds are int16 (T,) of `DataSpec.rate` samples a second. A sequence is a start token, the tokens of a sound and an
+    end token. What it learns, it learns from sounds of the training split.
+    """
+
+    modality = "audio"
+    axes = 1
+    writes_sound = True
+
+    @abstractmethod
+    def fit(self, sounds: Sequence[Tensor]) -> None:
+        """Learn from sounds of the training split. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, sound: Tensor) -> list[int]:
+        """Returns the token ids of a sound (T,) int16, without start and end token."""
+
+    @abstractmethod
+    def decode(self, token_ids: Sequence[int]) -> Tensor:
+        """Returns the sound (T,) int16 of token ids without start and end token, in whatever order they come."""
+
+    @abstractmethod
+    def distance(self, first: Tensor, second: Tensor) -> float:
+        """Returns how far two sounds (T,) int16 are from each other, in decibels of their spectra."""
 
 
 class GraphTokenizer(Tokenizer):

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Samples
+from blockyard.contracts import Because, Samples
 from blockyard.data.splits.recordings import GeneratedRecordings
 
 KEYS = "123A456B789C*0#D"
@@ -29,16 +31,26 @@ SHORTEST, LONGEST = 3, 8  # keys of a number
 TONE, GAP = (0.060, 0.200), (0.030, 0.130)  # seconds
 NOISE = (0.0, 20.0)  # decibels below the tones
 LEVEL = 0.2  # of each of the two tones, of full scale
+Decibels = Annotated[float, Ge(-40), Le(120), Because("16 bits hold no softer noise")]
 
 
 @dataclass(kw_only=True, eq=False)
 class DialTones(GeneratedRecordings):
-    """Numbers as a telephone plays them."""
+    """Numbers as a telephone plays them.
+
+    Options:
+        noise: the least and the most decibels that the noise is below the tones
+    """
 
     stream = "dial_tones"
     thing = "number"
 
     samples: Samples = 2_000
+    noise: tuple[Decibels, Decibels] = NOISE
+
+    def __post_init__(self) -> None:
+        if self.noise[0] > self.noise[1]:
+            raise ValueError(f"data.noise={list(self.noise)}: the first number is the least; turn them round")
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -57,7 +69,7 @@ class DialTones(GeneratedRecordings):
 
     def sound(self, text: str, generator: torch.Generator) -> Tensor:
         """Return the sound of a number, (T,) int16."""
-        return play(text, generator)
+        return play(text, generator, self.noise)
 
 
 def play(number: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:

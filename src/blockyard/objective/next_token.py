@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     import torchmetrics
 
 
+# What is lost between data and its codes, where the split has it: of pixels, and in decibels of sounds.
+RECONSTRUCTIONS = ("reconstruction_mse", "reconstruction_lsd")
 Ahead = Annotated[int, Ge(1), Le(64), Because("each target is a loss of its own over all token ids")]
 
 
@@ -153,7 +155,8 @@ class NextToken(DistilledObjective):
         """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`.
 
         Of images loss and bits per value of a pixel (`bits_per_dim`), or per code, and then also the mean squared
-        error of what the codes stand for, from 0 to 1: bits per code alone say nothing of the images.
+        error of what the codes stand for, from 0 to 1, or of sounds their distance from it in decibels: bits per code
+        alone say nothing of the images.
         """
         from blockyard.objective._metrics import Accuracy, Bits, BitsPerByte, Given, MeanCrossEntropy, Perplexity
 
@@ -165,7 +168,8 @@ class NextToken(DistilledObjective):
             metrics |= {"accuracy": Accuracy(), "perplexity": Perplexity(loss)}
         metrics |= {f"bits_per_{unit}": Bits(loss) for unit in units}
         if "code" in units:
-            metrics["reconstruction_mse"] = Given(facts.reconstruction_mse)
+            lost = ((name, getattr(facts, name, None)) for name in RECONSTRUCTIONS)
+            metrics |= {name: Given(value) for name, value in lost if value is not None}
         if bytes_per_token:
             metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
         return self.further(metrics)

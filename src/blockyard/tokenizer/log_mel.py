@@ -70,18 +70,23 @@ class LogMel(Tokenizer):
 
     def window(self, data: DataSpec) -> tuple[int, int]:
         """Returns the samples of a window, and from one to the next."""
-        rate = check_audio(data)[1]
-        window, hop = (round(rate * length / 1000) for length in (self.window_ms, self.hop_ms))
-        if window < 2 or hop < 1:
-            raise ValueError(
-                f"tokenizer.window_ms={self.window_ms:g} and tokenizer.hop_ms={self.hop_ms:g} are {window} and {hop} "
-                f"samples at {rate} Hz; a window needs two and a hop one"
-            )
-        return window, hop
+        return window_samples(data, self.window_ms, self.hop_ms)
 
     def embedder(self, ctx: Context) -> LogMelEmbedder:
         """Builds the convolutions."""
         return LogMelEmbedder(ctx, self)
+
+
+def window_samples(data: DataSpec, window_ms: float, hop_ms: float) -> tuple[int, int]:
+    """Returns the samples of a window, and from one to the next. Raises ValueError where these are too few."""
+    rate = check_audio(data)[1]
+    window, hop = (round(rate * length / 1000) for length in (window_ms, hop_ms))
+    if window < 2 or hop < 1:
+        raise ValueError(
+            f"tokenizer.window_ms={window_ms:g} and tokenizer.hop_ms={hop_ms:g} are {window} and {hop} "
+            f"samples at {rate} Hz; a window needs two and a hop one"
+        )
+    return window, hop
 
 
 class LogMelEmbedder(AudioEmbedder):

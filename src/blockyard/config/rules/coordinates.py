@@ -27,6 +27,18 @@ def token_ids(f: Facts) -> str | None:
     return f"{f['tokenizer']} reads token ids; {f['data']} gives none, or not their number (data.vocabulary=N)"
 
 
+def written_sounds(f: Facts) -> str | None:
+    """A sound that is written is made of codes, and one that is read of samples."""
+    if f.data.modality != "audio" or f["tokenizer"].target.modality != "audio":
+        return None
+    writes, written = f["tokenizer"].target.writes_sound, f.data.source is not None
+    if writes == written:
+        return None
+    if written:
+        return f"{f['data']} gives sounds to write; {f['tokenizer']} makes no codes of them: tokenizer=audio_vq"
+    return f"{f['tokenizer']} makes codes of sounds that are written; {f['data']} gives sounds to read"
+
+
 def source_tokenizer(f: Facts) -> str | None:
     """Only the source of data that has one is read by a tokenizer of its own."""
     if "source_tokenizer" not in f.picks or f.data.source is not None:
@@ -155,6 +167,7 @@ def positions_of_model(f: Facts) -> str | None:
 MODALITY = Rule(("data", "tokenizer"), modality)
 LEVELS = Rule(("data", "tokenizer"), levels)
 TOKEN_IDS = Rule(("data", "tokenizer"), token_ids)
+WRITTEN_SOUNDS = Rule(("data", "tokenizer"), written_sounds)
 # About a sequence, and so asked of the source too.
 OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
@@ -172,6 +185,8 @@ RULES = (
     of_source(LEVELS),
     TOKEN_IDS,
     of_source(TOKEN_IDS),
+    WRITTEN_SOUNDS,
+    of_source(WRITTEN_SOUNDS),
     *map(of_row, OF_SEQUENCE),
     *map(of_source, OF_SEQUENCE),
     Rule(("data", "source_tokenizer"), source_tokenizer),

@@ -1,7 +1,11 @@
-"""Recordings and what is said or played in each: a sound as the source, a text as the sequence.
+"""Recordings and what is said or played in each: a sound as the source, a text as the sequence, or turned round.
 
 source   |~~~~~^^^~~|         int16 samples of any length, padded on the right with silence
 inputs   START 5 8 A END      what a decoder writes, or what CTC finds in the sound
+
+writes=sound
+source   5 8 A
+inputs   START 0.7 1.3 0.9 1.22 ... END      codes of the sound, of tokenizer=audio_vq
 """
 
 from __future__ import annotations
@@ -9,14 +13,27 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from statistics import fmean
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    DataSpec,
+    Samples,
+    Seed,
+    SoundTokenizer,
+    Split,
+    Splits,
+    TextTokenizer,
+    Tokenizer,
+)
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.sounds import BadSoundError, SoundFiles, decode
 from blockyard.data.splits.loaded import LoadedData
@@ -87,9 +104,61 @@ class RecordingSplit:
         return self.tokenizer.decode(token_ids)
 
 
+class SpokenSplit:
+    """Sounds of one split that are to be written, with the text of each as the source.
+
+    pairs: (text, name) of each; sounds: of each, (T,) int16; target: start, the codes of the sound, end
+    units: what a token stands for, in names of metrics
+    """
+
+    units = ("code",)
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        tokenizers: tuple[TextTokenizer, SoundTokenizer],
+        ends: tuple[int, int],
+    ) -> None:
+        self.tokenizer = tokenizers[1]
+        self.pairs = [(recording.text, recording.name) for recording in recordings]
+        self.sounds = [recording.samples for recording in recordings]
+        self.source = RaggedSequences.of([tokenizers[0].encode(recording.text) for recording in recordings])
+        self.target = RaggedSequences.of([[ends[0], *self.tokenizer.encode(sound), ends[1]] for sound in self.sounds])
+
+    def __len__(self) -> int:
+        return len(self.sounds)
+
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of text and sound together, (n,)."""
+        return self.source.lengths + self.target.lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs (B, N + 1): start, codes, end; and source (B, M); both padded to the batch's longest."""
+        inputs, lengths = self.target.padded(order)
+        source, source_lengths = self.source.padded(order)
+        return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+
+    @cached_property
+    def reconstruction_lsd(self) -> float:
+        """The mean distance in decibels between the first sounds and what their codes give."""
+        tokenizer, some = self.tokenizer, self.sounds[:HEARD]
+        return fmean(tokenizer.distance(sound, tokenizer.decode(tokenizer.encode(sound))) for sound in some)
+
+
+HEARD = 32  # sounds of a split that are put together again
+Writes = Literal["text", "sound"]
+
+
 @dataclass(kw_only=True, eq=False)
 class RecordingData(LoadedData):
-    """Recordings with a text each. Subclasses set `sizes` and `rate`, and implement `recordings`."""
+    """Recordings with a text each. Subclasses set `sizes` and `rate`, and implement `recordings`.
+
+    Options:
+        writes: what a model is to write from the other, the text of a sound, or the sound of a text
+    """
+
+    writes: Writes = "text"
 
     @property
     @abstractmethod
@@ -103,10 +172,12 @@ class RecordingData(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """Texts of different lengths, each beside a sound."""
+        """Texts of different lengths, each beside a sound, or the sound beside its text."""
         samples, tokens = self.sizes
-        source = DataSpec("audio", (samples,), variable=True, rate=self.samples_a_second)
-        return DataSpec("text", (tokens,), variable=True, source=source)
+        sound = DataSpec("audio", (samples,), variable=True, rate=self.samples_a_second)
+        if self.writes == "sound":
+            return replace(sound, source=DataSpec("text", (tokens - 1,), variable=True))
+        return DataSpec("text", (tokens,), variable=True, source=sound)
 
     @abstractmethod
     def recordings(self) -> list[list[Recording]]:
@@ -122,25 +193,45 @@ class RecordingData(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read the recordings; fit the tokenizer on the training texts unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"the texts of recordings need a text tokenizer, not {type(tokenizer).__name__}")
+        if self.writes == "sound":
+            raise ValueError(
+                "data.writes=sound reads texts and writes sounds; name what reads texts: source_tokenizer=char"
+            )
+        return self.load_both(tokenizer, tokenizer)
+
+    def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
+        """As `load`. The source's tokenizer embeds sounds, or is fitted on the training texts where those are read."""
+        of_text = source if self.writes == "sound" else tokenizer
+        if not isinstance(of_text, TextTokenizer):
+            raise ValueError(f"the texts of recordings need a text tokenizer, not {type(of_text).__name__}")
         splits = self.kept_of(self.recordings())
-        if not tokenizer.state():
-            tokenizer.fit(recording.text for recording in splits[0])
+        if not of_text.state():
+            of_text.fit(recording.text for recording in splits[0])
+        if self.writes == "sound" and isinstance(tokenizer, SoundTokenizer) and not tokenizer.state():
+            tokenizer.spec(self.spec)
+            tokenizer.fit([recording.samples for recording in splits[0]])
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        parts = []
+        parts: list[Split] = []
         for name, split in zip(Splits._fields, splits, strict=True):
-            kept = [recording for recording in split if 0 < len(tokenizer.encode(recording.text)) < self.sizes[1]]
+            kept = [recording for recording in split if 0 < len(of_text.encode(recording.text)) < self.sizes[1]]
             if len(kept) < len(split):
                 log.warning("%d of %d %s texts are left out: too long", len(split) - len(kept), len(split), name)
             if not kept:
                 raise UserError(
                     f"no text of the {name} split has at most {self.sizes[1] - 1} tokens; raise data.context"
                 )
-            parts.append(RecordingSplit(kept, tokenizer, (tokens.start, tokens.end)))
-        self._warn_of_unknown(splits, tokenizer)
+            ends = (tokens.start, tokens.end)
+            if self.writes == "text":
+                parts.append(RecordingSplit(kept, of_text, ends))
+                continue
+            if not isinstance(tokenizer, SoundTokenizer):
+                raise ValueError(
+                    f"data.writes=sound needs codes of sounds, not {type(tokenizer).__name__}: tokenizer=audio_vq"
+                )
+            parts.append(SpokenSplit(kept, (of_text, tokenizer), ends))
+        self._warn_of_unknown(splits, of_text)
         return Splits(*parts)
 
     def _warn_of_unknown(self, splits: Sequence[Sequence[Recording]], tokenizer: TextTokenizer) -> None:

@@ -1,0 +1,221 @@
+"""Sounds as codes: each frame of a log-mel spectrogram is the sum of a vector from each of several codebooks.
+
+Source: Zeghidour et al. 2021, SoundStream: An End-to-End Neural Audio Codec (arXiv 2107.03312), section 3.3, residual
+    vector quantisation, here of log-mel frames in place of learned ones; the codes of a frame one after another as in
+    Borsos et al. 2022, AudioLM (arXiv 2209.03143), section 3; Griffin and Lim 1984 for the way back
+Reference: sklearn.cluster.KMeans for each codebook; the sum by loops, in the tests
+Equation: r_1 = frame; code_l = argmin over k of |r_l - c_lk|^2; r_{l+1} = r_l - c_{l, code_l}; frame is about the sum
+    over l of c_{l, code_l}
+Cost: that of a model over levels x seconds x 1000 / hop_ms tokens; seconds for the codebooks, once for each data set
+
+    samples   |------window------|                  50 ms, centred on its frame
+                         |------window------|       one every 25 ms
+    tokens    START  f0l0 f0l1  f1l0 f1l1  ...  END      levels=2: the first code of a frame, and what it leaves
+
+The codes of a level are a vocabulary of their own, so that a token says which level it is of. All codes of a frame
+stand in one sequence, not delayed in parallel as in MusicGen (arXiv 2306.05284): the model, its head and its decoding
+stay those of a text, and no code is predicted without those before it, for a sequence `levels` times as long.
+
+Codebook l is found by k-means over what levels before it leave of at most 50,000 frames of the training split, and
+cached in BLOCKYARD_CACHE (or the platform's cache folder) under a hash of those sounds and the options. What is lost
+between a sound and its codes is the metric `reconstruction_lsd`, the log-spectral distance in decibels between a sound
+and what `decode` makes of its codes; of different codes, losses per token do not compare.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenSpec
+from blockyard.data.splits.order import mix
+from blockyard.tokenizer._cache import fit_once
+from blockyard.tokenizer._griffin_lim import griffin_lim, powers_of_bands
+from blockyard.tokenizer._lookup import TokenEmbedder
+from blockyard.tokenizer._vq import kmeans, nearest
+from blockyard.tokenizer.log_mel import Bands, Milliseconds, hann, log_mel, mel_filters, window_samples
+from blockyard.tokenizer.patch_codes import Codes, FitSeed
+
+Levels = Annotated[int, Ge(1), Le(32), Because("a frame has so many tokens")]
+Rounds = Annotated[int, Ge(1), Le(10_000), Because("each transforms the whole sound twice")]
+MOST = 8192  # tokens of a sound: attention over more compares 67 million pairs of them
+LARGEST = 50_000  # frames that a codebook is found on
+_DECIBELS = 40  # of one unit of a frame: a frame is (log10 of the power + 4) / 4
+
+
+class AudioVQ(SoundTokenizer):
+    """Residual vector quantisation of log-mel frames; Griffin-Lim turns them into sound.
+
+    Options:
+        levels: codebooks, each of what those before it leave of a frame; a frame has a token of each
+        codes: vectors of a codebook
+        mels: bands of frequencies, evenly spaced on the mel scale up to half the sampling rate
+        window_ms: length of a window in milliseconds
+        hop_ms: from one frame to the next, in milliseconds; at most half a window, or the sound has gaps
+        rounds: of the Griffin-Lim algorithm
+        fit_seed: seed of the frames and centres that k-means starts from, as for patch_codes
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: Levels = 2,
+        codes: Codes = 64,
+        mels: Bands = 48,
+        window_ms: Milliseconds = 50.0,
+        hop_ms: Milliseconds = 25.0,
+        rounds: Rounds = 32,
+        fit_seed: FitSeed | None = 0,
+    ) -> None:
+        if 2 * hop_ms > window_ms:
+            raise ValueError(
+                f"tokenizer.hop_ms={hop_ms:g} is more than half of tokenizer.window_ms={window_ms:g}, so that a sound "
+                "could not be put together again; use a smaller hop or a larger window"
+            )
+        self.levels, self.codes, self.mels, self.rounds, self.fit_seed = levels, codes, mels, rounds, fit_seed
+        self.window_ms, self.hop_ms = window_ms, hop_ms
+        self._books: Tensor | None = None  # (L, K, mels)
+
+    @property
+    def codes_seed(self) -> int:
+        """The seed of what `fit` draws: `fit_seed`, or the run's."""
+        return self.run_seed if self.fit_seed is None else self.fit_seed
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns `levels` tokens a frame, and an end token. Raises ValueError for sounds that are only read."""
+        window, self.hop = window_samples(data, self.window_ms, self.hop_ms)
+        if data.source is None:
+            raise ValueError("tokenizer=audio_vq makes tokens of sounds that are written; this sound has no source")
+        assert data.rate is not None
+        with torch.device("cpu"):  # also while a model is built without weights
+            self.rate, self.filters, self.hann = data.rate, mel_filters(window, self.mels, data.rate), hann(window)
+        count = self.levels * self._frames(data.shape[0]) + 1
+        if count > MOST:
+            raise ValueError(
+                f"tokenizer.levels={self.levels} and tokenizer.hop_ms={self.hop_ms:g} make {count:,} tokens of "
+                f"{data.shape[0] / data.rate:g} s of sound, more than {MOST:,}; use a longer hop, or fewer levels"
+            )
+        codes = self.levels * self.codes
+        return TokenSpec((count,), variable=True, vocabulary=codes + 2, start=codes, end=codes + 1)
+
+    def _frames(self, samples: int) -> int:
+        """Frames of a sound that has half a window of silence added to both ends."""
+        window = len(self.hann)
+        return (samples + 2 * (window // 2) - window) // self.hop + 1
+
+    def embedder(self, ctx: Context) -> TokenEmbedder:
+        """Builds the embedding table."""
+        return TokenEmbedder(ctx)
+
+    def token_name(self, token_id: int) -> str:
+        """Returns the number of a code behind that of its level, or which end a token is."""
+        level, code = divmod(token_id, self.codes)
+        return f"{level}.{code}" if level < self.levels else "START" if not code else "END"
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    def frames(self, sound: Tensor) -> Tensor:
+        """Returns the log-mel frames (F, mels) of a sound (T,) int16."""
+        samples = F.pad(sound[None].float() / 32768, (len(self.hann) // 2,) * 2)
+        return log_mel(samples, self.hann, self.hop, self.filters)[0].T
+
+    def sound(self, frames: Tensor) -> Tensor:
+        """Returns a sound ((F - 1) hop,) int16 that has about these log-mel frames (F, mels)."""
+        powers = powers_of_bands(10 ** (4 * frames - 4), self.filters)  # (F, W // 2 + 1)
+        samples = griffin_lim(powers.sqrt().T[None], self.hann, self.hop, self.rounds)[0]
+        return (samples.clamp(-1, 1) * 32767).round().to(torch.int16)
+
+    def distance(self, first: Tensor, second: Tensor) -> float:
+        """Returns the log-spectral distance in decibels: the root mean square over bands, the mean over frames.
+
+        Of the frames that both sounds have; Gray and Markel 1976, Distance Measures for Speech Processing.
+        """
+        frames = [self.frames(sound) for sound in (first, second)]
+        count = min(map(len, frames))
+        difference = _DECIBELS * (frames[0][:count] - frames[1][:count])
+        return float(difference.double().square().mean(1).sqrt().mean())
+
+    # -- codes --------------------------------------------------------------------------------------------------
+
+    def fit(self, sounds: Sequence[Tensor]) -> None:
+        """Finds the codebooks by k-means, level by level, or loads them from the cache."""
+        options = (self.levels, self.codes, self.mels, self.window_ms, self.hop_ms, self.rate, self.codes_seed)
+        lengths = torch.tensor([len(sound) for sound in sounds])
+        contents = [torch.cat(list(sounds)), lengths, f"{options}", torch.__version__]
+        fit_once(self, "audio_vq", contents, lambda: self._learn(sounds))
+
+    def _learn(self, sounds: Sequence[Tensor]) -> None:
+        generator = torch.Generator().manual_seed(mix("audio vq", self.codes, self.codes_seed))
+        rest = torch.cat([self.frames(sound) for sound in sounds])
+        if len(rest) > LARGEST:
+            rest = rest[torch.randperm(len(rest), generator=generator)[:LARGEST]]
+        books = []
+        for _ in range(self.levels):
+            books.append(kmeans(rest, self.codes, generator))
+            rest = rest - books[-1][nearest(rest, books[-1])]
+        self._books = torch.stack(books)
+
+    def quantize(self, frames: Tensor) -> Tensor:
+        """Returns the codes (F, L) int64 of frames (F, mels), each level of what those before it leave."""
+        codes, rest = [], frames
+        for book in self._fitted():
+            codes.append(nearest(rest, book))
+            rest = rest - book[codes[-1]]
+        return torch.stack(codes, 1)
+
+    def encode(self, sound: Tensor) -> list[int]:
+        """Returns the codes of its frames, level by level within a frame."""
+        codes = self.quantize(self.frames(sound))  # (F, L)
+        return (codes + self.codes * torch.arange(self.levels)).flatten().tolist()
+
+    def decode(self, token_ids: Sequence[int]) -> Tensor:
+        """Returns the sound of token ids.
+
+        Each code of the first level begins a frame; a code that is not of the level after the one before it, which no
+        encoded sound has, is left out.
+        """
+        books, frames, level = self._fitted(), list[Tensor](), 0
+        for token_id in token_ids:
+            own, code = divmod(token_id, self.codes)
+            if own == 0:
+                frames.append(books[0, code])
+            elif frames and own == level + 1 < self.levels:
+                frames[-1] = frames[-1] + books[own, code]
+            else:
+                continue
+            level = own
+        return self.sound(torch.stack(frames)) if frames else torch.zeros(0, dtype=torch.int16)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the codebooks as base64 of float32."""
+        if self._books is None:
+            return {}
+        return {"shape": list(self._books.shape), "float32": base64.b64encode(self._books.numpy().tobytes()).decode()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        self._books = None
+        if not state:
+            return
+        shape = (self.levels, self.codes, self.mels)
+        try:
+            data = torch.frombuffer(bytearray(base64.b64decode(state["float32"])), dtype=torch.float32)
+            books = data.view(tuple(state["shape"]))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"not the saved state of an audio_vq tokenizer: {error}") from error
+        if books.shape != shape:
+            raise ValueError(f"not the saved state of {self.levels} levels of {self.codes} codes of {self.mels} bands")
+        if not bool(books.isfinite().all()):
+            raise ValueError("not the saved state of an audio_vq tokenizer: a value is not finite")
+        self._books = books
+
+    def _fitted(self) -> Tensor:
+        if self._books is None:
+            raise ValueError("this audio_vq tokenizer is not fitted to data")
+        return self._books
