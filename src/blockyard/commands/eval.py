@@ -1,5 +1,5 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
-       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
+       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4] [judge=RUN]]
        [resolution=[0.5,1,2]] [loops=[1,2,4]] [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
@@ -14,7 +14,9 @@ written-SPLIT.jsonl in its folder. Of sounds it also draws written-SPLIT.png: th
 what the model attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows
 that of the test split. Where images are written, each is sampled once, a judge that belongs to the data reads it as a
 text, and the readings are scored, beside those of the true images (@truth) and of the same after the tokenizer
-(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Of a run that
+(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where sounds are written, judge=RUN
+names the run of objective=ctc that hears them as texts, whose error rate of characters is scored likewise;
+spoken-SPLIT.png has the spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound. Of a run that
 tags words, each sentence with its spans in brackets is written, as the run itself did for the test split at its end.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
@@ -51,14 +53,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import write_json
 from blockyard.commands._args import Args, checkpoint, read, run_of
-from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
+from blockyard.config.option_text import boolean, config_value, integer, non_empty, number, one_of, read_option
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
 
 KEYS = (
-    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "loops"),
+    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "judge"),
+    *("resolution", "loops"),
     *("predictions", "metrics", "data.root", "data.path", "data.splits"),
 )
 
@@ -86,12 +89,15 @@ def run(arguments: Sequence[str]) -> int:
     position = {} if factors is None else _position(args)
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
+    judge = args.pop("judge", None, non_empty)
     samples = args.pop("predictions", False, boolean)
     loops = args.pop("loops", None, partial(_whole_numbers, least=1))
     metrics, moved = args.pop("metrics", None, config_value), args.pop_moved()
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
+    if judge is not None and not write:
+        raise UserError(f"judge={judge} has an effect with write=true only; add it, or leave judge out")
     kinds = {
         "write=true": write,
         "extrapolate=": factors is not None,
@@ -107,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     if factors is not None:
         return _extrapolate(name, factors, position, settings)
     if write:
-        return _write(name, beam, settings)
+        return _write(name, beam, judge, settings)
     if sizes is not None:
         return _resolution(name, sizes, settings)
     if samples:
@@ -153,26 +159,29 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
     return 0
 
 
-def _write(name: str | RunFolder, beam: int | None, settings: RunSelection) -> int:
+def _write(name: str | RunFolder, beam: int | None, judge: str | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
+    from blockyard.inspect.figures.spoken_figure import draw_spoken, write_spoken
     from blockyard.inspect.figures.written_images_figure import draw_written_images
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
-    written, loaded = evaluate_written(name, beam=beam, **settings)
+    written, loaded = evaluate_written(name, beam=beam, judge=judge, **settings)
     for metric, value in written.metrics().items():
         sys.stdout.write(f"{metric:<32}{value:.6g}\n")
     try:
         path, added = write(loaded, written)
         picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)
         picture = picture or draw_written_images(loaded, written, path.parent)
+        picture = picture or draw_spoken(loaded, written, path.parent)
+        sounds = write_spoken(loaded, written, path.parent)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(
         f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n"
     )
     if picture is not None:
-        sys.stderr.write(f"{picture}\n")
+        sys.stderr.write("".join(f"{each}\n" for each in (picture, *sounds)))
     return 0
 
 

@@ -28,6 +28,8 @@ Text streams to standard output; speed and cache size go to standard error.
 images=N draws N images with a run on tokens of images and writes them as one PNG file. Temperature is then 1, and all
 tokens may be drawn, unless top_k or top_p say otherwise. A run that draws what a source asks for takes source= or
 sources= and draws a row of N images for each, by default one; what the judge of its data reads in them is printed.
+A run that writes sounds writes one for each source, as out=FILE.wav, of several FILE-1.wav and so on, or as samples.wav
+in its folder; judge=RUN, of objective=ctc, prints what is heard in them.
 
   class=3             draw images of one class; otherwise all classes in turn (tokenizer.condition=class)
   given=4             complete test images from their first 4 rows of tokens
@@ -39,6 +41,7 @@ Examples:
   blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
   blockyard generate run=last images=20 seed=1
   blockyard generate run=canvas_drawings source="a red 3 left of a blue 7" images=4
+  blockyard generate run=tones_speak source=123A out=dial.wav
 """
 
 from __future__ import annotations
@@ -103,11 +106,15 @@ def run(arguments: Sequence[str]) -> int:
         from blockyard.generate.codes import writes_codes
 
         folder = run_of(name, "generate", outputs)
-        if writes_codes(folder, allow):
-            others = {key: images[key] for key in ("class", "given", "judge", "nearest")}
+        suffix = writes_codes(folder, allow)
+        if suffix is not None:
+            unused = ("class", "given", "nearest", "judge" if suffix == ".png" else "images")
+            others = {key: images[key] for key in unused}
             others |= {"prompt": prompts, **{key: settings[key] for key in TEXT_ONLY}}
-            refuse_with("source", others, reason=f"of {folder.name}, which draws")
-            return draw_sources(folder, sources, chosen_images, **chosen, outputs=outputs, allow=allow)
+            refuse_with(
+                "source", others, reason=f"of {folder.name}, which {'draws' if suffix == '.png' else 'writes sounds'}"
+            )
+            return draw_sources(folder, sources, suffix, chosen_images, **chosen, outputs=outputs, allow=allow)
     if "images" in chosen_images:
         refuse_with("images", {"prompt": prompts, "source": sources, **{key: settings[key] for key in TEXT_ONLY}})
         return draw(run_of(name, "generate", outputs), chosen_images, **chosen, outputs=outputs, allow=allow)
@@ -142,7 +149,7 @@ def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     from blockyard.generate.judge import distances, read_by
     from blockyard.runs.load import load
 
-    out = png_path(images)
+    out = out_path(images, ".png")
     judge = None
     if "judge" in images:
         judge = load(images["judge"], outputs=settings["outputs"], allow=settings["allow"])
@@ -161,31 +168,32 @@ def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     return 0
 
 
-def draw_sources(run: RunFolder, sources: Sequence[str], images: dict[str, Any], **settings: Any) -> int:
-    """Draw images for sources, a row for each, write them, and print what is read in them."""
+def draw_sources(run: RunFolder, sources: Sequence[str], suffix: str, images: dict[str, Any], **settings: Any) -> int:
+    """Write images, a row for each source, or sounds, and print what is read or heard in them."""
     from blockyard.generate.codes import generate_outputs, write_outputs
 
-    out = png_path(images)
-    result = generate_outputs(run, sources, images.get("images", 1), **settings)
-    path = run.path / "samples.png" if out is None else out
+    out = out_path(images, suffix)
+    result = generate_outputs(run, sources, images.get("images", 1), judge=images.get("judge"), **settings)
+    path = run.path / f"samples{suffix}" if out is None else out
     try:
-        write_outputs(result, path)
+        paths = write_outputs(result, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; out=FILE.png sets another file") from error
+        raise UserError(f"cannot write {path}: {error.strerror}; out=FILE{suffix} sets another file") from error
     sys.stderr.write(f"{result.stats}\n")
     for source, readings in zip(result.sources, result.readings or (), strict=False):
         sys.stdout.write(printable(f"{source}: read as {', '.join(readings)}\n"))
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write("".join(f"{written}\n" for written in paths))
     return 0
 
 
-def png_path(options: dict[str, Any]) -> Path | None:
+def out_path(options: dict[str, Any], suffix: str) -> Path | None:
     """The file of `out`, None without one. Raises UserError for another kind of file."""
     from blockyard.config.untrusted.local_path import local_path
 
     out = None if "out" not in options else local_path(options["out"], "out")
-    if out is not None and (out.suffix.lower() != ".png" or out.is_dir()):
-        raise UserError(f"out={options['out']}: expected the name of a PNG file, such as samples.png")
+    if out is not None and (out.suffix.lower() != suffix or out.is_dir()):
+        kind = suffix[1:].upper()
+        raise UserError(f"out={options['out']}: expected the name of a {kind} file, such as samples{suffix}")
     return out
 
 

@@ -16,7 +16,8 @@ they lie if they have moved.
 
 A run that draws what a text asks for, such as experiment=canvas_drawings, draws an image for each text, at temperature
 1 and with seed 0 for the first one, writes them as out=FILE.png or samples.png in the run's folder, and prints what the
-judge of its data reads in them; `generate` has more options.
+judge of its data reads in them; `generate` has more options. A run that writes sounds, such as experiment=tones_speak,
+likewise writes one for each text as out=FILE.wav or samples.wav.
 
 Prints the most probable class of each input with its probability, the values in the units of the data, or each text
 with its spans in brackets. With out, writes a CSV file with the probability of every class, every value, or a line for
@@ -71,8 +72,9 @@ def run(arguments: Sequence[str]) -> int:
     run = run_of(name, "predict", settings["outputs"], moved)
     from blockyard.generate.codes import writes_codes
 
-    if writes_codes(run, settings["allow"]):
-        return _draw(run, inputs, path, **settings)
+    suffix = writes_codes(run, settings["allow"])
+    if suffix is not None:
+        return _draw(run, inputs, path, suffix, **settings)
     if path is not None and path.suffix != ".csv":
         raise UserError(f"out={out}: predictions are written as .csv")
     from blockyard.evaluate.predict import predict
@@ -87,28 +89,32 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _draw(run: RunFolder, inputs: Sequence[str], path: Path | None, *, column: str | None, **settings: Any) -> int:
-    """Draw an image for each text, write them as rows of one picture, and print what is read in them."""
+def _draw(
+    run: RunFolder, inputs: Sequence[str], path: Path | None, suffix: str, *, column: str | None, **settings: Any
+) -> int:
+    """Draw an image for each text, write them as rows of one picture, and print what is read in them; or sounds."""
     from blockyard.evaluate.new_inputs import texts_of
     from blockyard.generate.codes import generate_outputs, write_outputs
     from blockyard.runs.load import load
 
-    if path is not None and path.suffix.lower() != ".png":
-        raise UserError(f"out={path}: {run.name} draws images, which are written as .png")
+    if path is not None and path.suffix.lower() != suffix:
+        kind = "draws images" if suffix == ".png" else "writes sounds"
+        raise UserError(f"out={path}: {run.name} {kind}, which are written as {suffix}")
     loaded = load(run, which=settings["which"], allow=settings["allow"])
     read = loaded.data.spec.source
     is_text = read is not None and read.modality == "text"
     result = generate_outputs(loaded, texts_of(loaded, inputs, column) if is_text else inputs)
-    path = path or run.path / "samples.png"
+    path = path or run.path / f"samples{suffix}"
     try:
-        write_outputs(result, path)
+        paths = write_outputs(result, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    rows = table(None, "input", "read in the drawing")
-    for source, readings in zip(result.sources, result.readings or [[""]] * len(result.sources), strict=True):
-        rows.add_row(source, *readings)
-    console().print(rows)
-    sys.stdout.write(f"{path}\n")
+    if result.readings is not None:
+        rows = table(None, "input", "read in the drawing")
+        for source, readings in zip(result.sources, result.readings, strict=True):
+            rows.add_row(source, *readings)
+        console().print(rows)
+    sys.stdout.write("".join(f"{written}\n" for written in paths))
     return 0
 
 

@@ -118,8 +118,8 @@ class CodeTokenizer(Tokenizer):
     codes: int
 
     @abstractmethod
-    def fit(self, values: Tensor) -> None:
-        """Learn from data of the training split, as the data stores them. Deterministic; cached by content."""
+    def fit(self, values: Any) -> None:
+        """Learn from data of the training split, a tensor of all or a list. Deterministic; cached by content."""
 
     @abstractmethod
     def encode(self, values: Tensor) -> Tensor:
@@ -160,28 +160,31 @@ class ImageTokenizer(CodeTokenizer):
         """Returns images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
 
 
-class SoundTokenizer(Tokenizer):
+class SoundTokenizer(CodeTokenizer):
     """A tokenizer that makes tokens of sounds that a decoder can write, and sounds of those tokens.
 
-    Sounds are int16 (T,) of `DataSpec.rate` samples a second. A sequence is a start token, the tokens of a sound and an
-    end token. What it learns, it learns from sounds of the training split.
+    Sounds are int16 (B, T) of `DataSpec.rate` samples a second, of any length; a sequence has an end token.
+
+    rate: samples a second of the data, known from `spec` on
     """
 
     modality = "audio"
     axes = 1
     writes_sound = True
+    item: tuple[int, ...] = ()
+    rate: int
 
     @abstractmethod
-    def fit(self, sounds: Sequence[Tensor]) -> None:
-        """Learn from sounds of the training split. Deterministic; cached by content."""
+    def fit(self, values: Sequence[Tensor]) -> None:
+        """Learn from sounds (T,) int16 of the training split. Deterministic; cached by content."""
 
     @abstractmethod
-    def encode(self, sound: Tensor) -> list[int]:
-        """Returns the token ids of a sound (T,) int16, without start and end token."""
+    def encode(self, values: Tensor) -> Tensor:
+        """Returns the token ids of sounds (B, T) int16, without start and end token: (B, N) int64."""
 
     @abstractmethod
-    def decode(self, token_ids: Sequence[int]) -> Tensor:
-        """Returns the sound (T,) int16 of token ids without start and end token, in whatever order they come."""
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns sounds (B, T) int16 of token ids (B, N) in whatever order they come, silent behind shorter ones."""
 
     @abstractmethod
     def distance(self, first: Tensor, second: Tensor) -> float:

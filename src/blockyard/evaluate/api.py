@@ -200,6 +200,7 @@ def evaluate_written(
     *,
     beam: int | None = None,
     split: str = "test",
+    judge: str | None = None,
     which: str = "best",
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
@@ -208,12 +209,13 @@ def evaluate_written(
     split with the tags that it predicts.
 
     beam: hypotheses of a beam search; None decodes greedily
+    judge: a run of objective=ctc that hears the sounds that this one writes
     Raises UserError as `evaluate` does, and for a run that writes no text from a source and tags none.
     """
     from blockyard.contracts import CodeTokenizer, ReadsOutputs, TextPairs, TextTokenizer, Transcriber
     from blockyard.evaluate.loop import evaluate as measure
     from blockyard.evaluate.tagged import TagRecorder
-    from blockyard.evaluate.written import write_split
+    from blockyard.evaluate.written import HeardSplit, write_split
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
@@ -240,8 +242,11 @@ def evaluate_written(
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
+    hears = _judge_of(loaded, judge, outputs=outputs, allow=allow)
 
     def write(model: Model, samples: Split, settings: PassSettings) -> Written:
+        if hears is not None:
+            samples = HeardSplit(samples, hears)
         if isinstance(tokenizer, CodeTokenizer) and not isinstance(samples, ReadsOutputs):
             raise UserError(f"{type(loaded.data).__name__} has no judge (`ReadsOutputs`) of what is written")
         if not isinstance(samples, TextPairs | ReadsOutputs):
@@ -252,3 +257,23 @@ def evaluate_written(
         return write_split(model, samples, tokenizer, part=PARTS[split], beam=beam, objective=objective, **settings)
 
     return as_recorded(loaded, split, write), loaded
+
+
+def _judge_of(loaded: Loaded, judge: str | None, **settings: Any) -> Loaded | None:
+    """The run that hears what a run of sounds writes; None of other runs. Raises UserError for one that cannot."""
+    from blockyard.contracts import SoundTokenizer
+    from blockyard.generate.judge import check_hears
+
+    name = loaded.folder.name
+    if not isinstance(loaded.tokenizer, SoundTokenizer):
+        if judge is not None:
+            raise UserError(f"judge={judge} hears sounds, and {name} writes none; leave it out")
+        return None
+    if judge is None:
+        raise UserError(
+            f"{name} writes sounds, which a run of objective=ctc has to hear: train one, such as `blockyard train "
+            "experiment=tones_ctc`, and add judge=RUN"
+        )
+    hears = load(judge, **settings)
+    check_hears(hears, loaded.tokenizer.rate)
+    return hears

@@ -38,6 +38,7 @@ from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.codes import outputs_of, write_codes
 from blockyard.generate.decode import decode_batch
+from blockyard.generate.judge import heard_by
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
@@ -199,6 +200,40 @@ def write_split(
     texts = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     shown = [] if judging is None else judging.shown
     return Written(part, beam, values, texts, whole=len(texts) == len(split), outputs=shown)
+
+
+class HeardSplit:
+    """A split of sounds that are to be written from texts, with another run that hears what was written.
+
+    split: of `data.writes=sound`; hears: a run that `generate.judge.check_hears` has passed
+    """
+
+    def __init__(self, split: Any, hears: Loaded) -> None:
+        self.split, self.hears = split, hears
+        self.pairs = [(text, text) for text in split.texts]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return the samples of the split."""
+        return self.split.batch(order, key)
+
+    def outputs(self, order: Tensor) -> list[Tensor]:
+        """Return the true sounds."""
+        return self.split.outputs(order)
+
+    def coded(self, order: Tensor) -> list[Tensor]:
+        """Return the true sounds as their codes have them."""
+        return self.split.coded(order)
+
+    def read(self, outputs: Sequence[Tensor]) -> list[str]:
+        """Return what the other run hears."""
+        return heard_by(self.hears, outputs)
+
+    def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Return the error rate of characters."""
+        return {"cer": scores(readings, references)["cer"]}
 
 
 class _Judging:

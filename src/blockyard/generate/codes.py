@@ -15,11 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.contracts import CodeTokenizer, ImageTokenizer, Memory, Model, ReadsOutputs
+from blockyard.contracts import CodeTokenizer, ImageTokenizer, Memory, Model, ReadsOutputs, SoundTokenizer
+from blockyard.data.files.sounds import write_wav
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.draft import Run
 from blockyard.generate.images import load_data, write_rows
+from blockyard.generate.judge import check_hears, heard_by
 from blockyard.generate.request import check_device, check_options, encode_sources
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
@@ -43,10 +45,18 @@ class GeneratedOutputs:
     loaded: Loaded
 
 
-def writes_codes(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> bool:
-    """Whether a run writes images or sounds from a source. Raises UserError where its config cannot be read."""
+PNG, WAV = ".png", ".wav"
+
+
+def writes_codes(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> str | None:
+    """The suffix of files of what a run writes from a source, images or sounds; None where it writes neither.
+
+    Raises UserError where its config cannot be read.
+    """
     components = components_of(folder, allow)
-    return isinstance(components.tokenizer, CodeTokenizer) and components.data.spec.source is not None
+    if not isinstance(components.tokenizer, CodeTokenizer) or components.data.spec.source is None:
+        return None
+    return WAV if isinstance(components.tokenizer, SoundTokenizer) else PNG
 
 
 def generate_outputs(
@@ -58,6 +68,7 @@ def generate_outputs(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
+    judge: str | None = None,
     cache: bool = True,
     which: str = "best",
     outputs: str | os.PathLike[str] = "outputs",
@@ -68,6 +79,7 @@ def generate_outputs(
 
     sources: texts, or names of files where the run's encoder reads images or sounds
     temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default
+    judge: a run of objective=ctc that hears the sounds
 
     Raises UserError where the run writes texts or takes no source, and for a source that it cannot read.
     """
@@ -82,6 +94,12 @@ def generate_outputs(
         tokenizer.decode(torch.zeros(1, tokens.max_len, dtype=torch.int64))
     except ValueError as error:
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    hears = None
+    if judge is not None:
+        if not isinstance(tokenizer, SoundTokenizer):
+            raise UserError(f"judge={judge} hears sounds, and {loaded.folder.name} writes images; leave it out")
+        hears = load(judge, outputs=outputs, device=device, allow=allow)
+        check_hears(hears, tokenizer.rate)
     memory = select_sequences(
         encode_sources(loaded, list(sources)), torch.arange(len(sources)).repeat_interleave(count)
     )
@@ -90,7 +108,7 @@ def generate_outputs(
     stats = Stats(prompt_tokens=total)
     token_ids = write_codes(loaded.model, memory, samplers, stats=stats, cache=cache)
     written = outputs_of(tokenizer, token_ids)
-    read = _readings(loaded, written)
+    read = _readings(loaded, written) if hears is None else heard_by(hears, written)
     return GeneratedOutputs(
         list(sources),
         [written[first : first + count] for first in range(0, total, count)],
@@ -100,12 +118,22 @@ def generate_outputs(
     )
 
 
-def write_outputs(result: GeneratedOutputs, path: Path) -> Path:
-    """Write images as one PNG file, a row for each source. Raises UserError for outputs that are no images."""
+def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
+    """Write images as one PNG file, a row for each source, or each sound as a WAV file; return the paths.
+
+    Several sounds have their numbers behind the name, x-1.wav and so on. Raises UserError for other outputs.
+    """
     tokenizer = result.loaded.tokenizer
-    if not isinstance(tokenizer, ImageTokenizer):
+    if isinstance(tokenizer, ImageTokenizer):
+        return [write_rows(result.outputs, tokenizer.levels, path)]
+    if not isinstance(tokenizer, SoundTokenizer):
         raise UserError(f"{result.loaded.folder.name} writes {result.loaded.data.spec.things}, which no file can hold")
-    return write_rows(result.outputs, tokenizer.levels, path)
+    sounds = [sound for own in result.outputs for sound in own]
+    single = len(sounds) == 1
+    paths = [path if single else path.with_stem(f"{path.stem}-{number}") for number in range(1, len(sounds) + 1)]
+    for own, sound in zip(paths, sounds, strict=True):
+        write_wav(own, sound, tokenizer.rate)
+    return paths
 
 
 def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:

@@ -1,4 +1,5 @@
-"""How good drawn images are: what a classifier reads in them, and how near they are to training images.
+"""How good drawn images and written sounds are: what another run reads or hears in them; how near images are to
+training images.
 
 A model that copies its training images draws images at a distance of zero; images of the test split, which no model
 has seen, show how near an image lies to the nearest training image otherwise.
@@ -6,18 +7,22 @@ has seen, show how near an image lies to the nearest training image otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, ImageTokenizer
+from blockyard.contracts import Batch, ImageTokenizer, TextTokenizer, Transcriber
 from blockyard.data.splits.image_tokens import ImageTokenSplit
+from blockyard.data.splits.recordings import RaggedSounds
 from blockyard.errors import UserError
 from blockyard.generate.images import GeneratedImages, load_data
+from blockyard.generate.transcribe import transcribed
 from blockyard.runs.load import Loaded
 
+_HEARD = 64  # sounds that are heard at a time
 _CHUNK = 4096  # training images that are compared at a time
 
 
@@ -70,6 +75,38 @@ def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
     with torch.inference_mode():
         read = judge.model(Batch(inputs)).argmax(-1)  # (n,)
     return Reading(float((read == result.classes).float().mean()), read, name)
+
+
+def check_hears(judge: Loaded, rate: int) -> None:
+    """Raises UserError for a run that does not write down what is in sounds of `rate` samples a second."""
+    name, source = judge.folder.name, judge.data.spec.source
+    if not isinstance(judge.objective, Transcriber) or source is None or source.modality != "audio":
+        raise UserError(f"judge={name} does not write down what is in a sound; use a run of objective=ctc on sounds")
+    if source.rate != rate:
+        raise UserError(f"judge={name} hears {source.rate} samples a second; those written have {rate}")
+
+
+def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
+    """Returns the text that another run hears in each sound (T,) int16; "" in one that is too short for a token.
+
+    The judge has passed `check_hears`.
+    """
+    objective, tokenizer, model = judge.objective, judge.tokenizer, judge.model
+    assert isinstance(objective, Transcriber)
+    assert isinstance(tokenizer, TextTokenizer)
+    device = next(model.parameters()).device
+    texts, training = [], model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for first in range(0, len(sounds), _HEARD):
+                part = sounds[first : first + _HEARD]
+                padded, lengths = RaggedSounds.of(part).padded(torch.arange(len(part)))
+                batch = Batch(padded, lengths=lengths).to(device)
+                texts += [tokenizer.decode(written) for written in transcribed(model, objective, batch, None)]
+    finally:
+        model.train(training)
+    return texts
 
 
 def distances(result: GeneratedImages) -> Distances:

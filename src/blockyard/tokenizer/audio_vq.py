@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenSpec
 from blockyard.data.splits.order import mix
@@ -62,6 +63,8 @@ class AudioVQ(SoundTokenizer):
         fit_seed: seed of the frames and centres that k-means starts from, as for patch_codes
     """
 
+    unit: ClassVar[str] = "code"
+
     def __init__(
         self,
         *,
@@ -78,7 +81,7 @@ class AudioVQ(SoundTokenizer):
                 f"tokenizer.hop_ms={hop_ms:g} is more than half of tokenizer.window_ms={window_ms:g}, so that a sound "
                 "could not be put together again; use a smaller hop or a larger window"
             )
-        self.levels, self.codes, self.mels, self.rounds, self.fit_seed = levels, codes, mels, rounds, fit_seed
+        self.levels, self.count, self.mels, self.rounds, self.fit_seed = levels, codes, mels, rounds, fit_seed
         self.window_ms, self.hop_ms = window_ms, hop_ms
         self._books: Tensor | None = None  # (L, K, mels)
 
@@ -101,8 +104,8 @@ class AudioVQ(SoundTokenizer):
                 f"tokenizer.levels={self.levels} and tokenizer.hop_ms={self.hop_ms:g} make {count:,} tokens of "
                 f"{data.shape[0] / data.rate:g} s of sound, more than {MOST:,}; use a longer hop, or fewer levels"
             )
-        codes = self.levels * self.codes
-        return TokenSpec((count,), variable=True, vocabulary=codes + 2, start=codes, end=codes + 1)
+        self.codes = self.levels * self.count
+        return TokenSpec((count,), variable=True, vocabulary=self.codes + 2, start=self.codes, end=self.codes + 1)
 
     def _frames(self, samples: int) -> int:
         """Frames of a sound that has half a window of silence added to both ends."""
@@ -115,7 +118,7 @@ class AudioVQ(SoundTokenizer):
 
     def token_name(self, token_id: int) -> str:
         """Returns the number of a code behind that of its level, or which end a token is."""
-        level, code = divmod(token_id, self.codes)
+        level, code = divmod(token_id, self.count)
         return f"{level}.{code}" if level < self.levels else "START" if not code else "END"
 
     # -- frames -------------------------------------------------------------------------------------------------
@@ -143,21 +146,21 @@ class AudioVQ(SoundTokenizer):
 
     # -- codes --------------------------------------------------------------------------------------------------
 
-    def fit(self, sounds: Sequence[Tensor]) -> None:
+    def fit(self, values: Sequence[Tensor]) -> None:
         """Finds the codebooks by k-means, level by level, or loads them from the cache."""
-        options = (self.levels, self.codes, self.mels, self.window_ms, self.hop_ms, self.rate, self.codes_seed)
-        lengths = torch.tensor([len(sound) for sound in sounds])
-        contents = [torch.cat(list(sounds)), lengths, f"{options}", torch.__version__]
-        fit_once(self, "audio_vq", contents, lambda: self._learn(sounds))
+        options = (self.levels, self.count, self.mels, self.window_ms, self.hop_ms, self.rate, self.codes_seed)
+        lengths = torch.tensor([len(sound) for sound in values])
+        contents = [torch.cat(list(values)), lengths, f"{options}", torch.__version__]
+        fit_once(self, "audio_vq", contents, lambda: self._learn(values))
 
     def _learn(self, sounds: Sequence[Tensor]) -> None:
-        generator = torch.Generator().manual_seed(mix("audio vq", self.codes, self.codes_seed))
+        generator = torch.Generator().manual_seed(mix("audio vq", self.count, self.codes_seed))
         rest = torch.cat([self.frames(sound) for sound in sounds])
         if len(rest) > LARGEST:
             rest = rest[torch.randperm(len(rest), generator=generator)[:LARGEST]]
         books = []
         for _ in range(self.levels):
-            books.append(kmeans(rest, self.codes, generator))
+            books.append(kmeans(rest, self.count, generator))
             rest = rest - books[-1][nearest(rest, books[-1])]
         self._books = torch.stack(books)
 
@@ -169,20 +172,23 @@ class AudioVQ(SoundTokenizer):
             rest = rest - book[codes[-1]]
         return torch.stack(codes, 1)
 
-    def encode(self, sound: Tensor) -> list[int]:
-        """Returns the codes of its frames, level by level within a frame."""
-        codes = self.quantize(self.frames(sound))  # (F, L)
-        return (codes + self.codes * torch.arange(self.levels)).flatten().tolist()
+    def encode(self, values: Tensor) -> Tensor:
+        """Returns the codes of the frames of sounds (B, T) int16, level by level within a frame: (B, F L)."""
+        codes = torch.stack([self.quantize(self.frames(sound)) for sound in values])  # (B, F, L)
+        return (codes + self.count * torch.arange(self.levels)).flatten(1)
 
-    def decode(self, token_ids: Sequence[int]) -> Tensor:
-        """Returns the sound of token ids.
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns the sounds (B, T) of token ids (B, N).
 
         Each code of the first level begins a frame; a code that is not of the level after the one before it, which no
         encoded sound has, is left out.
         """
+        return pad_sequence([self._decode(sequence) for sequence in token_ids.tolist()], batch_first=True)
+
+    def _decode(self, token_ids: list[int]) -> Tensor:
         books, frames, level = self._fitted(), list[Tensor](), 0
         for token_id in token_ids:
-            own, code = divmod(token_id, self.codes)
+            own, code = divmod(token_id, self.count)
             if own == 0:
                 frames.append(books[0, code])
             elif frames and own == level + 1 < self.levels:
@@ -191,6 +197,10 @@ class AudioVQ(SoundTokenizer):
                 continue
             level = own
         return self.sound(torch.stack(frames)) if frames else torch.zeros(0, dtype=torch.int16)
+
+    def start(self, classes: Tensor) -> Tensor:
+        """Returns the start token of every sound, (B,)."""
+        return torch.full_like(classes, self.codes)
 
     def state(self) -> dict[str, Any]:
         """Returns the codebooks as base64 of float32."""
@@ -203,14 +213,14 @@ class AudioVQ(SoundTokenizer):
         self._books = None
         if not state:
             return
-        shape = (self.levels, self.codes, self.mels)
+        shape = (self.levels, self.count, self.mels)
         try:
             data = torch.frombuffer(bytearray(base64.b64decode(state["float32"])), dtype=torch.float32)
             books = data.view(tuple(state["shape"]))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"not the saved state of an audio_vq tokenizer: {error}") from error
         if books.shape != shape:
-            raise ValueError(f"not the saved state of {self.levels} levels of {self.codes} codes of {self.mels} bands")
+            raise ValueError(f"not the saved state of {self.levels} levels of {self.count} codes of {self.mels} bands")
         if not bool(books.isfinite().all()):
             raise ValueError("not the saved state of an audio_vq tokenizer: a value is not finite")
         self._books = books

@@ -48,6 +48,10 @@ def fitted(sounds: list[Tensor], **options: object) -> AudioVQ:
     return result
 
 
+def decode(codec: AudioVQ, token_ids: list[int]) -> Tensor:
+    return codec.decode(torch.tensor([token_ids], dtype=torch.int64))[0]
+
+
 def books_of(codec: AudioVQ) -> np.ndarray:
     state = codec.state()
     return np.frombuffer(base64.b64decode(state["float32"]), dtype=np.float32).reshape(state["shape"])
@@ -60,7 +64,7 @@ def test_a_frame_is_the_sum_of_the_nearest_vectors_of_what_is_left(sounds: list[
     """SoundStream's equation by loops over frames, levels and codes."""
     codec = fitted(sounds)
     books, frames = books_of(codec).astype(np.float64), codec.frames(sounds[0]).double().numpy()
-    token_ids = codec.encode(sounds[0])
+    token_ids = codec.encode(sounds[0][None])[0].tolist()
     assert len(token_ids) == LEVELS * len(frames)
     for number, frame in enumerate(frames):
         rest, total = frame.copy(), np.zeros_like(frame)
@@ -95,15 +99,18 @@ def test_the_error_falls_with_every_level(sounds: list[Tensor]) -> None:
 
 def test_decoding_sums_the_levels_and_skips_what_no_sound_has(sounds: list[Tensor]) -> None:
     codec = fitted(sounds)
-    token_ids = codec.encode(sounds[0])
+    token_ids = codec.encode(sounds[0][None])[0].tolist()
     books, codes = torch.from_numpy(books_of(codec).copy()), codec.quantize(codec.frames(sounds[0]))
     frames = books[torch.arange(LEVELS), codes].sum(1)  # (F, mels)
     expected = codec.sound(frames)
-    assert torch.equal(codec.decode(token_ids), expected)
+    assert torch.equal(decode(codec, token_ids), expected)
     assert len(expected) == (len(frames) - 1) * codec.hop
     spoilt = [CODES, *token_ids[:3], 2 * CODES, *token_ids[3:]]  # a second level without a first, a third too many
-    assert torch.equal(codec.decode(spoilt), expected)
-    assert len(codec.decode([])) == len(codec.decode([CODES])) == len(codec.decode(token_ids[:1])) == 0
+    assert torch.equal(decode(codec, spoilt), expected)
+    assert len(decode(codec, [])) == len(decode(codec, [CODES])) == len(decode(codec, token_ids[:1])) == 0
+    both = codec.decode(torch.tensor([token_ids, token_ids[: len(token_ids) // 2] + [CODES] * -(-len(token_ids) // 2)]))
+    assert torch.equal(both[0], expected)
+    assert not both[1, len(decode(codec, token_ids[: len(token_ids) // 2])) :].any()
 
 
 def test_what_is_lost_is_less_with_more_levels(sounds: list[Tensor]) -> None:
@@ -112,7 +119,7 @@ def test_what_is_lost_is_less_with_more_levels(sounds: list[Tensor]) -> None:
     for level in (1, 8):
         frames = codec.quantize(codec.frames(sounds[0]))
         kept = (frames + CODES * torch.arange(8))[:, :level].flatten().tolist()
-        lost.append(codec.distance(sounds[0], codec.decode(kept)))
+        lost.append(codec.distance(sounds[0], decode(codec, kept)))
     assert lost[1] < 0.8 * lost[0]
     assert codec.distance(sounds[0], sounds[0]) == 0
     half = sounds[0] // 2  # 6 decibels, and what rounding adds in silent bands
@@ -190,7 +197,7 @@ def test_a_state_comes_back_and_a_damaged_one_is_refused(sounds: list[Tensor]) -
     codec = fitted(sounds)
     copy = tokenizer()
     copy.load_state(codec.state())
-    assert copy.encode(sounds[1]) == codec.encode(sounds[1])
+    assert torch.equal(copy.encode(sounds[1][None]), codec.encode(sounds[1][None]))
     assert tokenizer(fit_seed=0).state() == {}
     for damaged in (
         {"shape": [1], "float32": "AAAA"},
@@ -202,7 +209,7 @@ def test_a_state_comes_back_and_a_damaged_one_is_refused(sounds: list[Tensor]) -
     with pytest.raises(ValueError, match="not the saved state of 2 levels"):
         tokenizer(levels=2).load_state(codec.state())
     with pytest.raises(ValueError, match="not fitted"):
-        tokenizer().encode(sounds[0])
+        tokenizer().encode(sounds[0][None])
 
 
 def test_a_fit_is_cached_and_depends_on_its_seed(sounds: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +229,7 @@ def test_tokens_and_refusals() -> None:
         AudioVQ(hop_ms=30)
     with pytest.raises(ValueError, match="this sound has no source"):
         AudioVQ().spec(DataSpec("audio", (RATE,), rate=RATE))
-    with pytest.raises(ValueError, match=r"96,002.* tokens of a sound of 600 s|tokens of a sound of 600 s"):
+    with pytest.raises(ValueError, match="48,003 tokens of 600 s of sound"):
         AudioVQ(levels=2).spec(DataSpec("audio", (600 * RATE,), rate=RATE, source=TEXT))
     with pytest.raises(ValueError, match="reads audio"):
         AudioVQ().spec(TEXT)

@@ -1,4 +1,4 @@
-"""Reading sound files as samples of 16 bits, with the reason where one cannot be used.
+"""Sound files as samples of 16 bits: reading, with the reason where one cannot be used, and writing.
 
 Reference: scipy.io.wavfile.read; soundfile.read for FLAC, OGG and MP3; scipy.signal.resample_poly
 """
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from blockyard.atomic_files import replacing
 
 WAV = ".wav"
 COMPRESSED = (".flac", ".ogg", ".mp3")
@@ -53,6 +55,17 @@ class SoundFiles:
             raise BadSoundError("no such file") from None
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise BadSoundError(f"cannot be read: {' '.join(str(error).split())}") from error
+
+
+def write_wav(path: Path, samples: Tensor, rate: int) -> None:
+    """Write samples (T,) int16 as a WAV file of one channel and 16 bits; never a partial file."""
+    from scipy.io import wavfile
+
+    content = io.BytesIO()
+    wavfile.write(content, rate, samples.numpy())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.getvalue())
 
 
 def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:

@@ -107,11 +107,9 @@ class RecordingSplit:
 class SpokenSplit:
     """Sounds of one split that are to be written, with the text of each as the source.
 
-    pairs: (text, name) of each; sounds: of each, (T,) int16; target: start, the codes of the sound, end
+    texts: of each; sounds: of each, (T,) int16; target: start, the codes of the sound, end
     units: what a token stands for, in names of metrics
     """
-
-    units = ("code",)
 
     def __init__(
         self,
@@ -119,11 +117,12 @@ class SpokenSplit:
         tokenizers: tuple[TextTokenizer, SoundTokenizer],
         ends: tuple[int, int],
     ) -> None:
-        self.tokenizer = tokenizers[1]
-        self.pairs = [(recording.text, recording.name) for recording in recordings]
+        self.tokenizer, self.units = tokenizers[1], (tokenizers[1].unit,)
+        self.texts = [recording.text for recording in recordings]
         self.sounds = [recording.samples for recording in recordings]
-        self.source = RaggedSequences.of([tokenizers[0].encode(recording.text) for recording in recordings])
-        self.target = RaggedSequences.of([[ends[0], *self.tokenizer.encode(sound), ends[1]] for sound in self.sounds])
+        self.source = RaggedSequences.of([tokenizers[0].encode(text) for text in self.texts])
+        codes = (self.tokenizer.encode(sound[None])[0].tolist() for sound in self.sounds)
+        self.target = RaggedSequences.of([[ends[0], *own, ends[1]] for own in codes])
 
     def __len__(self) -> int:
         return len(self.sounds)
@@ -139,11 +138,19 @@ class SpokenSplit:
         source, source_lengths = self.source.padded(order)
         return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
 
+    def outputs(self, order: Tensor) -> list[Tensor]:
+        """Return the sounds `order` (B,), each (T,) int16."""
+        return [self.sounds[index] for index in order.tolist()]
+
+    def coded(self, order: Tensor) -> list[Tensor]:
+        """Return the same as their codes have them."""
+        return [self.tokenizer.decode(self.tokenizer.encode(sound[None]))[0] for sound in self.outputs(order)]
+
     @cached_property
     def reconstruction_lsd(self) -> float:
         """The mean distance in decibels between the first sounds and what their codes give."""
-        tokenizer, some = self.tokenizer, self.sounds[:HEARD]
-        return fmean(tokenizer.distance(sound, tokenizer.decode(tokenizer.encode(sound))) for sound in some)
+        some = torch.arange(min(HEARD, len(self)))
+        return fmean(map(self.tokenizer.distance, self.outputs(some), self.coded(some)))
 
 
 HEARD = 32  # sounds of a split that are put together again

@@ -52,7 +52,7 @@ def draw_written_sounds(
             _, reference, written = texts[number]
             _draw(panels, sample, layer, f"reference: {_short(reference)}\nwritten: {_short(written)}")
         axes[-1][0].set_xlabel("seconds")
-        return _save(figure, folder / f"{name}.png")
+        return save_few_colours(figure, folder / f"{name}.png")
 
 
 def _last_layer(loaded: Loaded, sample: Sample) -> LayerAttention | None:
@@ -91,7 +91,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save_few_colours(figure: Any, path: Path) -> Path:
     """Write a figure as PNG of few colours; never a partial file."""
     from PIL import Image
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from blockyard.atomic_files import read_bytes, read_json
@@ -53,7 +54,7 @@ def _finite_table(table: Any) -> list[list[float | None]]:
     return [[None if value is None or not math.isfinite(value) else float(value) for value in row] for row in table]
 
 
-# Pictures of predictions that runs have, for the page: `forecast`, `generate`, `eval resolution=` and `inspect` write
+# Pictures and sounds of predictions that runs have, for the page: `forecast`, `generate`, `eval` and `inspect` write
 # them.
 
 FILES = {
@@ -63,15 +64,23 @@ FILES = {
     "resolution": "resolution-test.png",
     "spectrograms": "written-test.png",
     "drawings": "drawn-test.png",
+    "sounds, true and written": "spoken-test.png",
+    "first written sound": "spoken-test-1.wav",
+    "second written sound": "spoken-test-2.wav",
     "attention on a graph": "inspect/attention_graph.png",
 }
 MAX_PICTURES = 24  # in all; each arm shows those of its first run that has any
 MAX_BYTES = 2_000_000  # of a picture, which the page holds as text
-_PNG = b"\x89PNG\r\n\x1a\n"
+MAX_SOUND_BYTES = 100_000  # six seconds at 8 kHz
+# How a file begins, its type and its largest size, by suffix.
+_KINDS = {
+    ".png": (b"\x89PNG\r\n\x1a\n", "image/png", MAX_BYTES),
+    ".wav": (b"RIFF", "audio/wav", MAX_SOUND_BYTES),
+}
 
 
 def pictures(records: Iterable[LoadedRun]) -> list[PictureRow]:
-    """Return the pictures of each arm's first run that has any: arm, seed, name, image as a data URL."""
+    """Return pictures and sounds of each arm's first run that has any: arm, seed, name, content as a data URL."""
     by_arm: dict[str, list[PictureRow]] = {}
     for record in records:
         if record.done and record.arm not in by_arm and (own := _pictures(record)):
@@ -89,9 +98,10 @@ def _pictures(record: LoadedRun) -> list[PictureRow]:
 
 
 def _image(record: LoadedRun, file: str) -> str | None:
-    """A PNG file as a data URL; None where it is missing, too large or no PNG: the page shows the rest."""
+    """A PNG or WAV file as a data URL; None where it is missing, too large or none: the page shows the rest."""
+    begins, kind, largest = _KINDS[PurePath(file).suffix]
     try:
-        content = read_bytes(record.path / file, MAX_BYTES)
+        content = read_bytes(record.path / file, largest)
     except (OSError, ValueError):
         return None
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}" if content.startswith(_PNG) else None
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(begins) else None

@@ -209,7 +209,7 @@ class MapRow(TypedDict):
 
 
 class PictureRow(TypedDict):
-    """A picture that a run has, as a data URL."""
+    """A picture, or a sound, that a run has, as a data URL."""
 
     arm: str
     seed: int

@@ -101,6 +101,7 @@ def content_policy(style: str, script: str, *, live: bool = False) -> str:
         "script-src": _hash(script),
         "style-src": _hash(style),
         "img-src": "data:",
+        "media-src": "data:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",
