@@ -150,7 +150,7 @@ class AudioVQ(SoundTokenizer):
         """Finds the codebooks by k-means, level by level, or loads them from the cache."""
         options = (self.levels, self.count, self.mels, self.window_ms, self.hop_ms, self.rate, self.codes_seed)
         lengths = torch.tensor([len(sound) for sound in values])
-        contents = [torch.cat(list(values)), lengths, f"{options}", torch.__version__]
+        contents: list[Tensor | str] = [torch.cat(list(values)), lengths, f"{options}", torch.__version__]
         fit_once(self, "audio_vq", contents, lambda: self._learn(values))
 
     def _learn(self, sounds: Sequence[Tensor]) -> None:
