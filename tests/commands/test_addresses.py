@@ -33,6 +33,8 @@ COMMANDS = {
     "import": ("import", URL, "out=x"),
     "import out": ("import", ".", f"out={URL}", "timm=vit_tiny_patch16_224"),
     "export": ("export", f"run={URL}", "to=x", "format=hf"),
+    "soup": ("soup", URL, "last", "out=x"),
+    "soup out": ("soup", "last", f"out={URL}"),
     "runs": ("runs", f"outputs={URL}"),
     "inspect": ("inspect", "mixing", f"run={URL}"),
     "compare": ("compare", URL),

@@ -14,7 +14,7 @@ from blockyard.commands import COMMANDS, MODULES
 from blockyard.commands.completion import complete, flags_of
 from blockyard.config.schema import Root, options
 
-OWN_KEYS_ONLY = ("eval", "forecast", "generate", "inspect", "export", "tokenize")
+OWN_KEYS_ONLY = ("eval", "forecast", "generate", "inspect", "export", "soup", "tokenize")
 
 
 def keys_of(command: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ COMMANDS = {
     "inspect": "look inside a run:        blockyard inspect run=last attention",
     "import": "weights from a library:   blockyard import checkpoints/gpt2 out=imported/gpt2",
     "export": "weights to a library:     blockyard export run=last to=exported/gpt format=hf",
+    "soup": "average weights of runs:  blockyard soup tuned_a tuned_b out=soups/tuned weights=greedy",
     "sweep": "run a question file:      blockyard sweep quickstart",
     "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",

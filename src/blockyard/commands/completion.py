@@ -98,6 +98,8 @@ def _names(command: str, before: list[str]) -> list[str]:
         from blockyard.commands.templates import TEMPLATES
 
         return [] if before else list(TEMPLATES)
+    if command == "soup":
+        return _runs("")
     if command == "inspect":
         from blockyard.inspect.options import KINDS
 
@@ -117,6 +119,7 @@ def _own(module: ModuleType, typed: str) -> list[str]:
         "which": CHECKPOINTS,
         "as": list(catalog.choices("preset")),
         "format": getattr(module, "FORMATS", ()),
+        "weights": getattr(module, "RECIPES", ()),
         "pool": getattr(module, "POOLS", ()),
         "projection": getattr(module, "PROJECTIONS", ()),
         "split": getattr(module, "SPLITS", ()),

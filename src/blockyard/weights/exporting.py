@@ -120,12 +120,12 @@ def _safetensors(loaded: Loaded, folder: Path) -> list[str]:
         kept["identity"] = identity(loaded.config)
     of = {"run": loaded.folder.name, "checkpoint": loaded.checkpoint.name, "step": loaded.step}
     write_json(folder / RUN, {**provenance(), **kept, "resumes": [], "export": of}, checked=True)
-    _states(loaded, folder)
+    write_tokenizers(loaded, folder)
     return [f"blockyard.load('{folder}')", f"blockyard train ... init.from={folder / WEIGHTS}"]
 
 
-def _states(loaded: Loaded, folder: Path) -> None:
-    """What the tokenizers of a run learned."""
+def write_tokenizers(loaded: Loaded, folder: Path) -> None:
+    """Write what the tokenizers of a run learned."""
     own = loaded.components.source_tokenizer is not loaded.components.tokenizer
     named = {TOKENIZER: loaded.tokenizer, **({SOURCE_TOKENIZER: loaded.components.source_tokenizer} if own else {})}
     for name, tokenizer in named.items():
