@@ -182,7 +182,8 @@ def _check(ingredients: Sequence[Ingredient]) -> None:
             "soup averages at least two checkpoints; name several runs, or several checkpoints of one with "
             "which=[best,last]"
         )
-    first, names = ingredients[0], {}
+    first = ingredients[0]
+    names: dict[str, str] = {}
     for each in ingredients:
         if each.sha256 in names:
             raise UserError(
@@ -261,6 +262,6 @@ def _write(
     with new_folder(soup.folder) as temporary:
         write_weights(temporary / WEIGHTS, weights)
         write_yaml(temporary / CONFIG, redact(config))
-        record = {**provenance(), **kept, "identity": identity(config), "resumes": [], "soup": of}
+        record = provenance() | kept | {"identity": identity(config), "resumes": [], "soup": of}
         write_json(temporary / RUN, record, checked=True)
         write_tokenizers(loaded, temporary)
