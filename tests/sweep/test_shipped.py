@@ -24,6 +24,7 @@ NEED_FILES = {
 # Questions whose arms start from a run: what it is made of.
 NEED_RUNS = {
     "audio_pretraining": [("experiment=tones_ctc", "objective=masked_units", "objective.span=2", "name=listened")],
+    "distillation": [("experiment=vit_digits", "name=teacher")],
     "linear_probe": [
         ("experiment=bert_code", "tokenizer=byte", "name=pretrained"),
         (

@@ -219,6 +219,7 @@ def evaluate_written(
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
+    hears = _judge_of(loaded, judge, outputs=outputs, allow=allow)
     spec = loaded.model.ctx.data
 
     def tag(model: Model, samples: Split, settings: PassSettings) -> Written:
@@ -242,7 +243,6 @@ def evaluate_written(
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
-    hears = _judge_of(loaded, judge, outputs=outputs, allow=allow)
 
     def write(model: Model, samples: Split, settings: PassSettings) -> Written:
         if hears is not None:

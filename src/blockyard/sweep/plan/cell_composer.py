@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
 
 
+RUN_KEYS = ("init.from", "objective.teacher")  # options that name a run
+
+
 class CellComposer:
     """Composes configs from overrides and tells why they cannot run.
 
     config_dirs: folders of the user's own choices
     elsewhere: whether the cells run on other machines, so that GPUs missing on this one do not matter
-    outputs: the folder of all runs, in which `init.from` finds one by its name; None for the default
+    outputs: the folder of all runs, in which those of `RUN_KEYS` find one by its name; None for the default
     data: reads the data of configs that are otherwise sound; None reads none
     """
 
@@ -41,7 +44,7 @@ class CellComposer:
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
-        starts = any(key_of(text) == "init.from" for text in overrides)
+        starts = any(key_of(text) in RUN_KEYS for text in overrides)
         own = [to_override("outputs", self._outputs)] if starts and self._outputs is not None else []
         return compose([*overrides, *own], self._config_dirs)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from blockyard.sweep.spec.override_text import to_override
 
 # Options that take the path of a file or a folder.
-KEYS = ("data.path", "data.root", "data.splits", "init.from", "tokenizer.path")
+KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.teacher", "tokenizer.path")
 _NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
 
 
