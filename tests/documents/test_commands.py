@@ -52,7 +52,7 @@ def test_the_pages_with_long_runs_compose(tmp_path: Path) -> None:
     for name in LONG:
         for block in pages.blocks(PAGES[name]):
             for line in block.commands() if block.typed else ():
-                left_out = re.search("text_file| -m |--cfg|allow=", line)
+                left_out = re.search("text_file| -m |--cfg|allow=|teacher=", line)
                 if re.match(r"blockyard train (?!resume)", line) and not left_out:
                     assert check(compose(shlex.split(line)[2:])) == [], line
 
