@@ -69,6 +69,8 @@ def run(arguments: Sequence[str]) -> int:
     if not inputs:
         raise UserError("predict needs an input: a text, a file or a folder")
     path = None if out is None else local_path(out, "out")
+    if path is not None and path.suffix.lower() not in (".csv", ".png", ".wav"):
+        raise UserError(f"out={out}: predictions are written as .csv, images as .png, sounds as .wav")
     run = run_of(name, "predict", settings["outputs"], moved)
     from blockyard.generate.codes import writes_codes
 
