@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard.config import schema
-from blockyard.contracts import DataSpec, ImageTokenizer, NoWeightDecay, Tokenizer
+from blockyard.contracts import CodeTokenizer, DataSpec, ImageTokenizer, NoWeightDecay, Tokenizer
 from blockyard.model._prefix import Prefix
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
@@ -72,6 +72,8 @@ def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.
         target, defaults = node("tokenizer", name)
         tokenizer = target(**{**defaults, **options})
         data = GRAY if isinstance(tokenizer, ImageTokenizer) else DATA[tokenizer.modality]
+        if isinstance(tokenizer, CodeTokenizer) and data.modality == "audio":  # its sounds are written from texts
+            data = replace(data, source=DATA["text"])
         if getattr(tokenizer, "reads_ids", False):
             data = replace(data, vocabulary=11)
         return tokenizer.embedder(replace(context(), tokens=tokenizer.spec(data), data=data))
