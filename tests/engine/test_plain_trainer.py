@@ -29,9 +29,9 @@ from blockyard.runs.checkpoint import BadCheckpointError
 from tests.support.engine_runs import rows, run, state
 from tests.support.every import every
 from tests.support.paths import ROOT
+from tests.support.plain_trainers import same, trainer, weights
 from tests.support.tiny import TEXT, TINY
 
-QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 SCHEDULE_FREE = (*TINY, "optimizer=schedule_free", "schedule=constant")
 CONFIGS = {
     "digits": TINY,
@@ -41,20 +41,6 @@ CONFIGS = {
     "lines": (*TEXT, "tokenizer=char", "data.sample=line", "trainer.accumulate=2"),
     "workers": (*TINY, "trainer.num_workers=1"),
 }
-
-
-def trainer(module: TrainerModule, folder: Path, **arguments: Any) -> pl.Trainer:
-    """A Trainer that trains as long as a run, without what prints."""
-    settings = {**module.trainer_arguments(), **QUIET, "enable_checkpointing": False, **arguments}
-    return pl.Trainer(default_root_dir=folder, **settings)
-
-
-def weights(module: pl.LightningModule) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and every(value.equal(right[name]) for name, value in left.items())
 
 
 class Validated(pl.Callback):

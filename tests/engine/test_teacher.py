@@ -27,11 +27,11 @@ from blockyard.runs.resume import reopen
 from blockyard.weights.sources import find_source, read_weights
 from blockyard.weights.teacher import load_teacher
 from tests.battery import ranks
-from tests.engine.test_plain_trainer import same, trainer, weights
 from tests.support.engine_runs import assert_same_bits, killed_at, rows, run, state, text_run
 from tests.support.every import every
 from tests.support.fork import forked
 from tests.support.helpers import stir
+from tests.support.plain_trainers import same, trainer, weights
 from tests.support.tiny import SHORTEST, TEXT, TINY, steps
 from tests.support.tolerances import FLOAT32_STEPS
 

@@ -14,7 +14,7 @@ import torch
 
 import blockyard
 from blockyard.cli import main
-from blockyard.contracts import Inputs
+from blockyard.contracts import Inputs, TokenSpec
 from blockyard.errors import UserError
 from blockyard.generate.api import detokenize, generate, generate_all, stream_to_terminal
 from blockyard.generate.decode import decode
@@ -139,7 +139,7 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
     padded: list[torch.Tensor] = []
 
     class Fixed(torch.nn.Linear):
-        ctx = SimpleNamespace(tokens=SimpleNamespace(max_len=8))
+        ctx = SimpleNamespace(tokens=TokenSpec((8,), vocabulary=5))
         mixers = (SimpleNamespace(traits=SimpleNamespace(any_length=False)),)
         position = SimpleNamespace(bounded=False, length_scale=1.0)
 

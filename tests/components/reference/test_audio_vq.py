@@ -19,6 +19,7 @@ from blockyard.data.dial_tones import KEYS, RATE, play
 from blockyard.tokenizer._griffin_lim import griffin_lim, powers_of_bands, spectrum
 from blockyard.tokenizer.audio_vq import AudioVQ
 from blockyard.tokenizer.log_mel import hann, mel_filters
+from tests.support.every import every
 
 TEXT = DataSpec("text", (8,), variable=True)
 SOUND = DataSpec("audio", (RATE,), variable=True, rate=RATE, source=TEXT)
@@ -94,7 +95,7 @@ def test_the_error_falls_with_every_level(sounds: list[Tensor]) -> None:
     for level in range(LEVELS):
         total = total + books[level][codes[:, level]]
         errors.append((frames - total).square().mean())
-    assert all(later < 0.9 * earlier for earlier, later in pairwise(errors))
+    assert every(later < 0.9 * earlier for earlier, later in pairwise(errors))
 
 
 def test_decoding_sums_the_levels_and_skips_what_no_sound_has(sounds: list[Tensor]) -> None:
@@ -165,7 +166,7 @@ def test_griffin_lim_is_the_algorithm_by_loops_and_never_gets_worse() -> None:
     for rounds in range(0, 24, 3):
         estimate = spectrum(griffin_lim(magnitudes, window, hop, rounds), window, hop).abs()
         errors.append(float((weights * (estimate - magnitudes).square()).sum()))
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(errors))
+    assert every(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(errors))
     assert errors[-1] < 0.9 * errors[0]
 
 
