@@ -66,7 +66,7 @@ def _entries_as_json(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _entry_as_json(text: str) -> tuple[str, str] | None:
-    """Return the key of one entry and the entry as JSON; None where the text is no single entry."""
+    """Return the key of one entry and the entry as JSON; None where the text is not a single entry."""
     try:
         value = load_mapping(text)
     except StrictYamlError:

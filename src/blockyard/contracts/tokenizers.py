@@ -101,7 +101,7 @@ class TextTokenizer(Tokenizer):
 
 
 class CodeTokenizer(Tokenizer):
-    """A tokenizer that makes tokens of what is no text, images for example, that a decoder can write, and the reverse.
+    """A tokenizer that turns images or sounds into tokens that a decoder can generate, and back.
 
     A sequence is a start token and then the N tokens of an item of data. What it learns, it learns from items of the
     training split. Where the data has a source, `spec` names the id of the start token (`TokenSpec.start`), and that

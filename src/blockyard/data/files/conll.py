@@ -9,7 +9,7 @@ Reference: nltk.corpus.reader.ConllCorpusReader; the package conllu
     Ada       NNP  B-PER        columns are separated by tabs where a line has one, and by spaces otherwise
     Lovelace  NNP  I-PER
                                 an empty line ends a sentence
-    -DOCSTART- -X- O            a line of CoNLL-2003 that is no word of a sentence
+    -DOCSTART- -X- O            marks a document in CoNLL-2003; it is skipped
 
 In a .conllu file the words are in the second column and their tags, the parts of speech, in the fourth; ranges of words
 (1-2) and words that are not written (1.1) are left out. In any other file they are in the first and in the last column.
@@ -27,7 +27,7 @@ from blockyard.errors import UserError, quoted
 
 SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 NO_TAG = ""  # of a word that was read without its tag
-_NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a line of CoNLL-U that is no written word
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # ids of CoNLL-U's multiword tokens and empty nodes
 _DOCUMENT = "-DOCSTART-"
 
 
@@ -53,7 +53,7 @@ def read_conll(
     token, tag: columns of the words and of their tags, from 1; None is that of the format
     comments: whether lines that begin with # before the first word of a sentence are left out
     tagged: whether tags are read; without them, a line needs no other column than that of its word
-    Raises UserError for a file that is no such text, and for lines without one of the columns.
+    Raises UserError for a file that is not UTF-8 text, and for lines that lack one of the columns.
     """
     universal = _suffix(path) == ".conllu"
     token = token or (2 if universal else 1)
