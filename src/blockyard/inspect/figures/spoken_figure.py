@@ -34,14 +34,14 @@ def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
     )
     seconds = max(len(sound) for pair in shown for sound in pair) / tokenizer.rate
     with canvas(len(shown), 2, (5.0, 1.5), title) as (figure, axes):
-        for panels, sounds, (source, _, heard) in zip(axes, shown, written.texts, strict=False):
+        for panels, sounds, (source, reference, heard) in zip(axes, shown, written.texts, strict=False):
             for panel, sound in zip(panels, sounds, strict=True):
                 if len(sound):
                     draw_spectrogram(panel, _sound(sound, tokenizer.rate))
                 panel.set_xlim(0, seconds)
             panels[0].set_ylabel("hertz")
             panels[0].set_title(f"true: {printable(source)}", loc="left", pad=2)
-            colour = INK if heard == source else HIGHLIGHT
+            colour = INK if heard == reference else HIGHLIGHT
             panels[1].set_title(f"written, heard as: {printable(heard)}", loc="left", pad=2, color=colour)
         for panel in axes[-1]:
             panel.set_xlabel("seconds")
