@@ -132,7 +132,7 @@ def test_what_has_no_average_is_refused(tuned: list[RunFolder], tmp_path: Path) 
         with pytest.raises(UserError, match=reason):
             cook(runs, tmp_path / "soup")
     norms = [run(tmp_path, f"name=bn{seed}", f"seed={seed}", "norm=batch", base=SHORTEST) for seed in (0, 1)]
-    with pytest.raises(UserError, match=r"running_mean is no weight but a statistic"):
+    with pytest.raises(UserError, match=r"running_mean is not a weight but a statistic"):
         cook([str(each.path) for each in norms], tmp_path / "soup")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("")

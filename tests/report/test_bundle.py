@@ -226,8 +226,8 @@ def test_a_page_with_other_scripts_is_noted(
 
 # Why some of them are refused: what is found later in the same file may refuse it too.
 REASONS = {
-    "parent": "no file of a run or a sweep",
-    "a pickle": "no file of a run or a sweep",
+    "parent": "it is not a file of a run or a sweep",
+    "a pickle": "it is not a file of a run or a sweep",
     "link": "a link",
     "pipe": "a link, or no regular file",
     "bomb": "times its bytes",
@@ -246,7 +246,7 @@ REASONS = {
     "target in a list": "of no trusted library",
     "allowed by itself": "if you trust it, add allow=[evilpackage]",
     "predictions with a pickle": "Object arrays cannot be loaded",
-    "a run elsewhere": "no folder of a bundle",
+    "a run elsewhere": "which is not a folder of a bundle",
 }
 
 

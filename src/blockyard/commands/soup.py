@@ -3,8 +3,8 @@
 
 Average the weights of several runs, or of several checkpoints of one, and write the average as a run.
 
-  uniform  all of them count the same
-  greedy   from the best by validation to the worst, one stays in where the average is no worse with it
+  uniform  the mean of all of them
+  greedy   go from the best validation metric to the worst, and keep each one with which the average is not worse
 
 The runs have to be of one architecture, tokenizer and data; rates, schedules and losses may differ. Averages are of use
 where the runs started from the same weights (init.from): those of other seeds predict next to nothing. What LoRA added

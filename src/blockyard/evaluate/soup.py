@@ -3,7 +3,7 @@
 Source: Wortsman et al. 2022, Model soups: averaging weights of multiple fine-tuned models improves accuracy without
     increasing inference time (arXiv 2203.05482), section 2, the uniform soup and the greedy soup (recipe 1)
 Equation: w = mean_i w_i over the ingredients, summed in float64; greedy: from the best by validation to the worst, an
-    ingredient stays in where the validation metric of the average with it is no worse than without it
+    ingredient is kept if the validation metric of the average with it is not worse than without it
 
 Averages are of use where the ingredients lie in one valley of the loss, as runs do that start from the same weights,
 and checkpoints of one run. Runs from other seeds do not, and their average predicts next to nothing: the metrics show
@@ -202,8 +202,8 @@ def _check(ingredients: Sequence[Ingredient]) -> None:
             continue
         if any(not torch.equal(tensor, each.weights[name]) for each in ingredients):
             raise UserError(
-                f"{name} is no weight but a statistic of what each run saw, such as those of norm=batch, and that of "
-                "averaged weights is none of an average; such models have no soup"
+                f"{name} is not a weight but a statistic of what each run saw, such as those of norm=batch; the "
+                "average of statistics is not that of the averaged weights, so such models have no soup"
             )
 
 
@@ -249,7 +249,7 @@ def _write(
     soup: Soup, loaded: Loaded, weights: Mapping[str, Tensor], chosen: Sequence[Ingredient], recipe: Recipe
 ) -> None:
     """Write the folder of a run without a training: its config is that of the first ingredient."""
-    # What an ingredient has started from and learned from is no part of what the average is.
+    # The average has neither the initial weights nor the teacher of an ingredient.
     config = {key: node for key, node in loaded.config.items() if key != "init"} | {"name": soup.folder.name}
     facts = RunFolder(loaded.folder.path, loaded.folder.config).facts()
     kept = {key: facts[key] for key in ("choices", "data", "precision", "threads") if key in facts}

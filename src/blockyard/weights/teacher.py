@@ -2,9 +2,9 @@
 
 Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network (arXiv 1503.02531)
 
-A teacher is a run, or a model of transformers or timm, whose architecture an import knows. It is no part of the model
-that learns from it: its weights are in no checkpoint and no optimizer. What identifies it is a hash of its config and
-its weights, so that a run that is resumed learns from the same predictions.
+A teacher is a run, or a model of transformers or timm, whose architecture an import knows. It is not a part of
+the model that learns from it: its weights are in no checkpoint and no optimizer. A hash of its config and its weights
+identifies it, so that a run that is resumed learns from the same predictions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VALUES = ("image", "series", "vector", "audio")
 
 
 class Teacher:
-    """A trained model that predicts and does not learn. It is no module, so that no module has its weights.
+    """A trained model that predicts and is not trained. It is not an `nn.Module`, so that no module holds its weights.
 
     model: in evaluation mode, without gradients; name: as the config has it
     sha256: of its config and weights; notes: what the user should know, a sentence each
@@ -162,7 +162,7 @@ def flops(components: Components) -> int:
 
 
 def _task_problems(components: Components, teacher: Components) -> Iterator[str]:
-    """Yield why predictions of a teacher are no targets of a run, whatever the sizes of both.
+    """Yield why predictions of a teacher cannot be targets of a run, whatever the sizes of both.
 
     components: of the run
     """
@@ -300,7 +300,7 @@ def _components(source: Source, components: Components) -> Components:
     try:
         read = read_source(source.path)
         if read.converter.partly:
-            raise UserError(f"{read.name} is no whole model of ours, because {read.converter.partly}")
+            raise UserError(f"{read.name} is only a part of a model here, because {read.converter.partly}")
         composition = composed_run(read, ()) if read.foreign.vocabulary is not None else None
         config = composition.config if composition else architecture(read.converter.preset, read.foreign)
     except UserError as error:

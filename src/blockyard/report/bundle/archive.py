@@ -131,8 +131,8 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplem
 def unpack(path: Path, folder: Path) -> Manifest:
     """Write every member of a bundle into `folder`, which is empty, and return the manifest.
 
-    Raises UserError, with nothing of the bundle run, for a file that is no bundle of this format, that could do harm,
-    or of which a SHA-256 is wrong.
+    Runs nothing of the bundle. Raises UserError for a file that is not a bundle of this format, that could do harm, or
+    of which a SHA-256 is wrong.
     """
     if not is_regular(path):
         raise UserError(f"{path}: {'it is not a regular file' if os.path.lexists(path) else 'no such file'}")
@@ -214,7 +214,7 @@ def _problem(info: zipfile.ZipInfo) -> str | None:
     """Return why a bundle cannot have this member, or None."""
     kind = stat.S_IFMT(info.external_attr >> 16)
     if info.filename != MANIFEST and not _MEMBER.fullmatch(info.filename):
-        return "it is no file of a run or a sweep, so that nothing is written under its name"
+        return "it is not a file of a run or a sweep, so nothing is written under its name"
     if kind not in (0, stat.S_IFREG):
         return "it is a link, or no regular file"
     if info.flag_bits & 0x1:

@@ -82,7 +82,7 @@ def verify(path: Path, manifest: Manifest, folder: Path, allow: Sequence[str] = 
         if manifest.kind == "sweep":
             for cell in SweepPlan.load(base).cells:
                 if not is_run(cell.run):
-                    raise UserError(f"the plan names the run {quoted(cell.run)}, which is no folder of a bundle")
+                    raise UserError(f"the plan names the run {quoted(cell.run)}, which is not a folder of a bundle")
         comparison = compare(base, outputs=folder / ROOT, changes=False)
         result = Verified(manifest, comparison)
         result.differences.extend(_configs(records, result.notes))

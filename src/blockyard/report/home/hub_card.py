@@ -118,7 +118,7 @@ def _answers(folder: RunFolder) -> Iterator[str]:
     root = folder.path.parents[1]
     of_run = [row for row in sweeps(root) if folder.name in row["runs"]]
     if not of_run:
-        yield "The run is no cell of a sweep."
+        yield "The run does not belong to a sweep."
     for row in of_run:
         arm = row["arms"][row["runs"].index(folder.name)]
         verdict = f" Verdict: **{escape(row['verdict'])}**." if row["verdict"] else ""
