@@ -12,13 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockyard.contracts import BatchSize, Samples, Seed
 from blockyard.data.digits import Digits
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import read_picture
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.images import LabelledImages
 from blockyard.data.splits.loaded import LoadedData
-from blockyard.data.splits.split import stratified
+from blockyard.data.splits.split import Fraction, stratified
 
 SIDE = 8  # pixels of a digit, and of a cell
 ACROSS = 3  # cells in a row
@@ -86,13 +87,27 @@ class SceneSource:
 
 @dataclass(kw_only=True, eq=False)
 class CanvasData(LoadedData):
-    """Canvases of scikit-learn's digits. Subclasses declare the options and say what belongs to a canvas."""
+    """Canvases of scikit-learn's digits. Subclasses say what belongs to a canvas.
+
+    Options:
+        samples: canvases in a training epoch
+        eval_samples: canvases of the validation split, and of the test split
+        test_fraction: share of all digit images that only the test split shows
+        validation_fraction: share of the remaining images that only the validation split shows
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: canvases in a training step, over all processes
+        eval_batch_size: canvases in a validation or test step, over all processes
+    """
 
     published_under = "CC-BY-4.0, of the digits"
 
-    test_fraction: float
-    validation_fraction: float
-    split_seed: int
+    samples: Samples = 16_000
+    eval_samples: Samples = 500
+    test_fraction: Fraction = 0.2
+    validation_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
 
     def scenes(self, counts: tuple[int, int]) -> list[SceneSource]:
         """Return what draws the canvases of each split, whose digits are that split's own."""

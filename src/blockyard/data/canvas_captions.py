@@ -24,11 +24,8 @@ from torch import Tensor
 
 from blockyard.contracts import (
     Batch,
-    BatchSize,
     Because,
     DataSpec,
-    Samples,
-    Seed,
     Splits,
     TextTokenizer,
     Tokenizer,
@@ -36,7 +33,6 @@ from blockyard.contracts import (
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
 from blockyard.data.files.pairs import Pair
 from blockyard.data.splits.pairs import RaggedSequences
-from blockyard.data.splits.split import Fraction
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
 LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens
@@ -111,24 +107,10 @@ class CanvasCaptions(CanvasData):
     Options:
         digits: digits on a canvas
         blank: show an empty canvas, for the rival that sees nothing
-        samples: canvases in a training epoch
-        eval_samples: canvases of the validation split, and of the test split
-        test_fraction: share of all digit images that only the test split shows
-        validation_fraction: share of the remaining images that only the validation split shows
-        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
-        batch_size: canvases in a training step, over all processes
-        eval_batch_size: canvases in a validation or test step, over all processes
     """
 
     digits: Number = 2
     blank: bool = False
-    samples: Samples = 16_000
-    eval_samples: Samples = 500
-    test_fraction: Fraction = 0.2
-    validation_fraction: Fraction = 0.1
-    split_seed: Seed = 0
-    batch_size: BatchSize = 64
-    eval_batch_size: BatchSize = 256
 
     @property
     def spec(self) -> DataSpec:

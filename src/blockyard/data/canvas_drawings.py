@@ -34,12 +34,9 @@ from torch import Tensor
 
 from blockyard.contracts import (
     Batch,
-    BatchSize,
     Because,
     DataSpec,
     ImageTokenizer,
-    Samples,
-    Seed,
     Splits,
     TextTokenizer,
     Tokenizer,
@@ -63,7 +60,6 @@ from blockyard.data.splits.image_tokens import ImageTokenSplit, token_splits
 from blockyard.data.splits.images import LabelledImages
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import RaggedSequences
-from blockyard.data.splits.split import Fraction
 
 FITTED = 2_000  # canvases that a tokenizer learns its codes from
 # The cells of two digits, the first one first: of "left of", and of "above".
@@ -221,23 +217,9 @@ class CanvasDrawings(CanvasData):
 
     Options:
         caption_fraction: share of all 1,800 captions that only the test split has, and of as many the validation split
-        samples: canvases in a training epoch
-        eval_samples: canvases of the validation split, and of the test split
-        test_fraction: share of all digit images that only the test split shows
-        validation_fraction: share of the remaining images that only the validation split shows
-        split_seed: seed of the splits; independent of the run's seed, so that all seeds share them
-        batch_size: canvases in a training step, over all processes
-        eval_batch_size: canvases in a validation or test step, over all processes
     """
 
     caption_fraction: Annotated[float, Ge(0.01), Le(0.45), Because("each split needs captions of its own")] = 0.1
-    samples: Samples = 16_000
-    eval_samples: Samples = 500
-    test_fraction: Fraction = 0.2
-    validation_fraction: Fraction = 0.1
-    split_seed: Seed = 0
-    batch_size: BatchSize = 64
-    eval_batch_size: BatchSize = 256
 
     @property
     def spec(self) -> DataSpec:

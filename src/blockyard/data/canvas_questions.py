@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, DataSpec, Samples, SimpleModel, Splits, TextTokenizer, Tokenizer
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.order import mix
@@ -158,24 +158,11 @@ class CanvasQuestions(CanvasData):
         blank: show an empty canvas, for the rival that reads the question alone
         colour_share: share of the training questions that ask for the colour of a digit, which take longest to learn;
             null for a third, as in validation and test
-        samples: canvases in a training epoch
-        eval_samples: canvases of the validation split, and of the test split
-        test_fraction: share of all digit images that only the test split shows
-        validation_fraction: share of the remaining images that only the validation split shows
-        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
-        batch_size: canvases in a training step, over all processes
-        eval_batch_size: canvases in a validation or test step, over all processes
     """
 
     blank: bool = False
     colour_share: Fraction | None = None
-    samples: Samples = 16_000
     eval_samples: Samples = 1_000
-    test_fraction: Fraction = 0.2
-    validation_fraction: Fraction = 0.1
-    split_seed: Seed = 0
-    batch_size: BatchSize = 64
-    eval_batch_size: BatchSize = 256
 
     @property
     def spec(self) -> DataSpec:
