@@ -48,14 +48,14 @@ def main() -> None:
         bootstrap_iters=0,
     )["results"]
     print("accuracy of lm-eval", results["next_half"]["acc,none"])
-    theirs, ours = results["held_out_code"]["bits_per_byte,none"], bits_per_byte(loaded, texts)
-    assert math.isclose(theirs, ours, rel_tol=1e-4), (theirs, ours)
-    print(f"bits per byte {theirs:.4f} by lm-eval, {ours:.4f} by blockyard")
+    evaluated, expected = results["held_out_code"]["bits_per_byte,none"], bits_per_byte(loaded, texts)
+    assert math.isclose(evaluated, expected, rel_tol=1e-4), (evaluated, expected)
+    print(f"bits per byte {evaluated:.4f} by lm-eval, {expected:.4f} by blockyard")
 
 
-def write(name: str, rows: list[dict]) -> None:
-    """Write rows where the task's YAML looks for them, in the working folder."""
-    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+def write(name: str, samples: list[dict]) -> None:
+    """Write samples where the task's YAML looks for them, in the working folder."""
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in samples), encoding="utf-8")
 
 
 @torch.no_grad()

@@ -74,7 +74,7 @@ class Cutter:
         return Pieces(ids, first, last)
 
     def _of(self, form: str, *, follows: bool) -> tuple[list[int], int]:
-        """The pieces of a word, and how many at their beginning are a blank that is no part of it."""
+        """Return the pieces of a word, and how many of the first ones belong to the blank before it."""
         key = (form, follows)
         if key not in self._known:
             pieces = self.tokenizer.encode(f" {form}" if follows else form)
