@@ -40,7 +40,7 @@ def test_facts_are_what_is_known_and_nothing_of_the_target() -> None:
     batch = Batch(token_ids(1, 3), torch.zeros(1), lengths=torch.tensor([3]))
     assert list(batch.facts()) == ["inputs", "lengths"]
     assert {field.name for field in fields(Batch)} - {field.name for field in fields(Inputs)} == {
-        *("target", "weight", "sample", "slice")
+        *("target", "weight", "sample", "slice", "number")
     }
 
 

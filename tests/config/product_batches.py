@@ -15,13 +15,15 @@ from tests.config.products import config
 
 
 def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -> Batch:
-    """Two real rows of the training part of a row's data, as long and as short as they come. The plan's tokenizer
-    learns what it learned from that part.
+    """Two real rows of the training part of a row's data, as long and as short as they come. The plan's tokenizers
+    learn what they learned from that part.
 
     padding: draws what lies behind the ends of both rows; None leaves it as the data has it
     """
-    batch, learned = _two_rows(row["data"], row["tokenizer"])
+    batch, learned, learned_of_source = _two_rows(row["data"], row["tokenizer"])
     plan.tokenizer.load_state(learned)
+    if plan.source_tokenizer is not plan.tokenizer:
+        plan.source_tokenizer.load_state(learned_of_source)
     plan.context()
     plan.objective.learn(TwoRows(batch))
     if padding is None or batch.lengths is None:
@@ -61,16 +63,16 @@ class TwoRows:
 
 
 @cache
-def _two_rows(data: str, tokenizer: str) -> tuple[Batch, dict[str, Any]]:
+def _two_rows(data: str, tokenizer: str) -> tuple[Batch, dict[str, Any], dict[str, Any]]:
     frame, beside = next(each for each in skeletons() if (each[0]["data"], each[0]["tokenizer"]) == (data, tokenizer))
     plan = Components(config({**frame, **{family: names[0] for family, names in beside.items()}}).config)
-    train = plan.data.load(plan.tokenizer).train
+    train = plan.load().train
     order = torch.arange(min(32, len(train)))
     some = train.batch(order, None)
     lengths = some.lengths if some.source_lengths is None else some.source_lengths
     if lengths is not None:
         order = torch.stack([lengths.argmax(), lengths.argmin()])
-    return train.batch(order[:2], None), plan.tokenizer.state()
+    return train.batch(order[:2], None), plan.tokenizer.state(), plan.source_tokenizer.state()
 
 
 def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:

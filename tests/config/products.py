@@ -36,6 +36,7 @@ FAMILIES = (
 READERS = {
     "image": {"source_tokenizer": "patch", "source_position": "learned"},
     "audio": {"source_tokenizer": "log_mel"},
+    "text": {"source_tokenizer": "char", "source_position": "learned"},
 }
 
 SMALL_OPTIONS = {

@@ -195,7 +195,7 @@ def test_options_that_take_objects_are_few() -> None:
     own = {"data.train", "data.validation", "data.test", "data.module"}  # classes of the user's
     slots = {chosen.key for chosen in every_option() if chosen.option.slot}
     of_layers = {"layers.kinds"}
-    parts = {"token_mixer.members", "token_mixer.map", "channel_mixer.members", "model.cross"}
+    parts = {"token_mixer.members", "token_mixer.map", "channel_mixer.members", "model.cross", "data.members"}
     assert slots == {"objective.metrics"} | parts | own | of_layers
     assert slot(options(Wrapping)["inner"].annotation) is not None
 

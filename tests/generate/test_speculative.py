@@ -129,7 +129,7 @@ class Bigram(nn.Module):
         super().__init__()
         scores = torch.randn(outputs, outputs, generator=torch.Generator().manual_seed(seed))
         self.scores = nn.Parameter(scores)
-        tokens = SimpleNamespace(max_len=64, start=None, mask=None, end=None)
+        tokens = SimpleNamespace(max_len=64, start=None, mask=None, end=None, predicted=None)
         self.ctx, self.mixers = SimpleNamespace(tokens=tokens, outputs=outputs), []
         self.position = SimpleNamespace(bounded=False, length_scale=1)
 
