@@ -44,7 +44,9 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
     own, of_source = plan.tokens().vocabulary, plan.context().tokens.vocabulary
     source = batch.source
     if source is not None and batch.source_lengths is not None:
-        source = other(source, batch.source_lengths, of_source if alone else own)
+        shared = plan.source_tokenizer is plan.tokenizer
+        apart = own if shared else plan.source_tokenizer.spec(plan.data.spec.source).vocabulary
+        source = other(source, batch.source_lengths, of_source if alone else apart)
     return replace(batch, inputs=other(batch.inputs, batch.lengths, own), source=source)
 
 

@@ -54,6 +54,8 @@ SMALL_OPTIONS = {
     # Of a sound, as few tokens as one-hot positions leave room for.
     "tokenizer": {"vocab_size": 300, "stage": 1, "hop_ms": 40.0},
 }
+# Of a choice alone. Of a sound that is written, too, as few tokens as one-hot positions leave room for.
+SMALL_CHOICES = {("tokenizer", "audio_vq"): {"levels": 1, "hop_ms": 75.0, "window_ms": 150.0}}
 
 
 @cache
@@ -64,7 +66,8 @@ def _base() -> dict[str, Any]:
 @cache
 def _node(family: str, name: str) -> dict[str, Any]:
     node = default_node(family, name)
-    node.update({key: value for key, value in SMALL_OPTIONS.get(family, {}).items() if key in node})
+    small = SMALL_OPTIONS.get(family, {}) | SMALL_CHOICES.get((family, name), {})
+    node.update({key: value for key, value in small.items() if key in node})
     return node
 
 

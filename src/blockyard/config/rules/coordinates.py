@@ -39,6 +39,15 @@ def written_sounds(f: Facts) -> str | None:
     return f"{f['tokenizer']} makes codes of sounds that are written; {f['data']} gives sounds to read"
 
 
+def written_images(f: Facts) -> str | None:
+    """An image that is written beside its source is made of codes of gray levels."""
+    if f.data.modality != "image" or f.data.source is None or f["tokenizer"].target.modality != "image":
+        return None
+    if f["tokenizer"].target.reads_levels:
+        return None
+    return f"{f['data']} gives images to write; {f['tokenizer']} makes no codes of them: tokenizer=patch_codes or vq"
+
+
 def source_tokenizer(f: Facts) -> str | None:
     """Only the source of data that has one is read by a tokenizer of its own."""
     if "source_tokenizer" not in f.picks or f.data.source is not None:
@@ -168,6 +177,7 @@ MODALITY = Rule(("data", "tokenizer"), modality)
 LEVELS = Rule(("data", "tokenizer"), levels)
 TOKEN_IDS = Rule(("data", "tokenizer"), token_ids)
 WRITTEN_SOUNDS = Rule(("data", "tokenizer"), written_sounds)
+WRITTEN_IMAGES = Rule(("data", "tokenizer"), written_images)
 # About a sequence, and so asked of the source too.
 OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
@@ -187,6 +197,7 @@ RULES = (
     of_source(TOKEN_IDS),
     WRITTEN_SOUNDS,
     of_source(WRITTEN_SOUNDS),
+    WRITTEN_IMAGES,
     *map(of_row, OF_SEQUENCE),
     *map(of_source, OF_SEQUENCE),
     Rule(("data", "source_tokenizer"), source_tokenizer),
