@@ -1,12 +1,14 @@
 """Does everything work, and how fast, on a machine with a GPU? One command of a few minutes.
 
     python benchmarks/gpu_check.py [--out gpu.md]      on a GPU
+    python benchmarks/gpu_check.py --only cells        the checks whose name has "cells"
     python benchmarks/gpu_check.py --dry               the same path, tiny, on a CPU
 
 It checks attention kernels (flash chosen in bf16, each path against the eager reference in float64), and by
 `gpu_rows.py` masks, decoding, CUDA graphs and cells that share a GPU. In bf16 with compiled blocks it trains
 `vit_digits`, decoders of GPT-2 small's shape and of a Llama's with 350 M parameters, and ViT-B/16 on images of 224
 pixels, and GPT-2's with FSDP on one device. It writes a Markdown table: tokens per second, share of the GPU's peak.
+Each line of the checks goes to stderr as soon as it is known, with the traceback of a check that failed.
 
 Needs torch >= 2.11 and pytorch-lightning, torchmetrics, pydantic, pyyaml, rich, numpy, scikit-learn
 (for the digits). Neither hydra nor wandb is imported: configs are read from conf/ as plain YAML.
@@ -19,6 +21,7 @@ import argparse
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -319,18 +322,33 @@ def kernels(device: torch.device) -> dict[str, str]:
     return found
 
 
-def checked(rows: list[str], what: str, call: Callable[[], Any], judge: Callable[[Any], bool]) -> Any:
-    """Run one check; its line goes to the table, whatever comes of it."""
-    started = time.perf_counter()
-    try:
-        found = call()
-        good = judge(found)
-        shown = found if not isinstance(found, dict) or "metrics" not in found else "trained"
-    except Exception as error:  # the other checks still run
-        found, good, shown = None, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    words = ", ".join(f"{k} {_short(v)}" for k, v in shown.items()) if isinstance(shown, dict) else str(shown)
-    rows.append(f"| {what} | {'ok' if good else '**failed**'} | {words} | {time.perf_counter() - started:.1f} |")
-    return found if good else None
+class Checks:
+    """Checks by name, and the lines of the table.
+
+    only: part of the names of those that are run; the others give None and no line
+    """
+
+    def __init__(self, only: str) -> None:
+        self.only, self.rows = only, list[str]()
+
+    def __call__(self, what: str, call: Callable[[], Any], judge: Callable[[Any], bool]) -> Any:
+        """Run one check; its line goes to the table, whatever comes of it. Returns what it found if that is good."""
+        if self.only not in what:
+            return None
+        started = time.perf_counter()
+        try:
+            found = call()
+            good = judge(found)
+            shown = found if not isinstance(found, dict) or "metrics" not in found else "trained"
+        except Exception as error:  # the other checks still run
+            traceback.print_exc()
+            first = (str(error).splitlines() or [""])[0]
+            found, good, shown = None, False, f"{type(error).__name__}: {first}"
+        words = ", ".join(f"{k} {_short(v)}" for k, v in shown.items()) if isinstance(shown, dict) else str(shown)
+        row = f"| {what} | {'ok' if good else '**failed**'} | {words} | {time.perf_counter() - started:.1f} |"
+        sys.stderr.write(row + "\n")
+        self.rows.append(row)
+        return found if good else None
 
 
 def speed_row(name: str, summary: dict[str, Any] | None, device: str) -> str:
@@ -349,6 +367,7 @@ def speed_row(name: str, summary: dict[str, Any] | None, device: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry", action="store_true", help="the same path, tiny, on the CPU")
+    parser.add_argument("--only", default="", metavar="PART", help="run the checks whose name has this part")
     parser.add_argument("--out", type=Path, help="also write the table here")
     given = parser.parse_args(arguments)
     if not given.dry and not torch.cuda.is_available():
@@ -358,46 +377,50 @@ def main(arguments: list[str] | None = None) -> int:
 
     device = torch.device("cpu" if given.dry else "cuda")
     name = "CPU (dry)" if given.dry else torch.cuda.get_device_name()
-    rows: list[str] = []
+    checked = Checks(given.only)
     with tempfile.TemporaryDirectory() as outputs:
-        fast = ("flash", "cudnn")
-        checked(rows, "kernels in bf16", lambda: kernels(device), lambda f: all(f[k] in fast for k in list(f)[:2]))
-        checked(rows, "error against float64", lambda: parity(device), lambda f: max(f.values()) < 1e-2)
-        vit = checked(
-            rows,
+        folder, fast = Path(outputs), ("flash", "cudnn")
+        checked("kernels in bf16", lambda: kernels(device), lambda f: all(f[k] in fast for k in list(f)[:2]))
+        checked("error against float64", lambda: parity(device), lambda f: max(f.values()) < 1e-2)
+        runs = {}
+        runs["vit_digits"] = checked(
             "vit_digits",
-            lambda: vit_digits(Path(outputs), given.dry),
+            lambda: vit_digits(folder, given.dry),
             lambda s: given.dry or s["metrics"]["test/accuracy"] > 0.95,
         )
-        checked(rows, "masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
-        checked(rows, "decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
-        checked(rows, "a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
-        checked(
-            rows, "cells that share it", lambda: gpu_rows.cells(Path(outputs), given.dry), lambda f: f["equal"] == 1
-        )
-        gpt = checked(rows, "GPT-2 small's shape", lambda: gpt2_small(Path(outputs), given.dry), bool)
-        runs = {"vit_digits": vit, "GPT-2 small's shape": gpt}
+        checked("masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
+        checked("decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
+        checked("a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
+        checked("cells that share it", lambda: gpu_rows.cells(folder, given.dry), lambda f: f["equal"] == 1)
+        gpt = checked("GPT-2 small's shape", lambda: gpt2_small(folder, given.dry), bool)
+        runs["GPT-2 small's shape"] = gpt
         for what, run in (("Llama, 350 M", llama), ("ViT-B/16 at 224", vit_b16)):
-            runs[what] = checked(rows, what, partial(run, Path(outputs), given.dry), bool)
-        sharded = checked(
-            rows,
+            runs[what] = checked(what, partial(run, folder, given.dry), bool)
+        runs["GPT-2 small's shape with FSDP"] = checked(
             "GPT-2 small's shape with FSDP",
-            lambda: gpt2_small(Path(outputs), given.dry, "fsdp"),
-            lambda s: gpt is not None and abs(s["metrics"]["test/loss"] / gpt["metrics"]["test/loss"] - 1) < 1e-2,
+            lambda: gpt2_small(folder, given.dry, "fsdp"),
+            lambda s: same_loss(s, gpt or gpt2_small(folder, given.dry)),
         )
-        runs["GPT-2 small's shape with FSDP"] = sharded
+    if not checked.rows:
+        sys.stderr.write(f"gpu_check: no check has {given.only!r} in its name\n")
+        return 2
     versions = f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}"
-    lines = [versions, "", "| check | result | found | s |", "|---|---|---|---|", *rows, ""]
+    lines = [versions, "", "| check | result | found | s |", "|---|---|---|---|", *checked.rows, ""]
     lines += [
         "| run | ms a step | samples/s | tokens/s | matmuls, share of peak | peak GiB |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [speed_row(what, summary, name) for what, summary in runs.items()]
+    lines += [speed_row(what, summary, name) for what, summary in runs.items() if given.only in what]
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
     if given.out:
         given.out.write_text(text, encoding="utf-8")
-    return 0 if all("| ok |" in row for row in rows) else 1
+    return 0 if all("| ok |" in row for row in checked.rows) else 1
+
+
+def same_loss(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the test losses of two runs differ by less than a hundredth."""
+    return abs(one["metrics"]["test/loss"] / other["metrics"]["test/loss"] - 1) < 1e-2
 
 
 def flat(rows: dict[str, dict[str, float]]) -> dict[str, float]:

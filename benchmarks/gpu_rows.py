@@ -62,7 +62,8 @@ def masks(device: torch.device, dry: bool) -> dict[str, dict[str, float]]:
 
     size = DRY if dry else SHAPE
     batch, heads, tokens = size["batch"], size["heads"], size["tokens"]
-    attention = torch.compile(attend) if device.type == "cuda" else attend
+    # One program for each length: with unknown ones torch 2.11 fails to compile FlexAttention's masks.
+    attention = torch.compile(attend, dynamic=False) if device.type == "cuda" else attend
 
     def inputs(batch: int, tokens: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)

@@ -99,7 +99,9 @@ def test_every_optimizer_steps_as_the_library_over_groups_by_hand(choice: str) -
     train(model, [optimizer])
     train(other, reference(choice, other))
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
+        # Lamb divides by norms, whose float32 sums depend on where in memory the weights lie.
+        rtol, atol = (1e-5, 1e-7) if choice == "timm_optim" else (0, 0)
+        torch.testing.assert_close(p, q, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
     wrong = reference(choice, planted)
     wrong[-1].param_groups[0]["lr"] *= 1.1
     train(planted, wrong)

@@ -19,16 +19,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 
-from blockyard.config.build import Components
-from blockyard.config.compose import compose
 from blockyard.contracts import Batch
-from blockyard.data.splits.order import take
-from blockyard.engine.module import Learner, LearnerSettings
+from blockyard.engine.module import Learner
 from blockyard.ops import flex
 from tests.support.experiment_data import experiments, own_data
+from tests.support.learners import learner_and_batch
 from tests.support.tiny import TINY
-
-SAMPLES = 4
 
 
 def faked(mode: FakeTensorMode) -> Callable[[Tensor], Tensor]:
@@ -64,20 +60,6 @@ def loss_on_cuda(learner: Learner, batch: Batch) -> Tensor:
     moved = batch.map(faked(mode))
     with mode, torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
         return learner.train().training_step(moved, 0)
-
-
-def learner_and_batch(overrides: list[str]) -> tuple[Learner, Batch]:
-    components = Components(compose(overrides).config)
-    if components.init is not None:
-        components.init.prepare_tokenizers(components)
-    splits = components.load()
-    order = torch.arange(SAMPLES) % len(splits.train)
-    batch = components.objective.ready(take(splits.train, order, 1), 1)
-    if components.objective.mixes:
-        batch = components.objective.mix(batch, batch.map(lambda tensor: tensor.flip(0)), 1)
-    settings = LearnerSettings(total=1)
-    model = components.model(0)
-    return Learner(model, components.objective, components.optimizer, components.schedule, settings), batch
 
 
 def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, **_: Any) -> Tensor:

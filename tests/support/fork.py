@@ -106,4 +106,14 @@ def typed(folder: Path | None, arguments: tuple[str, ...], streams: list[str]) -
 def _exit_with(work: bytes, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    _own_media_folder()
     os._exit(cloudpickle.loads(work)())
+
+
+def _own_media_folder() -> None:
+    """W&B makes a folder for media as it is imported, which is before the fork, and removes it at exit."""
+    if "wandb" in sys.modules:
+        from wandb.sdk.data_types._private import MEDIA_TMP
+
+        MEDIA_TMP._finalizer.detach()
+        MEDIA_TMP.name = tempfile.mkdtemp(suffix="wandb-media", dir=Path.home())  # removed with it

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.projection import LOGITS, Projection, soft_cap
+from blockyard.ops.projection import Projection, most_logits, soft_cap
 
 
 def cross_entropy(
@@ -62,7 +62,7 @@ def cross_entropy(
 #     z-loss and does not go by autocast
 # Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
 #     targets; with q and Z as in `_cross_entropy`. With z = c tanh(s u / c), that by u has the factor s (1 - z^2 / c^2)
-# Cost: O(N D V) time as in the plain loss; memory of min(N V, LOGITS / 2) logits and of the gradients of W and x
+# Cost: O(N D V) time as in the plain loss; memory of min(N V, most_logits / 2) logits and of the gradients of W and x
 
 
 def chunked_cross_entropy(
@@ -77,10 +77,10 @@ def chunked_cross_entropy(
 
     Matrix products have the type of autocast, and everything else is in float32 at least.
 
-    target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `LOGITS`
+    target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `most_logits`
     """
     x, weight, bias, scale, softcap = projection
-    chunk = max(1, LOGITS // 2 // len(weight)) if chunk is None else chunk
+    chunk = max(1, most_logits(x.device) // 2 // len(weight)) if chunk is None else chunk
     options = _Options(label_smoothing, z_loss, scale, softcap, chunk)
     loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), options)
     return loss

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LOGITS = 2**24  # of a micro-batch, from which a head leaves them to the loss: 64 MiB in float32
+# Logits of a micro-batch from which a head leaves them to the loss: 64 MiB in float32, and 2 GiB on a GPU, where small
+# products and many launches cost more than memory does.
+LOGITS = 2**24
+LOGITS_ON_GPU = 2**29
 
 
 class Projection(NamedTuple):
@@ -55,6 +58,11 @@ def deferred(allowed: bool = True) -> Iterator[None]:
         _ProjectionState.allowed = before
 
 
+def most_logits(device: torch.device) -> int:
+    """Returns the number of logits from which a head on this device leaves them to the loss."""
+    return LOGITS_ON_GPU if device.type == "cuda" else LOGITS
+
+
 def defers(x: Tensor, outputs: int) -> bool:
-    """Returns whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, from `LOGITS` on."""
-    return _ProjectionState.allowed and x.numel() // x.shape[-1] * outputs >= LOGITS
+    """Returns whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, if they are many."""
+    return _ProjectionState.allowed and x.numel() // x.shape[-1] * outputs >= most_logits(x.device)

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from blockyard import __version__
 from blockyard.runs.redact import redact_command
 from blockyard.runs.status import now
 
@@ -48,7 +49,7 @@ def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Installed versions of packages that can change a result, read without importing them."""
-    installed = {"python": platform.python_version(), "blockyard": version("blockyard")}
+    installed = {"python": platform.python_version(), "blockyard": __version__}
     for name in PACKAGES:
         try:
             installed[name] = version(name)

@@ -85,20 +85,16 @@ def _use(run: Any, artifact: Any, name: str, content: Mapping[str, Any]) -> None
 def sample_table(shown: Sequence[ShownSample], folder: Path) -> Any:
     """Return a table with a row for each sample; columns that no sample has are left out.
 
-    folder: for the files of pictures and sounds. W&B's own folder for them is that of the process that imported it,
-        and is gone where another run of that process has ended.
+    folder: for the files of sounds
     """
     import wandb
-
-    def picture(each: ShownSample) -> Any:
-        return None if each.picture is None else wandb.Image(str(_png(folder / f"{each.sample}.png", each.picture)))
 
     def sound(each: ShownSample) -> Any:
         return None if each.sound is None else wandb.Audio(str(_wav(folder / f"{each.sample}.wav", *each.sound)))
 
     content: dict[str, list[Any]] = {
         "sample": [each.sample for each in shown],
-        "picture": [picture(each) for each in shown],
+        "picture": [None if each.picture is None else wandb.Image(each.picture) for each in shown],
         "sound": [sound(each) for each in shown],
         "text": [each.text for each in shown],
         "target": [each.target for each in shown],
@@ -108,15 +104,6 @@ def sample_table(shown: Sequence[ShownSample], folder: Path) -> Any:
     columns: list[str | int] = [name for name, values in content.items() if any(value is not None for value in values)]
     rows = [list(row) for row in zip(*(content[str(name)] for name in columns), strict=True)]
     return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
-
-
-def _png(path: Path, pixels: np.ndarray) -> Path:
-    """Write a picture as PNG and return its path. pixels: (height, width, C) uint8"""
-    from PIL import Image
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(path, format="PNG")
-    return path
 
 
 def _wav(path: Path, samples: np.ndarray, rate: int) -> Path:
