@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.projection import Projection, most_logits, soft_cap
+from blockyard.ops.projection import Projection, logits_of_chunk, soft_cap
 
 
 def cross_entropy(
@@ -62,7 +62,7 @@ def cross_entropy(
 #     z-loss and does not go by autocast
 # Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
 #     targets; with q and Z as in `_cross_entropy`. With z = c tanh(s u / c), that by u has the factor s (1 - z^2 / c^2)
-# Cost: O(N D V) time as in the plain loss; memory of min(N V, most_logits / 2) logits and of the gradients of W and x
+# Cost: O(N D V) time as in the plain loss; memory of min(N V, logits_of_chunk) logits and of the gradients of W and x
 
 
 def chunked_cross_entropy(
@@ -77,10 +77,10 @@ def chunked_cross_entropy(
 
     Matrix products have the type of autocast, and everything else is in float32 at least.
 
-    target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `most_logits`
+    target: (...) int64; chunk: tokens in a chunk; None gives one of `logits_of_chunk`
     """
     x, weight, bias, scale, softcap = projection
-    chunk = max(1, most_logits(x.device) // 2 // len(weight)) if chunk is None else chunk
+    chunk = max(1, logits_of_chunk(x.device) // len(weight)) if chunk is None else chunk
     options = _Options(label_smoothing, z_loss, scale, softcap, chunk)
     loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), options)
     return loss
@@ -120,6 +120,7 @@ class _Chunked(torch.autograd.Function):
         with full_precision(x):
             table = weight.to(dtype)
             for part in (slice(start, start + options.chunk) for start in range(0, len(x), options.chunk)):
+                counted = (target[part] != Batch.ignore)[:, None]  # (n, 1)
                 some = x[part].to(dtype)
                 logits = some @ table.T if bias is None else torch.addmm(bias.to(dtype), some, table.T)
                 logits = soft_cap(logits.to(exact), options.scale, options.softcap)
@@ -131,12 +132,13 @@ class _Chunked(torch.autograd.Function):
                 if options.scale != 1.0:
                     slope.mul_(options.scale)
                 total += loss.sum()
-                slope = slope.div_(count.clamp_min(1))
+                # The slopes of ignored targets must not count. The rows that they meet are smaller, so those are zeroed.
                 if to_bias is not None:
-                    to_bias += slope.sum(0)
+                    to_bias += torch.mv(slope.T, counted[:, 0].to(exact))
                 slope = slope.to(dtype)
                 if to_x is not None:
-                    to_x[part] = slope @ table
+                    to_x[part] = (slope @ table).mul_(counted)
+                some = some * counted
                 if to_weight is not None and to_weight.dtype == dtype:
                     to_weight.addmm_(slope.T, some)
                 elif to_weight is not None:
@@ -144,6 +146,7 @@ class _Chunked(torch.autograd.Function):
                 del slope  # before the logits of the next chunk
         ctx.gradients = to_x, to_weight, to_bias
         ctx.types = weight.dtype, None if bias is None else bias.dtype
+        ctx.count = count.clamp_min(1)
         return total / count
 
     @staticmethod
@@ -152,6 +155,7 @@ class _Chunked(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("the gradients of a chunked cross entropy were used; compute the loss again")
         (to_x, to_weight, to_bias), ctx.gradients = ctx.gradients, None
+        grad = grad / ctx.count
         of_weight, of_bias = (
             None if each is None else each.mul_(grad).to(dtype)
             for each, dtype in zip((to_weight, to_bias), ctx.types, strict=True)
@@ -160,18 +164,20 @@ class _Chunked(torch.autograd.Function):
 
 
 def _loss_and_slope(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:
-    """The loss of each target (n,), and its gradient by the logits (n, V), which takes their place; 0 where ignored."""
+    """The loss of each target (n,), 0 where ignored, and its gradient by the logits (n, V), of no use there."""
     ignored = target == Batch.ignore
     index = target.masked_fill(ignored, 0)[:, None]  # (n, 1)
-    log_sum = logits.logsumexp(-1, keepdim=True)  # (n, 1)
-    loss = log_sum - (1 - smoothing) * logits.gather(-1, index)
+    log_p = torch.log_softmax(logits, -1)
+    own = log_p.gather(-1, index)  # (n, 1)
+    loss = -(1 - smoothing) * own
     if smoothing:
-        loss = loss - smoothing * logits.mean(-1, keepdim=True)
-    slope = logits.sub_(log_sum).exp_()
+        loss = loss - smoothing * log_p.mean(-1, keepdim=True)
+    log_sum = logits.gather(-1, index) - own if z_loss else own
+    slope = log_p.exp_()
     if z_loss:
         loss = loss + z_loss * log_sum.square()
         slope.mul_(1 + 2 * z_loss * log_sum)
     if smoothing:
         slope.sub_(smoothing / logits.shape[-1])
     slope.scatter_add_(-1, index, torch.full_like(log_sum, smoothing - 1))
-    return loss[:, 0].masked_fill(ignored, 0.0), slope.masked_fill_(ignored[:, None], 0.0)
+    return loss[:, 0].masked_fill(ignored, 0.0), slope

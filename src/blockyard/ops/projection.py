@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Logits of a micro-batch from which a head leaves them to the loss: 64 MiB in float32, and 2 GiB on a GPU, where small
-# products and many launches cost more than memory does.
-LOGITS = 2**24
-LOGITS_ON_GPU = 2**29
+LOGITS = 2**24  # of a micro-batch, from which a head leaves them to the loss: 64 MiB in float32
+# A GPU computes all logits at a time twice as fast as by chunks (docs/performance.md), so that chunks only save memory
+# there: all logits, with what the loss makes of them, may take this share of the memory of the device.
+SHARE_OF_GPU = 1 / 8
+BYTES_A_LOGIT = 10  # in bfloat16, in float32, and the gradient in float32
+GPU_CHUNK = 2**28  # logits of a chunk on a GPU: 1 GiB in float32
 
 
 class Projection(NamedTuple):
@@ -60,7 +62,14 @@ def deferred(allowed: bool = True) -> Iterator[None]:
 
 def most_logits(device: torch.device) -> int:
     """Returns the number of logits from which a head on this device leaves them to the loss."""
-    return LOGITS_ON_GPU if device.type == "cuda" else LOGITS
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return LOGITS
+    return int(torch.cuda.get_device_properties(device).total_memory * SHARE_OF_GPU / BYTES_A_LOGIT)
+
+
+def logits_of_chunk(device: torch.device) -> int:
+    """Returns the number of logits that a loss by chunks computes at a time on this device."""
+    return GPU_CHUNK if device.type == "cuda" else LOGITS // 2
 
 
 def defers(x: Tensor, outputs: int) -> bool:
