@@ -132,7 +132,7 @@ class _Chunked(torch.autograd.Function):
                 if options.scale != 1.0:
                     slope.mul_(options.scale)
                 total += loss.sum()
-                # The slopes of ignored targets must not count. The rows that they meet are smaller, so those are zeroed.
+                # The slopes of ignored targets must not count; the rows they meet are smaller, and are zeroed.
                 if to_bias is not None:
                     to_bias += torch.mv(slope.T, counted[:, 0].to(exact))
                 slope = slope.to(dtype)
