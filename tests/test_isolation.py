@@ -31,6 +31,7 @@ PLANTED = {
     "RAY_ADDRESS": "10.0.0.1:6379",
     "LOCAL_RANK": "1",
     "WORLD_SIZE": "2",
+    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 
@@ -42,6 +43,8 @@ def test_nothing_of_the_user_is_left() -> None:
     assert {name for name in os.environ if name.startswith("WANDB_")} <= {"WANDB_MODE", "WANDB_ERROR_REPORTING"}
     assert os.environ["WANDB_MODE"] == "offline"
     assert not {"BLOCKYARD_PROJECT", "SLURM_JOB_ID", "RAY_ADDRESS", "LOCAL_RANK", "WORLD_SIZE"} & set(os.environ)
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert not sys.dont_write_bytecode
     assert not (Path.home() / ".ray").exists()
     assert not (Path.home() / ".netrc").exists()
 
