@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import write_text
 from blockyard.bench.growth import crossing, exponent
-from blockyard.inspect.figures._canvas import canvas, save
+from blockyard.inspect.figures._canvas import canvas, plain_ticks, save
 from blockyard.terminal import table
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def draw(costs: Sequence[Cost], title: str, folder: Path) -> Path:
         for panel, (quantity, label) in zip(axes[0], QUANTITIES.items(), strict=True):
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
+            plain_ticks(panel.xaxis)
+            plain_ticks(panel.yaxis)
             for number, (name, values) in enumerate(series(costs, quantity).items()):
                 points = sorted((n, value) for n, value in values.items() if value > 0)
                 if quantity == "bytes":

@@ -13,6 +13,7 @@ from blockyard.atomic_files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
 
@@ -52,6 +53,18 @@ def canvas(
         figure.suptitle(wrap(title, int(width * 13)), fontsize=9, x=0.01, ha="left")
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [list(row) for row in axes]
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Write the ticks of a logarithmic axis as numbers: math mode is off. Minor ones only within one decade."""
+    from matplotlib.ticker import FuncFormatter
+
+    def minor(value: float, _: int | None) -> str:
+        lowest, highest = axis.get_view_interval()
+        return f"{value:.3g}" if highest < 10 * lowest else ""
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(minor))
 
 
 def save(figure: Figure, folder: Path, name: str, page: int = 0) -> Path:

@@ -1,0 +1,253 @@
+"""Learning-rate range test: of all weights together, and of one part of the model at a time.
+
+Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section 3.3; the smoothing,
+    the end at a multiple of the least loss and the rate at the steepest fall are those of Lightning's finder
+Reference: pytorch_lightning.tuner.Tuner.lr_find, for all weights together; it divides by 1 - 0.98^(t + 1)
+Equation: rate of step t of T: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average with 0.98,
+    over 1 - 0.98^t
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytorch_lightning as pl
+
+from blockyard.atomic_files import write_text
+from blockyard.errors import UserError, fold
+from blockyard.inspect.figures._canvas import canvas, plain_ticks, save
+from blockyard.model._part_names import is_in, unknown_part
+from blockyard.terminal import table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from torch import nn
+
+    from blockyard.engine.plain_trainer import TrainerData, TrainerModule
+
+ALL, NONE = "all", "none"  # weights whose rate rises
+SMOOTHING = 0.98
+DIVERGED = 4.0  # times the least smoothed loss, at which a test ends
+HARM = 0.02  # share of the loss by which it has to rise before a rate counts as too high
+SKIPPED = 10  # steps at the start whose falls do not count, as the average of few losses is noise
+# A factor beside 1 gives the weights of a part groups of their own in the optimizer, and changes no float32.
+APART = 1 + 1e-12
+
+
+@dataclass
+class RateTest:
+    """What a range test saw.
+
+    part: the part whose rate rose, while the other weights had theirs; `ALL`, or `NONE` where no rate rose
+    rates: the learning rate of each step, before the factors of single weights
+    losses: the smoothed training loss after each
+    diverged: the rate at which it ended before its last step, or None
+    without: the same steps where no rate rose, which the losses of a part are compared with
+    """
+
+    part: str
+    rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    diverged: float | None = None
+    without: RateTest | None = None
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate at which the smoothed loss falls fastest; None where it does not fall, or of too few steps."""
+        losses = np.array(self.losses)[SKIPPED:-1]
+        if len(losses) < 2 or not np.isfinite(losses).all():
+            return None
+        falls = np.gradient(losses)
+        lowest = int(falls.argmin())
+        return self.rates[SKIPPED + lowest] if falls[lowest] < 0 else None
+
+    def bears(self, start: float) -> float | None:
+        """Returns the last rate before the smoothed loss has risen by `HARM` of itself; None where it never does.
+
+        Of a part, the loss less that of the same steps where no rate rose, from rate `start` on: below it the part
+        learns too little, which is no harm of a high rate.
+        """
+        losses = np.array(self.losses)
+        gains, allowed = losses, HARM * np.nanmin(losses)
+        if self.without is not None:
+            without = np.array(self.without.losses[: len(losses)])
+            gains, allowed = losses - without, HARM * without
+        least, last = math.inf, None
+        for rate, gain, rise in zip(self.rates, gains, np.broadcast_to(allowed, gains.shape), strict=True):
+            if self.without is not None and rate < start:
+                continue
+            least = min(least, gain)
+            if not gain <= least + rise:
+                return last
+            last = rate
+        return None
+
+
+class RateRise(pl.Callback):
+    """Raises the learning rate from step to step, of all weights or of those of a part.
+
+    members: ids of the weights whose rate rises; None is all of them
+    """
+
+    def __init__(self, test: RateTest, lowest: float, highest: float, steps: int, members: set[int] | None) -> None:
+        self.test, self.lowest, self.highest, self.steps, self.members = test, lowest, highest, steps, members
+        self._average = 0.0
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Any) -> None:
+        """Set the rates of this step."""
+        base = float(module.lr)  # type: ignore[arg-type]
+        rate = self.lowest * (self.highest / self.lowest) ** (trainer.global_step / self.steps)
+        for group in optimizer.param_groups:
+            rises = self.members is None or all(id(p) in self.members for p in group["params"])
+            group["lr"] = group["initial_lr"] * (rate / base if rises else 1.0)
+        self.test.rates.append(rate)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Keep the smoothed loss, and end where it is much above the least one."""
+        if len(self.test.losses) == len(self.test.rates):
+            return  # of a micro-batch that no step followed
+        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * float(outputs["loss"])
+        smoothed = self._average / (1 - SMOOTHING ** (len(self.test.losses) + 1))
+        least = min([each for each in self.test.losses if math.isfinite(each)], default=math.inf)
+        self.test.losses.append(smoothed)
+        if not smoothed <= DIVERGED * least:
+            self.test.diverged = self.test.rates[-1]
+            trainer.should_stop = True
+
+
+def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
+    """Returns the names of the parts that are tested: `parts`, or for `top` the children of the model with trained
+    weights, and for `layers` the same with each block by itself.
+
+    Raises UserError for a name that the model does not have.
+    """
+    if tuple(parts) not in (("top",), ("layers",)):
+        if problem := unknown_part(model, parts):
+            raise UserError(f"parts: {problem}")
+        return list(parts)
+    names = [name.split(".") for name, p in model.named_parameters() if p.requires_grad]
+    deep = parts[0] == "layers"
+    return list(dict.fromkeys(".".join(name[: 2 if deep and name[0] == "blocks" else 1]) for name in names))
+
+
+def rate_tests(
+    module: TrainerModule, data: TrainerData, parts: Sequence[str], *, lowest: float, highest: float, steps: int
+) -> Iterator[RateTest]:
+    """Run the test of all weights, then those of no weight and of each part, from the same weights and batches.
+
+    parts: as `parts_of` takes them; none tests all weights only
+    Raises UserError for parts that are unknown or not trained, and for an optimizer without rates by part.
+    """
+    names = parts_of(module.model, parts) if parts else []
+    if names and not hasattr(module.optimizer_builder, "rates"):
+        name = type(module.optimizer_builder).__name__
+        raise UserError(f"parts: optimizer {name} has no rates by part; use parts=[] or optimizer=adamw")
+    frozen = [each for each in names if not _members(module.model, each)]
+    if frozen:
+        raise UserError(f"parts: no weight of {fold(frozen)} is trained")
+    without = None
+    for name in (ALL, *((NONE, *names) if names else ())):
+        test = _test(deepcopy(module), data, name, lowest, highest, steps)
+        without, test.without = (test, None) if name == NONE else (without, without)
+        yield test
+
+
+def _members(model: nn.Module, part: str) -> set[int]:
+    return {id(p) for name, p in model.named_parameters() if p.requires_grad and is_in(name, [part])}
+
+
+def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, highest: float, steps: int) -> RateTest:
+    test = RateTest(part)
+    members: set[int] | None = set() if part == NONE else None
+    if part not in (ALL, NONE):
+        members = _members(module.model, part)
+        builder: Any = module.optimizer_builder
+        own = builder.rates
+        # What a smaller part has of its own stays in its groups, which are members too.
+        builder.rates = {name: factor * (APART if is_in(name, [part]) else 1.0) for name, factor in own.items()}
+        builder.rates.setdefault(part, APART)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    validation = dict.fromkeys(("limit_val_batches", "num_sanity_val_steps"), 0)
+    rise = RateRise(test, lowest, highest, steps, members)
+    arguments = (
+        module.trainer_arguments() | quiet | validation | {"max_steps": steps, "max_epochs": -1, "callbacks": [rise]}
+    )
+    pl.Trainer(**arguments).fit(module, datamodule=data)
+    return test
+
+
+def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
+    """Returns sentences: the rate at which the loss of all weights falls fastest, and factors for the parts.
+
+    A factor is the highest rate that a part bears over that which all weights bear, to one digit, from 0.1 to 10.
+
+    lr: that of the config
+    """
+    whole, *others = tests
+    sentences = []
+    if whole.steepest is None:
+        sentences.append("the loss falls at no rate; try another lowest= and highest=, or more steps=")
+    else:
+        sentences.append(f"the loss falls fastest at optimizer.lr={whole.steepest:.2g} (now {lr:g})")
+    bearable = whole.bears(lr)
+    if bearable is not None and others:
+        rates = {test.part: test.bears(lr) for test in others if test.part != NONE}
+        factors = {
+            part: float(f"{min(max(rate / bearable, 0.1), 10.0):.1g}")
+            for part, rate in rates.items()
+            if rate is not None
+        }
+        changed = ", ".join(f"{part}: {factor:g}" for part, factor in factors.items() if factor != 1)
+        sentences.append(
+            f"to try: 'optimizer.rates={{{changed}}}'" if changed else "no part bears a rate other than that of all"
+        )
+    sentences.append("a range test of a few steps is a hint; a sweep over several seeds decides")
+    return sentences
+
+
+def rates_table(tests: Sequence[RateTest], lr: float) -> Table:
+    """Returns a row for each test. lr: that of the config"""
+    rows = table("learning rates", "rises for", "falls fastest at", "bears up to", "diverges at", "last loss")
+    for test in tests:
+        values = (
+            test.steepest if test.part == ALL else None,
+            None if test.part == NONE else test.bears(lr),
+            test.diverged,
+            test.losses[-1],
+        )
+        rows.add_row(test.part, *("-" if each is None else f"{each:.3g}" for each in values))
+    return rows
+
+
+def write_rates(tests: Sequence[RateTest], folder: Path) -> list[Path]:
+    """Write rates.csv, a line for each step, and rates.png, smoothed losses over rates."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["part", "rate", "smoothed_loss"])
+    for test in tests:
+        writer.writerows([test.part, *pair] for pair in zip(test.rates, test.losses, strict=True))
+    write_text(folder / "rates.csv", text.getvalue())
+    with canvas(1, 1, (5.0, 3.2), "training loss while the learning rate rises") as (figure, axes):
+        panel = axes[0][0]
+        panel.set_xscale("log")
+        plain_ticks(panel.xaxis)
+        for test in tests:
+            style = {"color": "black", "linewidth": 1.6} if test.part == ALL else {"linewidth": 1}
+            panel.plot(test.rates, test.losses, label=test.part, **style)
+        firsts = [test.losses[0] for test in tests if math.isfinite(test.losses[0])]
+        if firsts:
+            panel.set_ylim(top=1.5 * max(firsts))
+        panel.set_xlabel("learning rate of the part")
+        panel.set_ylabel("smoothed loss")
+        panel.legend(fontsize=7, frameon=False)
+        return [folder / "rates.csv", save(figure, folder, "rates")]
