@@ -35,7 +35,7 @@ SMALL = {
         "pairs": 2,
         "held": 4,
     },
-    "tokenizer": {"vocab_size": 300, "stage": 1},
+    "tokenizer": {"vocab_size": 300, "stage": 1, "steps": 20},
 }
 LENGTH = ("trainer.max_steps=12", "trainer.max_epochs=null", "trainer.eval_every=4", "trainer.log_every=2", *ONE_BATCH)
 SMALL_NETWORK = ("timm", "view_timm")  # tokenizers that name a network of timm's

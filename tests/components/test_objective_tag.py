@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from blockyard.cli import main
 from blockyard.contracts import Batch, DataSpec, TextTokenizer, TokenSpec
+from blockyard.data import tagged_text
 from blockyard.data.files.conll import Sentence, read_conll
 from blockyard.data.splits.tagged import Cutter, TaggedSplit, bracketed
 from blockyard.data.tagged_text import TaggedText
@@ -267,6 +268,15 @@ def test_generated_sentences_need_their_context() -> None:
     again, other = TaggedText(), TaggedText(split_seed=1)
     prints = [each.load(Word()) and each.fingerprint() for each in (data, again, other)]
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_sentences_are_generated_once_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules about data ask modules of their own for the spec, hundreds of times where a sweep is planned."""
+    before = TaggedText(split_seed=7).parts
+    monkeypatch.setattr(tagged_text, "_Writer", None)
+    after = TaggedText(split_seed=7, context=16)
+    assert after.spec.class_names == TaggedText(split_seed=7).names
+    assert after.parts == before
 
 
 def test_a_model_without_words_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,10 @@ SMALL_OPTIONS = {
     "tokenizer": {"vocab_size": 300, "stage": 1, "hop_ms": 40.0},
 }
 # Of a choice alone. Of a sound that is written, too, as few tokens as one-hot positions leave room for.
-SMALL_CHOICES = {("tokenizer", "audio_vq"): {"levels": 1, "hop_ms": 75.0, "window_ms": 150.0}}
+SMALL_CHOICES = {
+    ("tokenizer", "audio_vq"): {"levels": 1, "hop_ms": 75.0, "window_ms": 150.0},
+    ("tokenizer", "vq"): {"steps": 20},
+}
 
 
 @cache

@@ -34,7 +34,7 @@ def write_mnist(root: Path) -> None:
 
 
 def own_data(name: str, folder: Path) -> list[str]:
-    """Overrides that give an experiment data of its kind; none where its data is embedded."""
+    """Overrides that give an experiment data of its kind; none where its data is embedded and small."""
     text = catalog.choices("experiment")[name].path.read_text()
     if "override /data: mnist" in text:
         write_mnist(folder)
@@ -59,6 +59,8 @@ def own_data(name: str, folder: Path) -> list[str]:
         hours = [f"2024-{1 + n // 672:02}-{1 + n // 24 % 28:02} {n % 24:02}:00,{n % 24},{n % 7}\n" for n in range(2400)]
         (folder / "hours.csv").write_text("".join(["date,load,heat\n", *hours]))
         return [f"data.path={folder / 'hours.csv'}", "data.split=[0.6,0.2,0.2]", "data.batch_size=16"]
+    if "override /data: dial_numbers" in text:
+        return ["data.samples=400"]  # of 16,000, which are played and encoded before the first step
     if "override /data: molecules" in text:
         return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
     if "override /data: captions" in text:

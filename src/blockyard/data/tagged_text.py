@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -181,6 +181,13 @@ class _Writer:
         return choices[self._below(len(choices))]
 
 
+@lru_cache(maxsize=1)  # every rule about data asks for their spec, whose tags these sentences have
+def _generated(seed: int) -> list[Sentence]:
+    """Return the sentences of a seed, which nobody may change."""
+    writer = _Writer(seed)
+    return [writer.sentence() for _ in range(COUNT)]
+
+
 # -- the data set -----------------------------------------------------------------------------------------
 
 
@@ -327,8 +334,7 @@ class TaggedText(LoadedData):
 
     def _read(self) -> list[list[Sentence]]:
         if self.path is None:
-            writer = _Writer(self.split_seed)
-            return [[writer.sentence() for _ in range(COUNT)]]
+            return [_generated(self.split_seed)]
         by_split = [[self._path]] if self._path.is_file() else self._by_split()
         return [
             [each for file in files for each in read_conll(file, self.token, self.tag, comments=self.comments)]
