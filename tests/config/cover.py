@@ -13,6 +13,7 @@ from tests.config.legality import FRAME, REST, fits, known_as_refused, takes_lay
 from tests.config.products import FAMILIES, names
 
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
+_PLACES = {family: place for place, family in enumerate(FAMILIES)}
 
 
 @cache
@@ -93,7 +94,8 @@ def _complete(
     """A row that holds `fixed`, the other choices such that they settle much of what is left."""
     if frames is None:
         return _grow(fixed, names(), left, strength, random, legal=False)
-    fitting = [frame for frame in frames if all(frame[0].get(f, name) == name for f, name in fixed.items())]
+    in_frame = {(f, name) for f, name in fixed.items() if f in FRAME}
+    fitting = [frame for frame in frames if in_frame <= frame[0].items()]
     random.shuffle(fitting)
     for frame, beside in fitting:
         row = {**frame, **{f: name for f, name in fixed.items() if f in beside}}
@@ -112,10 +114,13 @@ def _grow(
     if not missing:
         return {family: row[family] for family in FAMILIES}
     family = random.choice(missing)
-    others = list(itertools.combinations(row.items(), strength - 1))
+    around = []  # what stands before and after this family's choice in a tuple
+    for others in itertools.combinations(sorted(row.items(), key=_place), strength - 1):
+        before = tuple(one for one in others if _place(one) < _PLACES[family])
+        around.append((before, others[len(before) :]))
 
     def gain(name: str) -> int:
-        return sum(_ordered((*other, (family, name))) in left for other in others)
+        return sum((*before, (family, name), *after) in left for before, after in around)
 
     shuffled = random.sample(lists[family], len(lists[family]))
     for name in sorted(shuffled, key=gain, reverse=True):
@@ -135,5 +140,5 @@ def _subsets(strength: int) -> list[Tuple]:
     ]
 
 
-def _ordered(those: Tuple) -> Tuple:
-    return tuple(sorted(those, key=lambda one: FAMILIES.index(one[0])))
+def _place(choice: tuple[str, str]) -> int:
+    return _PLACES[choice[0]]

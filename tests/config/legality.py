@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from blockyard.config.choices import catalog
@@ -85,9 +86,10 @@ class _Reads(Mapping[str, Any]):
         return len(self.picks)
 
 
-# For each rule, and the families in which a kind of layers differs: the families that it has read, and by their choices
-# whether it allows them.
-_ALLOWED: dict[tuple[int, frozenset[str]], dict[tuple[str, ...], dict[tuple[str, ...], bool]]] = {}
+# For each rule, and the families in which a kind of layers differs: the families that it has read, each time with what
+# gets their choices from a row, and by these whether it allows them. A cover asks millions of times.
+_Table = tuple[Callable[[Any], Any], dict[Any, bool]]
+_ALLOWED: dict[tuple[int, frozenset[str]], dict[tuple[str, ...], _Table]] = {}
 
 # What any rule has refused: the families that it has read, and their choices.
 _REFUSED: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -99,8 +101,8 @@ def _allowed(number: int, row: dict[str, str], differing: frozenset[str] = froze
     differing: the families in which a kind of layers differs, where these are its choices
     """
     tables = _ALLOWED.setdefault((number, differing), {})
-    for families, table in tables.items():
-        allowed = table.get(tuple(row[family] for family in families))
+    for choices_of, table in tables.values():
+        allowed = table.get(choices_of(row))
         if allowed is not None:
             return allowed
     reads = _Reads(_picks({family: row[family] for family in (*_families(number), *FRAME)}))
@@ -109,10 +111,10 @@ def _allowed(number: int, row: dict[str, str], differing: frozenset[str] = froze
     except ValueError:
         allowed = False  # the tokenizer cannot read this data
     families = tuple(sorted(reads.families))
-    choices = tuple(row[family] for family in families)
-    tables.setdefault(families, {})[choices] = allowed
+    choices_of, table = tables.setdefault(families, (itemgetter(*families), {}))
+    table[choices_of(row)] = allowed
     if not allowed and not differing:
-        _REFUSED.setdefault(families, set()).add(choices)
+        _REFUSED.setdefault(families, set()).add(tuple(row[family] for family in families))
     return allowed
 
 
