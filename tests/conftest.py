@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,10 +123,12 @@ def shared_data() -> Path:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """One plain line below all others where the browser tests were left out for want of a browser."""
+    """The slowest files, and one plain line below all others where the browser tests were left out for want of one."""
     from tools.browser import LEFT_OUT
 
     yield
+    if terminalreporter.config.option.durations is not None:
+        _write_slowest_files(terminalreporter)
     left_out = [report for report in terminalreporter.stats.get("skipped", ()) if LEFT_OUT in str(report.longrepr)]
     if left_out:
         terminalreporter.write_line(
@@ -134,3 +136,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
             yellow=True,
             bold=True,
         )
+
+
+def _write_slowest_files(terminalreporter: pytest.TerminalReporter) -> None:
+    """The files whose tests took longest, with their fixtures, over all workers."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for file, total in sorted(seconds.items(), key=lambda entry: -entry[1])[:20]:
+        terminalreporter.write_line(f"{total:7.1f}s {file}")
