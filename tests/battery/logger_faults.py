@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,26 @@ def _full_in_run(name: str) -> Callable[[Any], None]:
     return strike
 
 
+def mlflow() -> list[Case]:
+    """MLflow's database, where its client is installed."""
+    if find_spec("mlflow") is None:
+        return []
+
+    def locked(_: Any) -> None:
+        database = sqlite3.connect(Path.cwd() / "mlflow" / "mlflow.db", check_same_thread=False)
+        database.execute("begin exclusive")
+        _HELD.append(database)
+
+    logger = "blockyard.engine.loggers.mlflow.MLflow"
+    return [
+        Case(
+            "mlflow a file", ("logger=mlflow",), prepare=lambda outputs: (outputs / "mlflow").write_text("x") and None
+        ),
+        Case("mlflow removed", ("logger=mlflow",), sabotage=after("start", gone("mlflow"), logger)),
+        Case("mlflow locked", ("logger=mlflow",), sabotage=after("start", locked, logger), lines=1),
+    ]
+
+
 def own() -> list[Case]:
     """A logger of the user's that raises, hangs, or does what it should not, in each of its methods."""
     methods = ("prepare", "start", "log", "finish")
@@ -283,4 +304,4 @@ def own() -> list[Case]:
     return cases
 
 
-CASES = [*served(), *wandb_process(), *boards(), *own()]
+CASES = [*served(), *wandb_process(), *boards(), *mlflow(), *own()]

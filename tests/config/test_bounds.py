@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Callable, Dict, Literal  # noqa: UP035 - as other libraries write them
 
 import pytest
 import torch
@@ -198,6 +198,12 @@ def test_options_that_take_objects_are_few() -> None:
     parts = {"token_mixer.members", "token_mixer.map", "channel_mixer.members", "model.cross", "data.members"}
     assert slots == {"objective.metrics"} | parts | own | of_layers
     assert slot(options(Wrapping)["inner"].annotation) is not None
+
+
+def test_annotations_without_parameters_take_plain_values() -> None:
+    """As the constructors of other libraries have them, such as that of Aim's Lightning logger."""
+    bare = [Dict, Callable, Dict | None]  # noqa: UP006
+    assert [slot(annotation) for annotation in bare] == [None, None, None]
 
 
 def test_nothing_is_on_the_meta_device_after_a_check() -> None:

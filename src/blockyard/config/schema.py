@@ -140,13 +140,13 @@ def slot(annotation: Any) -> Slot | None:
         plain = slots[0].or_plain or len(slots) < sum(each is not type(None) for each in arguments)
         return slots[0]._replace(optional=type(None) in arguments, or_plain=plain)
     if origin is Callable:
-        product = arguments[-1]
         if not arguments:
             return None  # any function, which no config value can be
+        product = arguments[-1]
         deferred = arguments[0] == []
         return Slot(product, late=not deferred, deferred=deferred) if inspect.isclass(product) else None
     if origin is dict:
-        inner = slot(arguments[1])
+        inner = slot(arguments[1]) if arguments else None  # typing.Dict says nothing of its values
         return None if inner is None or inner.named else inner._replace(named=True)
     if inspect.isclass(annotation) and issubclass(annotation, nn.Module | Kind | DataModule):
         return Slot(annotation, late=False)

@@ -164,7 +164,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a sweep's folder: one process at a time writes there, and counts and creates trials.
+    """Hold the lock of a folder: one process at a time writes there, counts and creates trials, or makes a database.
 
     Hold it only briefly.
     """

@@ -93,6 +93,15 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+# Of the summary: what is in the metrics, in the curves, or says how they are read.
+_NOISE = ("metrics", "directions", "monitor", "kernels", "final", "refused", "classes")
+
+
+def summarized(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a logger writes of a run's summary besides its metrics: cost, sizes, baselines."""
+    return {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
+
+
 # The config of a run as loggers get it: what was chosen by its short name, and no wiring.
 #
 # choices: {position: rope, block: pre_norm, ...}    to group and filter runs by

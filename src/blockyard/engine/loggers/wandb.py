@@ -25,7 +25,7 @@ from blockyard.config.tree import Node
 from blockyard.contracts import Count, CountOrZero, Text, any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, logged_in, resolve, tear_down, unreachable
 from blockyard.engine.loggers._wandb_artifacts import log_weights, sample_table
-from blockyard.engine.loggers.base import RunLogger
+from blockyard.engine.loggers.base import RunLogger, summarized
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
@@ -173,10 +173,6 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
     )
 
 
-# Of the summary: what is in the metrics, in the curves, or says how they are read.
-_NOISE = ("metrics", "directions", "monitor", "kernels", "final", "refused", "classes")
-
-
 class Wandb(RunLogger):
     """Mirrors metrics to W&B, or to W&B files for later.
 
@@ -302,8 +298,7 @@ class Wandb(RunLogger):
         """Write the summary, its metrics under their own names, and close the record as finished or failed."""
         if self._run is None:
             return
-        values = {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
-        conclude(self._run, {**values, **(summary.get("metrics") or {}), "state": state})
+        conclude(self._run, {**summarized(summary), **(summary.get("metrics") or {}), "state": state})
         if self.artifacts != "none" and state == "done" and self._folder is not None:
             log_weights(self._run, self._folder, ("last", "best") if self.artifacts == "all" else ("best",))
         run, self._run = self._run, None
