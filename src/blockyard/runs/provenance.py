@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from blockyard import __version__
 from blockyard.runs.redact import redact_command
 from blockyard.runs.status import now
 
@@ -32,6 +31,7 @@ PACKAGES = (
     "scikit-learn",
     "pydantic",
 )
+NOT_INSTALLED = "not installed"  # but read from a folder on the path, as benchmarks/gpu_check.py may be
 _GIT_SECONDS = 5
 
 
@@ -49,8 +49,8 @@ def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Installed versions of packages that can change a result, read without importing them."""
-    installed = {"python": platform.python_version(), "blockyard": __version__}
-    for name in PACKAGES:
+    installed = {"python": platform.python_version(), "blockyard": NOT_INSTALLED}
+    for name in ("blockyard", *PACKAGES):
         try:
             installed[name] = version(name)
         except PackageNotFoundError:

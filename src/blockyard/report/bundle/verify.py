@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from blockyard import __version__
 from blockyard.atomic_files import read_json, read_yaml
 from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.errors import UserError, first_line, quoted
@@ -214,7 +214,7 @@ def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[st
     if page == render(recorded):  # type: ignore[arg-type]
         return
     if _data_of(page) == _data_of(render(recorded)):  # type: ignore[arg-type]
-        here = f"blockyard {__version__}"
+        here = f"blockyard {version('blockyard')}"
         notes.append(
             f"{PAGE} shows the recorded comparison, with other scripts than those of {here}: scripts "
             "run where it is opened; `blockyard compare` of the unpacked bundle writes a page of your own"
