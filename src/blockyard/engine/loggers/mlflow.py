@@ -64,7 +64,7 @@ class MLflow(RunLogger):
         tags: list[str] | None = None,
     ) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # it reports each new table of a database
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")  # errors are raised too, and said once by `Feed`
         self.project = project
         self.path = path
         self.group = group
