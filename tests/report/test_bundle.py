@@ -119,6 +119,7 @@ def test_no_path_name_or_account_of_the_machine_is_in_it(folder: Path, capsys: p
         "command": ["blockyard", f"data.path={here}/My Files/mails.csv", "--config-dir", f"{here}/conf"],
         "host": {"name": "workstation-7", "cpu": "x"},
         "wandb": {"id": "ab", "entity": "a-person"},
+        "mlflow": {"id": "0badcafe", "project": "of-a-person"},
         "start": {"by": {"pid": 12345, "host": "workstation-7"}},
     }
     write_json(path, read_json(path) | facts, checked=True)

@@ -15,7 +15,7 @@ from blockyard.sweep.plan.compact_json import without_secrets
 
 PATH = "<path>"
 # Of run.json, of its `host`, and of its `start`; and what a comparison has of the machine.
-_LEFT_OUT = {"wandb", "by", "folder", "link", "checksum"}
+_LEFT_OUT = {"wandb", "mlflow", "by", "folder", "link", "checksum"}
 _HOST_NAME = "name"
 # What is shown of data, where a slash is part of a text or a picture.
 _CONTENT = {"samples", "written", "predictions", "attention"}
