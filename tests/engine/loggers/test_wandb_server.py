@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import wave
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.loggers import RunLog
 from blockyard.engine.loggers._wandb_artifacts import sample_table
 from blockyard.engine.loggers.gradient_histograms import GradientHistograms, Histograms
@@ -143,6 +146,38 @@ def test_artifacts_of_an_offline_run_are_synced_later(tmp_path: Path) -> None:
         done = sync(run.folder, server, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_artifacts(server, run.folder)
+
+
+def terminated_at(step: int) -> Callable[[], None]:
+    """What sends SIGTERM to the process that calls it once its run has made so many steps."""
+
+    def sabotage() -> None:
+        original = LoopCallback.on_train_batch_start
+
+        def strike(self: LoopCallback, *arguments: Any) -> None:
+            original(self, *arguments)
+            if self.state.step == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
+
+    return sabotage
+
+
+def test_a_resumed_run_has_one_record_and_the_artifacts_of_a_whole_one(tmp_path: Path) -> None:
+    with WandbServer() as server:
+        online: dict[str, Any] = {"environment": server.environment, "patient": True}
+        first = logged(tmp_path, *ARTIFACTS, sabotage=terminated_at(8), **online)
+        assert first.code == 143
+        assert [each.type for each in server.artifacts] == []  # of a run that is not done there are no weights
+        second = logged(tmp_path, *ARTIFACTS, **online)
+    assert second.code == 0
+    assert_artifacts(server, second.folder)  # of one run, whose id both attempts have
+    (received,) = server.runs.values()
+    assert sorted(received.rows) == [row["step"] for row in rows(second.folder)]
+    assert received.summary["state"] == "done"
+    plain = logged(tmp_path / "none").folder
+    assert_same_bits(second.folder, plain)
 
 
 def test_sounds_texts_and_pictures_are_columns_where_a_sample_has_them(tmp_path: Path) -> None:
