@@ -12,7 +12,7 @@ WORKERS ?= 2
 # What old versions of libraries can break: all but style, pages in a browser, and the documentation.
 CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
-.PHONY: run test test-all test-oldest battery schedulers lint format bench docs lock audit clean
+.PHONY: run test test-all test-gpu test-oldest battery schedulers lint format bench docs lock audit clean
 
 run: $(VENV)/run.done  ## ask the first question: fifteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
@@ -22,6 +22,9 @@ test: $(VENV)/dev.done lint  ## the default suite
 
 test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not battery and not schedulers"
+
+test-gpu: $(VENV)/dev.done  ## what needs a GPU: losses and gradients against the CPU, training, FlexAttention
+	$(BIN)/python -m pytest -n $(WORKERS) -v --tb=short -m "gpu and not full" tests
 
 battery: $(VENV)/dev.done  ## every case of the batteries of kills, damage and hostile input; hours
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not schedulers" --whole-battery tests/battery

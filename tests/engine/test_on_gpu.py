@@ -27,7 +27,7 @@ from tests.support.experiment_data import own_data
 from tests.support.learners import learner_and_batch
 from tests.support.tiny import ONE_BATCH, steps
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 DEVICE = "cuda"
 
 

@@ -108,6 +108,7 @@ def test_a_device_that_is_not_there_is_refused(
         check_device("cuda:2")
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("how", [WAYS["greedy"], WAYS["beam"]], ids=["greedy", "beam"])
 def test_a_gpu_writes_the_same(run: RunFolder, how: list[str], capsys: pytest.CaptureFixture[str]) -> None:

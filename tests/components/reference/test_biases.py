@@ -201,6 +201,7 @@ def test_inside_a_score_function(variant: int, axes: int, causal: bool) -> None:
         assert_close(flex(q, k, v, seq, seq, Visibility(causal), compiled=False), wanted, **FLOAT64)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has gradients on a GPU only")
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_gradients_inside_a_score_function(name: str, options: dict[str, object]) -> None:
