@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,5 +231,4 @@ def test_the_component_of_the_guide_is_verified_as_the_guide_says(own: Path) -> 
     component = own / "mine_of_guide" / "running_mean.py"
     component.write_text(component.read_text().replace("x.cumsum(dim=1)", "x.flip(1).cumsum(dim=1)"))
     sys.modules.pop("mine_of_guide.running_mean")
-    shutil.rmtree(own / "mine_of_guide" / "__pycache__", ignore_errors=True)
     assert main(arguments) == 1
