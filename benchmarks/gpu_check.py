@@ -329,26 +329,28 @@ class Checks:
     """
 
     def __init__(self, only: str) -> None:
-        self.only, self.rows = only, list[str]()
+        self.only = only
+        self.rows: list[str] = []
 
-    def __call__(self, what: str, call: Callable[[], Any], judge: Callable[[Any], bool]) -> Any:
-        """Run one check; its line goes to the table, whatever comes of it. Returns what it found if that is good."""
-        if self.only not in what:
+    def __call__(self, name: str, call: Callable[[], Any], passes: Callable[[Any], bool]) -> Any:
+        """Run one check and add its line to the table. Returns the result of `call` if it passes, otherwise None."""
+        if self.only not in name:
             return None
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
-            found = call()
-            good = judge(found)
-            shown = found if not isinstance(found, dict) or "metrics" not in found else "trained"
+            result = call()
+            passed = passes(result)
+            summary = "trained" if isinstance(result, dict) and "metrics" in result else result
         except Exception as error:  # the other checks still run
             traceback.print_exc()
             first = (str(error).splitlines() or [""])[0]
-            found, good, shown = None, False, f"{type(error).__name__}: {first}"
-        words = ", ".join(f"{k} {_short(v)}" for k, v in shown.items()) if isinstance(shown, dict) else str(shown)
-        row = f"| {what} | {'ok' if good else '**failed**'} | {words} | {time.perf_counter() - started:.1f} |"
+            result, passed, summary = None, False, f"{type(error).__name__}: {first}"
+        if isinstance(summary, dict):
+            summary = ", ".join(f"{key} {_short(value)}" for key, value in summary.items())
+        row = f"| {name} | {'ok' if passed else '**failed**'} | {summary} | {time.perf_counter() - start:.1f} |"
         sys.stderr.write(row + "\n")
         self.rows.append(row)
-        return found if good else None
+        return result if passed else None
 
 
 def speed_row(name: str, summary: dict[str, Any] | None, device: str) -> str:
@@ -377,35 +379,35 @@ def main(arguments: list[str] | None = None) -> int:
 
     device = torch.device("cpu" if given.dry else "cuda")
     name = "CPU (dry)" if given.dry else torch.cuda.get_device_name()
-    checked = Checks(given.only)
+    check = Checks(given.only)
     with tempfile.TemporaryDirectory() as outputs:
         folder, fast = Path(outputs), ("flash", "cudnn")
-        checked("kernels in bf16", lambda: kernels(device), lambda f: all(f[k] in fast for k in list(f)[:2]))
-        checked("error against float64", lambda: parity(device), lambda f: max(f.values()) < 1e-2)
+        check("kernels in bf16", lambda: kernels(device), lambda f: all(f[k] in fast for k in list(f)[:2]))
+        check("error against float64", lambda: parity(device), lambda f: max(f.values()) < 1e-2)
         runs = {}
-        runs["vit_digits"] = checked(
+        runs["vit_digits"] = check(
             "vit_digits",
             lambda: vit_digits(folder, given.dry),
             lambda s: given.dry or s["metrics"]["test/accuracy"] > 0.95,
         )
-        checked("masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
-        checked("decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
-        checked("a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
-        checked("cells that share it", lambda: gpu_rows.cells(folder, given.dry), lambda f: f["equal"] == 1)
-        gpt = checked("GPT-2 small's shape", lambda: gpt2_small(folder, given.dry), bool)
+        check("masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
+        check("decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
+        check("a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
+        check("cells that share it", lambda: gpu_rows.cells(folder, given.dry), lambda f: f["equal"] == 1)
+        gpt = check("GPT-2 small's shape", lambda: gpt2_small(folder, given.dry), bool)
         runs["GPT-2 small's shape"] = gpt
         for what, run in (("Llama, 350 M", llama), ("ViT-B/16 at 224", vit_b16)):
-            runs[what] = checked(what, partial(run, folder, given.dry), bool)
-        runs["GPT-2 small's shape with FSDP"] = checked(
+            runs[what] = check(what, partial(run, folder, given.dry), bool)
+        runs["GPT-2 small's shape with FSDP"] = check(
             "GPT-2 small's shape with FSDP",
             lambda: gpt2_small(folder, given.dry, "fsdp"),
             lambda s: same_loss(s, gpt or gpt2_small(folder, given.dry)),
         )
-    if not checked.rows:
+    if not check.rows:
         sys.stderr.write(f"gpu_check: no check has {given.only!r} in its name\n")
         return 2
     versions = f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}"
-    lines = [versions, "", "| check | result | found | s |", "|---|---|---|---|", *checked.rows, ""]
+    lines = [versions, "", "| check | result | values | s |", "|---|---|---|---|", *check.rows, ""]
     lines += [
         "| run | ms a step | samples/s | tokens/s | matmuls, share of peak | peak GiB |",
         "|---|---|---|---|---|---|",
@@ -415,7 +417,7 @@ def main(arguments: list[str] | None = None) -> int:
     sys.stdout.write(text)
     if given.out:
         given.out.write_text(text, encoding="utf-8")
-    return 0 if all("| ok |" in row for row in checked.rows) else 1
+    return 0 if all("| ok |" in row for row in check.rows) else 1
 
 
 def same_loss(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -93,13 +93,15 @@ def test_what_is_read_from_curves() -> None:
     falls = [3.0] * 15 + [3.0 - 0.1 * n for n in range(10)] + [2.1, 2.15, 2.2, 2.3, 5.0]
     whole = curve(ALL, falls)
     assert whole.steepest == pytest.approx(10.0**-2.4, rel=0.3)
-    assert whole.bears(1e-2) == whole.rates[25]  # 2.1; 2.15 is more than 2 % above it
+    assert whole.highest_stable(1e-2) == whole.rates[25]  # 2.1; 2.15 is more than 2 % above it
     none = curve(NONE, [3.0 - 0.05 * n for n in range(30)])
-    harmed = curve("head", [loss + (0.0 if n < 20 else 0.02 * (n - 19)) for n, loss in enumerate(none.losses)], none)
-    assert harmed.bears(1e-3) == harmed.rates[20]
+    unstable = curve("head", [loss + (0.0 if n < 20 else 0.02 * (n - 19)) for n, loss in enumerate(none.losses)], none)
+    assert unstable.highest_stable(1e-3) == unstable.rates[20]
     slow = curve("blocks", [loss + max(0.0, 0.5 - 0.05 * n) for n, loss in enumerate(none.losses)], none)
-    assert slow.bears(1e-3) is None  # too low a rate at the start is no harm
-    sentences = hints([whole, none, harmed, slow], lr=1e-2)
+    assert slow.highest_stable(1e-3) is None  # a low rate at the start is not instability
+    longer = curve("head", [*none.losses, 9.0, 9.0], none)
+    assert longer.highest_stable(1e-3) is None  # steps that the other test did not reach are left out
+    sentences = hints([whole, none, unstable, slow], lr=1e-2)
     assert sentences[1] == "to try: 'optimizer.rates={head: 0.4}'"
     flat = curve(ALL, [math.nan] * 30)
     assert flat.steepest is None

@@ -38,9 +38,9 @@ def _float32_convolutions() -> Iterator[None]:
         yield
 
 
-def gap(ours: list[Tensor], expected: list[Tensor]) -> float:
+def gap(actual: list[Tensor], expected: list[Tensor]) -> float:
     """The norm of a difference relative to the norm of what is expected, over all tensors."""
-    pairs = list(zip(ours, expected, strict=True))
+    pairs = list(zip(actual, expected, strict=True))
     difference = sum(float((a.cpu().double() - b.double()).square().sum()) for a, b in pairs)
     return (difference / max(sum(float(b.double().square().sum()) for _, b in pairs), 1e-24)) ** 0.5
 
@@ -98,8 +98,8 @@ def test_compiled_blocks_with_a_bias_take_other_lengths(tmp_path: Path, monkeypa
 
 def _summary(folder: Path) -> dict[str, object]:
     (path,) = folder.glob("outputs/*/s0/summary.json")
-    found: dict[str, object] = json.loads(path.read_text())
-    return found
+    summary: dict[str, object] = json.loads(path.read_text())
+    return summary
 
 
 @pytest.mark.parametrize("shard", range(4))
@@ -111,13 +111,13 @@ def test_every_choice_has_the_loss_and_gradients_of_a_cpu(shard: int) -> None:
         model = plan.model(0).eval()
         on_gpu = deepcopy(model).to(DEVICE)
         moved = batch.map(lambda tensor: tensor.to(DEVICE))
-        found = []
-        for each, rows in ((on_gpu, moved), (model, batch)):
-            loss = plan.objective.loss(each(rows), rows.target)
-            more = auxiliary_loss(each.modules())
-            found.append((loss.detach(), gradients(each, loss if more is None else loss + more)))
-        (loss, ours), (expected, theirs) = found
-        errors = gap([loss], [expected]), gap(ours, theirs)
+        results = []
+        for module, inputs in ((on_gpu, moved), (model, batch)):
+            loss = plan.objective.loss(module(inputs), inputs.target)
+            auxiliary = auxiliary_loss(module.modules())
+            results.append((loss.detach(), gradients(module, loss if auxiliary is None else loss + auxiliary)))
+        (loss, actual), (expected_loss, expected) = results
+        errors = gap([loss], [expected_loss]), gap(actual, expected)
         if not (errors[0] < 1e-4 and errors[1] < 1e-2):
             wrong[tuple(row.items())] = errors
     assert wrong == {}

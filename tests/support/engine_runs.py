@@ -50,18 +50,23 @@ def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SI
     """Train in a fork that gets a signal right after update number `step`, before anything is saved."""
 
     def work() -> int:
-        original = LoopCallback.on_train_batch_start
-
-        def strike(self: LoopCallback, *arguments: Any) -> None:
-            original(self, *arguments)
-            if self.state.step == step and self._batches % self.intervals.micro_batches == 0:
-                os.kill(os.getpid(), signum)
-
-        LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
+        signal_after(step, signum)
         run_folder = folder(outputs, *overrides)
         return train(run_folder, resume=run_folder.resumes)
 
     return forked(work)
+
+
+def signal_after(step: int, signum: int) -> None:
+    """Let the run of this process get a signal right after this step."""
+    original = LoopCallback.on_train_batch_start
+
+    def strike(self: LoopCallback, *arguments: Any) -> None:
+        original(self, *arguments)
+        if self.state.step == step and self._batches % self.intervals.micro_batches == 0:
+            os.kill(os.getpid(), signum)
+
+    LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
 
 
 def state(run_folder: RunFolder, name: str = "last.ckpt") -> dict[str, Any]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ALL, NONE = "all", "none"  # weights whose rate rises
 SMOOTHING = 0.98
 DIVERGED = 4.0  # times the least smoothed loss, at which a test ends
-HARM = 0.02  # share of the loss by which it has to rise before a rate counts as too high
+TOLERANCE = 0.02  # share of the loss by which it has to rise before a rate counts as unstable
 SKIPPED = 10  # steps at the start whose falls do not count, as the average of few losses is noise
 # A factor beside 1 gives the weights of a part groups of their own in the optimizer, and changes no float32.
 APART = 1 + 1e-12
@@ -44,7 +44,7 @@ APART = 1 + 1e-12
 
 @dataclass
 class RateTest:
-    """What a range test saw.
+    """The curve of a range test.
 
     part: the part whose rate rose, while the other weights had theirs; `ALL`, or `NONE` where no rate rose
     rates: the learning rate of each step, before the factors of single weights
@@ -69,23 +69,25 @@ class RateTest:
         lowest = int(falls.argmin())
         return self.rates[SKIPPED + lowest] if falls[lowest] < 0 else None
 
-    def bears(self, start: float) -> float | None:
-        """Returns the last rate before the smoothed loss has risen by `HARM` of itself; None where it never does.
+    def highest_stable(self, start: float) -> float | None:
+        """Returns the last rate before the smoothed loss has risen by `TOLERANCE` of itself; None if it never does.
 
-        Of a part, the loss less that of the same steps where no rate rose, from rate `start` on: below it the part
-        learns too little, which is no harm of a high rate.
+        For a part, the difference to the loss of the same steps where no rate rose, from rate `start` on: at lower
+        rates the part learns too little, which is not instability. Steps that the other test did not reach are left
+        out.
         """
         losses = np.array(self.losses)
-        gains, allowed = losses, HARM * np.nanmin(losses)
+        allowed = np.full(len(losses), TOLERANCE * np.nanmin(losses))
         if self.without is not None:
-            without = np.array(self.without.losses[: len(losses)])
-            gains, allowed = losses - without, HARM * without
+            count = min(len(losses), len(self.without.losses))
+            without = np.array(self.without.losses[:count])
+            losses, allowed = losses[:count] - without, TOLERANCE * without
         least, last = math.inf, None
-        for rate, gain, rise in zip(self.rates, gains, np.broadcast_to(allowed, gains.shape), strict=True):
+        for rate, loss, rise in zip(self.rates, losses, allowed, strict=False):
             if self.without is not None and rate < start:
                 continue
-            least = min(least, gain)
-            if not gain <= least + rise:
+            least = min(least, loss)
+            if not loss <= least + rise:
                 return last
             last = rate
         return None
@@ -94,20 +96,22 @@ class RateTest:
 class RateRise(pl.Callback):
     """Raises the learning rate from step to step, of all weights or of those of a part.
 
-    members: ids of the weights whose rate rises; None is all of them
+    lr: that of the config; members: ids of the weights whose rate rises; None is all of them
     """
 
-    def __init__(self, test: RateTest, lowest: float, highest: float, steps: int, members: set[int] | None) -> None:
-        self.test, self.lowest, self.highest, self.steps, self.members = test, lowest, highest, steps, members
+    def __init__(
+        self, test: RateTest, lr: float, lowest: float, highest: float, steps: int, members: set[int] | None
+    ) -> None:
+        self.test, self.lr, self.lowest, self.highest = test, lr, lowest, highest
+        self.steps, self.members = steps, members
         self._average = 0.0
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Any) -> None:
         """Set the rates of this step."""
-        base = float(module.lr)  # type: ignore[arg-type]
         rate = self.lowest * (self.highest / self.lowest) ** (trainer.global_step / self.steps)
         for group in optimizer.param_groups:
             rises = self.members is None or all(id(p) in self.members for p in group["params"])
-            group["lr"] = group["initial_lr"] * (rate / base if rises else 1.0)
+            group["lr"] = group["initial_lr"] * (rate / self.lr if rises else 1.0)
         self.test.rates.append(rate)
 
     def on_train_batch_end(
@@ -158,7 +162,10 @@ def rate_tests(
     without = None
     for name in (ALL, *((NONE, *names) if names else ())):
         test = _test(deepcopy(module), data, name, lowest, highest, steps)
-        without, test.without = (test, None) if name == NONE else (without, without)
+        if name == NONE:
+            without = test
+        else:
+            test.without = without
         yield test
 
 
@@ -178,7 +185,7 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
         builder.rates.setdefault(part, APART)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     validation = dict.fromkeys(("limit_val_batches", "num_sanity_val_steps"), 0)
-    rise = RateRise(test, lowest, highest, steps, members)
+    rise = RateRise(test, module.lr, lowest, highest, steps, members)
     arguments = (
         module.trainer_arguments() | quiet | validation | {"max_steps": steps, "max_epochs": -1, "callbacks": [rise]}
     )
@@ -189,7 +196,7 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
 def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
     """Returns sentences: the rate at which the loss of all weights falls fastest, and factors for the parts.
 
-    A factor is the highest rate that a part bears over that which all weights bear, to one digit, from 0.1 to 10.
+    A factor is the highest stable rate of a part over that of all weights, to one digit, from 0.1 to 10.
 
     lr: that of the config
     """
@@ -199,17 +206,15 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
         sentences.append("the loss falls at no rate; try another lowest= and highest=, or more steps=")
     else:
         sentences.append(f"the loss falls fastest at optimizer.lr={whole.steepest:.2g} (now {lr:g})")
-    bearable = whole.bears(lr)
-    if bearable is not None and others:
-        rates = {test.part: test.bears(lr) for test in others if test.part != NONE}
+    stable = whole.highest_stable(lr)
+    if stable is not None and others:
+        rates = {test.part: test.highest_stable(lr) for test in others if test.part != NONE}
         factors = {
-            part: float(f"{min(max(rate / bearable, 0.1), 10.0):.1g}")
-            for part, rate in rates.items()
-            if rate is not None
+            part: float(f"{min(max(rate / stable, 0.1), 10.0):.1g}") for part, rate in rates.items() if rate is not None
         }
         changed = ", ".join(f"{part}: {factor:g}" for part, factor in factors.items() if factor != 1)
         sentences.append(
-            f"to try: 'optimizer.rates={{{changed}}}'" if changed else "no part bears a rate other than that of all"
+            f"to try: 'optimizer.rates={{{changed}}}'" if changed else "all parts are stable up to the same rate"
         )
     sentences.append("a range test of a few steps is a hint; a sweep over several seeds decides")
     return sentences
@@ -217,11 +222,11 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
 
 def rates_table(tests: Sequence[RateTest], lr: float) -> Table:
     """Returns a row for each test. lr: that of the config"""
-    rows = table("learning rates", "rises for", "falls fastest at", "bears up to", "diverges at", "last loss")
+    rows = table("learning rates", "part", "falls fastest at", "stable up to", "diverges at", "last loss")
     for test in tests:
         values = (
             test.steepest if test.part == ALL else None,
-            None if test.part == NONE else test.bears(lr),
+            None if test.part == NONE else test.highest_stable(lr),
             test.diverged,
             test.losses[-1],
         )

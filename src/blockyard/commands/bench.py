@@ -21,8 +21,8 @@ model.dim=256, position=alibi, or model=encoder objective=masked_token for mixer
 `bench rates` is a learning-rate range test: a short training whose rate rises at every step, for all weights together,
 and then for one part at a time, while the others keep the rate of the config. Each has the same first weights and
 batches, and the loss of a part is compared with that of the same steps where no rate rises. Prints at which rate the
-loss falls fastest, which rate each part bears, and what to try as optimizer.lr and optimizer.rates; writes rates.csv
-and rates.png. Overrides are those of `train`.
+loss falls fastest, up to which rate each part is stable, and what to try as optimizer.lr and optimizer.rates; writes
+rates.csv and rates.png. Overrides are those of `train`.
 
   parts=top      embedder, blocks, head, ... as the model names them (default); layers has each block by itself, a list
                  names parts, [] has none

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import wave
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.loggers import RunLog
 from blockyard.engine.loggers._wandb_artifacts import sample_table
 from blockyard.engine.loggers.gradient_histograms import GradientHistograms, Histograms
@@ -25,7 +24,7 @@ from blockyard.engine.loggers.shown_samples import ShownSample
 from blockyard.engine.loggers.wandb import Wandb
 from blockyard.runs.folder import RunFolder
 from tests.engine.loggers.logged_runs import run_folder
-from tests.support.engine_runs import assert_same_bits, rows
+from tests.support.engine_runs import assert_same_bits, rows, signal_after
 from tests.support.logged_training import logged
 from tests.support.wandb_server import Received, WandbServer
 
@@ -148,26 +147,10 @@ def test_artifacts_of_an_offline_run_are_synced_later(tmp_path: Path) -> None:
     assert_artifacts(server, run.folder)
 
 
-def terminated_at(step: int) -> Callable[[], None]:
-    """What sends SIGTERM to the process that calls it once its run has made so many steps."""
-
-    def sabotage() -> None:
-        original = LoopCallback.on_train_batch_start
-
-        def strike(self: LoopCallback, *arguments: Any) -> None:
-            original(self, *arguments)
-            if self.state.step == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-
-    return sabotage
-
-
 def test_a_resumed_run_has_one_record_and_the_artifacts_of_a_whole_one(tmp_path: Path) -> None:
     with WandbServer() as server:
         online: dict[str, Any] = {"environment": server.environment, "patient": True}
-        first = logged(tmp_path, *ARTIFACTS, sabotage=terminated_at(8), **online)
+        first = logged(tmp_path, *ARTIFACTS, sabotage=partial(signal_after, 8, signal.SIGTERM), **online)
         assert first.code == 143
         assert [each.type for each in server.artifacts] == []  # of a run that is not done there are no weights
         second = logged(tmp_path, *ARTIFACTS, **online)
