@@ -103,6 +103,8 @@ def test_what_is_read_from_curves() -> None:
     assert longer.highest_stable(1e-3) is None  # steps that the other test did not reach are left out
     sentences = hints([whole, none, unstable, slow], lr=1e-2)
     assert sentences[1] == "to try: 'optimizer.rates={head: 0.4}'"
+    none.diverged = 1e-4
+    assert hints([whole, none, unstable], lr=3.0)[1].startswith("parts cannot be compared: at optimizer.lr=3")
     flat = curve(ALL, [math.nan] * 30)
     assert flat.steepest is None
     assert hints([flat], 0.1)[0].startswith("the loss falls at no rate")

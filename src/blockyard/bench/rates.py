@@ -207,7 +207,9 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
     else:
         sentences.append(f"the loss falls fastest at optimizer.lr={whole.steepest:.2g} (now {lr:g})")
     stable = whole.highest_stable(lr)
-    if stable is not None and others:
+    if any(test.part == NONE and test.diverged is not None for test in others):
+        sentences.append(f"parts cannot be compared: at optimizer.lr={lr:g} the loss diverges where no rate rises")
+    elif stable is not None and others:
         rates = {test.part: test.highest_stable(lr) for test in others if test.part != NONE}
         factors = {
             part: float(f"{min(max(rate / stable, 0.1), 10.0):.1g}") for part, rate in rates.items() if rate is not None
