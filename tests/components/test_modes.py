@@ -131,6 +131,7 @@ RATE = 0.3
 # Where each draws: the part of a model, and the tensor that it drops from, by shape.
 DRAWS = {
     ("token_mixer", "hard_attention", ()): (2, 4, 6, 6),
+    ("token_mixer", "sigmoid_attention", ()): (2, 4, 6, 6),
     ("token_mixer", "gated_attention_unit", ()): (2, 1, 6, 6),
     ("token_mixer", "non_local", (("score", "dot_product"),)): (2, 1, 6, 6),
     ("token_mixer", "token_mlp", ()): (2, 16, 8),

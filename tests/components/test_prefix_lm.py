@@ -52,7 +52,9 @@ def changed(net: nn.Module, row: int, at: int) -> list[int]:
     return different[row].nonzero().flatten().tolist()
 
 
-@pytest.mark.parametrize("mixer", ["attention", "memory_attention", "hard_attention", "windowed_attention"])
+@pytest.mark.parametrize(
+    "mixer", ["attention", "memory_attention", "hard_attention", "sigmoid_attention", "windowed_attention"]
+)
 def test_tokens_of_a_source_see_each_other_and_no_others_look_ahead(mixer: str) -> None:
     net = model(token_mixer=mixer)
     for row, count in enumerate(SOURCES):

@@ -33,6 +33,7 @@ CHOICES = {
     "token_mixer=latent_attention": "mla multi_head_latent_attention multihead_latent_attention",
     "token_mixer=beside": "hymba falcon_h1 hybrid_module parallel_mixers side_by_side",
     "token_mixer=forgetting_attention": "fox forgetting_transformer data_dependent_alibi forget_gate",
+    "token_mixer=sigmoid_attention": "sigmoid flash_sigmoid sigmoid_self_attention sigattn",
     "token_mixer=block_selection": "moba mixture_of_block_attention block_sparse",
     "token_mixer=linear_attention": "performer linear_transformer elu",
     "token_mixer=fourier": "fnet fft",

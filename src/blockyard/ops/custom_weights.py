@@ -1,4 +1,4 @@
-"""Attention weights that are not a softmax, computed from the scores: the most similar key alone, an average.
+"""Attention weights that are not a softmax, from the scores: the most similar key alone, an average, a sigmoid.
 
 No fused kernel computes them: O(N M) memory in each head. Masks and position biases are those of `ops.attend`.
 """
@@ -87,3 +87,22 @@ def average(
     if sees is None:
         return raw / len(k_seq)
     return raw.masked_fill(~sees, 0.0) / sees.sum(-1, keepdim=True).clamp(min=1)
+
+
+def logistic(
+    q: Tensor,
+    k: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    visibility: Visibility,
+    scale: float | None = None,
+    shift: float | None = None,
+) -> Tensor:
+    """Returns the sigmoid of each score plus `shift`; None is minus the logarithm of how many keys the query sees.
+
+    A query that sees nothing gives zero.
+    """
+    raw = reference.scores(q, k, seq, k_seq, visibility, scale)  # (B, H, N, M)
+    if shift is not None:
+        return torch.sigmoid(raw + shift)
+    return torch.sigmoid(raw - mask.count(seq, k_seq, visibility).clamp(min=1).to(raw.dtype).log())

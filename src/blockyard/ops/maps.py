@@ -41,7 +41,10 @@ class Seen:
         return self.visibility.causal
 
     def weights(self) -> Tensor:
-        """Returns the weights (B, H, N, M) in float32; a query's sum to one, with a sink to less, or to zero."""
+        """Returns the weights (B, H, N, M) in float32.
+
+        Those of a softmax sum to one for each query, with a sink to less, or to zero.
+        """
         with torch.no_grad():  # a bias has weights of its own
             return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 

@@ -114,7 +114,9 @@ def test_both() -> None:
     finished(model, Both(model, "mixed"))
 
 
-@pytest.mark.parametrize("mixer", ["linear_attention", "gated_attention_unit", "non_local", "hard_attention"])
+@pytest.mark.parametrize(
+    "mixer", ["linear_attention", "gated_attention_unit", "non_local", "hard_attention", "sigmoid_attention"]
+)
 def test_of_other_mixers(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mixer returns is affine in its values: for a mean of two, the mean of what it returns for each."""
     model = built(mixer, value_residual="mixed")

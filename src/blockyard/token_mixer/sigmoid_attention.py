@@ -1,0 +1,102 @@
+"""Sigmoid attention: the weight of each key is a sigmoid of its own score, so that keys do not compete.
+
+Source: Ramapuram et al. 2024, Theory, Analysis, and Best Practices for Sigmoid Self-Attention (arXiv 2409.04431)
+Reference: the authors' ml-sigmoid-attention; x-transformers Attend(sigmoid=True), with the bias as `attn_bias`
+Equation: y_i = sum_j sigmoid(q_i k_j / sqrt(K) + b) v_j over the keys j that token i sees, b = -ln n, with
+    score_bias    length    n tokens of the longest sequence    keys    n keys that token i sees
+Cost: O(N^2 D) time, O(N^2) memory in each head: no fused kernel computes the weights
+
+    With b = -ln n each of n keys with a score of zero has the weight 1 / (n + 1): they add up to nearly one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from blockyard.contracts import Context, Heads, Rate, Seq, Traits
+from blockyard.ops.custom_weights import logistic, weigh
+from blockyard.ops.mask import Visibility
+from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
+from blockyard.token_mixer.attention import Attention, OutputGate
+
+
+class SigmoidAttention(Attention):
+    """The weights of a token add up to any number between zero and the number of keys.
+
+    Options:
+        score_bias: n of the bias -ln n of every score: the longest sequence of the task (length), as in the paper, or
+            the keys that a token sees (keys), which a memory needs, whose length is another
+        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
+        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
+            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
+            and scores a trained factor for each head; sphere the same with one for each channel, after rotation, and
+            scores of sqrt(key_dim); false is none
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights
+        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
+            channel
+        value_residual: how values are joined with those of the first layer, as in attention
+        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
+            one, the last among them (alternate)
+    """
+
+    fused: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        score_bias: Literal["length", "keys"] = "length",
+        num_kv_heads: Heads | None = None,
+        qk_norm: QueryKeyNorm = False,
+        bias: bool = False,
+        dropout: Rate = 0.0,
+        gate: OutputGate = "none",
+        value_residual: GatedValueResidual = "none",
+        value_embedding: ValueEmbedding = "none",
+    ) -> None:
+        super().__init__(
+            ctx,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            bias=bias,
+            dropout=dropout,
+            gate=gate,
+            value_residual=value_residual,
+            value_embedding=value_embedding,
+        )
+        self.traits = _traits(self.traits, score_bias)
+        longest = ctx.tokens.max_len + ctx.num_prefix
+        self.rule = partial(logistic, shift=-math.log(longest) if score_bias == "length" else None)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """As of attention; without memories where the bias is that of the sequence's own length."""
+        return _traits(super().traits_for(options), options.get("score_bias", "length"))
+
+    def prepare(self, x: Tensor, seq: Seq) -> None:
+        """Does nothing: these layers share no masks."""
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seq: Seq,
+        k_seq: Seq,
+        visibility: Visibility,
+    ) -> Tensor:
+        """As `Attention._attend`, with a sigmoid in place of the softmax: (B, N, H values)."""
+        rate = self.dropout if self.training else 0.0
+        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
+        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
+
+
+def _traits(traits: Traits, score_bias: str) -> Traits:
+    return replace(traits, cross=traits.cross and score_bias == "keys")
