@@ -140,7 +140,7 @@ def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         compiled(model, "eager")(batch)
 
 
-STATES = ("delta_rule", "decayed_attention", "mamba2", "selective_ssm", "gated_conv")
+STATES = ("delta_rule", "decayed_attention", "mamba2", "mlstm", "selective_ssm", "gated_conv")
 
 
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.full)])

@@ -41,6 +41,7 @@ CHOICES = {
     "token_mixer=delta_rule": "deltanet delta_net gated_deltanet gated_delta_net gdn kda kimi_delta_attention",
     "token_mixer=decayed_attention": "retnet retention gated_retnet gla gated_linear_attention hgrn2",
     "token_mixer=selective_ssm": "mamba mamba1 mamba_1 s6 selective_scan",
+    "token_mixer=mlstm": "xlstm matrix_lstm xlstm_large",
     "token_mixer=gated_conv": "lfm2 lfm2_conv gated_short_conv double_gated_conv",
     "token_mixer=mamba2": "mamba_2 ssd",
     "token_mixer=long_conv": "global_conv implicit_conv",

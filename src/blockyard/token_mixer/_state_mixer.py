@@ -1,4 +1,4 @@
-"""The state behind `delta_rule`, `decayed_attention` and `mamba2`: its directions, documents and decoding."""
+"""The state behind `delta_rule`, `decayed_attention`, `mamba2` and `mlstm`: its directions, documents and decoding."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class StateMixer(TokenMixer):
     Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
 
     delta: tokens enter the state by the delta rule, not as a sum
+    closed: the rate at which nothing enters, that of padding
     """
 
     traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
     delta: ClassVar[bool] = False
+    closed: ClassVar[float] = 0.0
 
     def __init__(self, ctx: Context, heads: int, conv: ShortConv | None, chunk: int) -> None:
         super().__init__()
@@ -38,6 +40,21 @@ class StateMixer(TokenMixer):
     def skip(self, v: Tensor) -> Tensor | float:
         """Return what the values (B, H, N, V) add to the outputs beside the state."""
         return 0.0
+
+    def enter(
+        self, v: Tensor, log: Tensor, rate: Tensor, order: Seq, level: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what a sum takes in for the values (B, H, N, V), the logarithms of its decays, and its levels.
+
+        log: (B, H, N, K or 1); rate: (B, H, N, 1); order: the tokens in the order in which they enter
+        level: (B, H, 1, 1), the level after the tokens of the cache. Levels (B, H, N, 1) are what `leave` needs beside
+            the state; None where it needs nothing
+        """
+        return rate * v, log, None
+
+    def leave(self, y: Tensor, level: Tensor | None) -> Tensor:
+        """Return the outputs (B, H, N, V), of what queries read from the state and the levels of `enter`."""
+        return y
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty cache, for the state and the last inputs of the convolution.
@@ -52,12 +69,12 @@ class StateMixer(TokenMixer):
         """What queries read from the state in all directions: (B, N, H, V), in float32 at least.
 
         h: (B, N, C), of queries, keys and values; log: (B, N, H, K or 1), the logarithm of the decays
-        rate: (B, N, H), beta of the delta rule, or a factor on the values; None is 1
+        rate: (B, N, H), beta of the delta rule, or what `enter` takes, a factor on the values; None is 1
         """
         rate = torch.ones_like(log[..., 0]) if rate is None else rate
         if seq.valid is not None:  # padding leaves the state as it is
             padding = ~seq.valid[..., None]
-            log, rate = log.masked_fill(padding[..., None], 0.0), rate.masked_fill(padding, 0.0)
+            log, rate = log.masked_fill(padding[..., None], 0.0), rate.masked_fill(padding, self.closed)
         if self.causal:
             return self._read(h, log, rate, seq, cache)
         return self._read(h, log, rate, seq) + self._read(h, log, rate, seq, back=True)
@@ -75,7 +92,7 @@ class StateMixer(TokenMixer):
         if cache is not None and seq.segment is not None:
             name = type(self).__name__
             raise ValueError(f"token_mixer {name} decodes one document at a time; leave segment out")
-        state, past = (None, None) if cache is None or cache.parts is None else cache.parts
+        state, past, *levels = (None, None) if cache is None or cache.parts is None else cache.parts
         order = backwards(seq) if back else seq  # of the tokens as they enter the state
 
         def turned(x: Tensor) -> Tensor:  # (B, N, ...), between the order of the sequence and that of reading
@@ -85,7 +102,9 @@ class StateMixer(TokenMixer):
         with full_precision(h):
             parts = [*self.split_heads(mixed.to(log.dtype), log, seq), log, rate[..., None]]
             q, k, v, log, rate = (turned(part).transpose(1, 2) for part in parts)  # (B, H, N, ...)
-            beta, values = (rate, v) if self.delta else (None, rate * v)
+            beta, values, level = rate if self.delta else None, v, levels[0] if levels else None
+            if not self.delta:
+                values, log, level = self.enter(v, log, rate, order, level)
             if cache is not None and len(seq) == 1:
                 y, state = recurrent(q, k, values, log, beta, state=state)
             else:
@@ -96,9 +115,10 @@ class StateMixer(TokenMixer):
                     state=state,
                     chunk=self.chunk,
                 )
-            y = y + self.skip(v)  # (B, H, N, V)
+            y = self.leave(y, level) + self.skip(v)  # (B, H, N, V)
         if cache is not None:
-            cache.store(state, last_inputs(past, h, 0 if self.conv is None else self.conv.kernel - 1))
+            inputs = last_inputs(past, h, 0 if self.conv is None else self.conv.kernel - 1)
+            cache.store(state, inputs, *([] if level is None else [level[:, :, -1:]]))
         return turned(y.transpose(1, 2))
 
 

@@ -47,6 +47,7 @@ class SigmoidAttention(Attention):
     """
 
     fused: ClassVar[bool] = False
+    fades = "its weights add up to more where random scores are larger, as they are in narrow models before training"
 
     def __init__(
         self,

@@ -79,6 +79,7 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ("token_mixer", "decayed_attention", {"decay": "fixed"}),
     ("token_mixer", "decayed_attention", {"decay": "channel", "decay_rank": 8}),
     ("token_mixer", "decayed_attention", {"decay": "channel", "tied_keys": True, "output_gate": "none"}),
+    ("token_mixer", "mlstm", {"gate_cap": 15.0, "conv": 4}),
     ("token_mixer", "selective_ssm", {"rank": 2, "conv": 0}),
     ("token_mixer", "mamba2", {"norm": "none", "conv": 0}),
     ("token_mixer", "attention", {"qk_norm": True}),
