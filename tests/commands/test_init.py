@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from blockyard.cli import main
-from tests.support.fork import blockyard
-from tests.support.paths import ROOT
+from tests.support.fork import blockyard, pytest_in
 from tests.support.tiny import ONE_LAYER
 
 SMALL = ("debug=fast", "logger=none", *ONE_LAYER)
@@ -43,19 +39,14 @@ def test_its_component_does_what_it_declares(project: Path) -> None:
 
 
 def test_its_own_tests_pass_and_find_a_planted_mistake(project: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-
-    def tested() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600)
-
-    done = tested()
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = pytest_in(project, *options)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
     experiment = project / "conf" / "experiment" / "baseline.yaml"
     before = experiment.read_text(encoding="utf-8")
     experiment.write_text(before.replace("depth: 3", "depht: 3"), encoding="utf-8")
-    done = tested()
+    done = pytest_in(project, *options)
     experiment.write_text(before, encoding="utf-8")
     assert done.returncode == 1
     assert "2 failed, 1 passed" in done.stdout

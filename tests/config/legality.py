@@ -26,7 +26,7 @@ def legal(row: dict[str, str]) -> bool:
 
 def fits(row: dict[str, str], family: str | None = None) -> bool:
     """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
-    return all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys())
+    return all(_allowed(number, row) for number in _rules_among(tuple(row), family))
 
 
 def takes_layers(row: dict[str, str], layers: str) -> bool:
@@ -55,6 +55,12 @@ def _rules_about(family: str | None) -> list[tuple[int, frozenset[str]]]:
     """The numbers of the rules about a family, or of all of them, each with the families of its pair."""
     pairs = [frozenset(_families(number)) for number in range(len(RULES))]
     return [(number, pair) for number, pair in enumerate(pairs) if family is None or family in pair]
+
+
+@cache
+def _rules_among(families: tuple[str, ...], family: str | None) -> list[int]:
+    """The numbers of the rules of `_rules_about` whose pairs are among families."""
+    return [number for number, pair in _rules_about(family) if pair <= {*families}]
 
 
 @cache

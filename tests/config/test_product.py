@@ -84,6 +84,7 @@ PAIRS = {
 GROUP = pytest.mark.xdist_group("product")  # which finds the legal rows once
 
 
+@GROUP
 @pytest.mark.parametrize(("row", "lost"), [(LISTOPS, "lengths"), (PAIRS, "source_lengths")])
 def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted, on either row: lengths that never arrive."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -54,22 +55,56 @@ def forked(work: Callable[[], int], limit: float = 120) -> int:
 
 
 def blockyard(folder: Path, *arguments: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
-    """What `python -m blockyard WORDS` prints and answers in a folder."""
+    """What `python -m blockyard ARGUMENTS` prints in a folder, and its exit code."""
+
+    def command() -> int:
+        from tests.support.warm_servers import fork_servers
+
+        fork_servers()
+        return _entry()
+
+    return _completed(folder, ("blockyard", *arguments), command, limit)
+
+
+def pytest_in(folder: Path, *arguments: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
+    """What `python -m pytest ARGUMENTS` prints in a folder, and its exit code."""
+
+    def command() -> int:
+        import pytest
+
+        sys.path.insert(0, str(folder))
+        return int(pytest.main([*arguments]))
+
+    return _completed(folder, ("pytest", *arguments), command, limit)
+
+
+def script(folder: Path, path: Path, limit: float = 240) -> subprocess.CompletedProcess[str]:
+    """What `python PATH` prints in a folder, and its exit code."""
+
+    def command() -> int:
+        sys.path[0] = str(path.parent)
+        runpy.run_path(str(path), run_name="__main__")
+        return 0
+
+    return _completed(folder, (str(path),), command, limit)
+
+
+def _completed(
+    folder: Path, arguments: tuple[str, ...], command: Callable[[], int], limit: float
+) -> subprocess.CompletedProcess[str]:
+    """What a command prints that runs in a folder, in a process of its own, and its exit code."""
     with tempfile.TemporaryDirectory() as scratch:
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
 
         def work() -> int:
-            from tests.support.warm_servers import fork_servers
-
-            fork_servers()
-            return typed(folder, arguments, streams)
+            return _run(folder, arguments, streams, command)
 
         try:
             code = forked(work, limit)
         except AssertionError as error:
             raise AssertionError(f"{' '.join(arguments)}: {error}\n{''.join(_printed(streams))}") from error
         printed = _printed(streams)
-    return subprocess.CompletedProcess(["blockyard", *arguments], code, *printed)
+    return subprocess.CompletedProcess([*arguments], code, *printed)
 
 
 def _printed(streams: list[str]) -> list[str]:
@@ -77,20 +112,30 @@ def _printed(streams: list[str]) -> list[str]:
 
 
 def typed(folder: Path | None, arguments: tuple[str, ...], streams: list[str]) -> int:
-    """Run `blockyard WORDS` in this process as a shell would start it, and return its exit code.
+    """Run `blockyard ARGUMENTS` in this process as a shell would start it, and return its exit code.
 
     folder: None is the current one; streams: paths of standard output and error, where they are to be redirected
     """
+    return _run(folder, ("blockyard", *arguments), streams, _entry)
+
+
+def _entry() -> int:
     from blockyard.cli import entry
 
+    entry()
+    return 0
+
+
+def _run(folder: Path | None, arguments: tuple[str, ...], streams: list[str], command: Callable[[], int]) -> int:
+    """The exit code of a command that runs in this process with `sys.argv` and streams of its own."""
     if folder is not None:
         os.chdir(folder)
     for number, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.argv = ["blockyard", *arguments]
+    sys.argv = [*arguments]
     code = 1
     try:
-        entry()
+        code = command()
     except SystemExit as error:
         code = int(error.code or 0)
     except Exception:  # as Python ends a process

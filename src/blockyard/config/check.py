@@ -64,7 +64,7 @@ def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow
     Only those that no other rule refuses, where there are any; the rest would need further overrides. The two
     families alternate, the nearest choices of each first.
     """
-    refusing = _refusing(facts)
+    others = [rule for rule in RULES if not refusal(rule, facts)]
     by_family: list[list[tuple[str, bool]]] = []
     for family in rule.pair:
         accepted = []
@@ -82,7 +82,7 @@ def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow
             kept = facts.swapped(replace(pick, options={**pick.options, **shared}))
             try:
                 if rule.reason(swapped) is None and rule.reason(kept) is None:
-                    accepted.append((str(pick), _refusing(swapped) <= refusing))
+                    accepted.append((str(pick), not any(refusal(other, swapped) for other in others)))
             except (KeyError, ValueError):
                 continue
         by_family.append(accepted)
@@ -118,11 +118,6 @@ def _pick(family: str, name: str, node: Node, allow: list[str]) -> Pick:
     with torch.device("meta"):  # a module among the options
         options = settings(node, allow)
     return Pick(family, name, locate(node["_target_"]), options)
-
-
-def _refusing(facts: Facts) -> set[str]:
-    """The names of the rules that refuse."""
-    return {rule.reason.__name__ for rule in RULES if refusal(rule, facts)}
 
 
 def _nearest_first(family: str, name: str, choices: dict[str, catalog.Choice]) -> list[catalog.Choice]:

@@ -220,6 +220,8 @@ def _by_decay(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return the factor of each parameter that a name matches, and the problems of the names."""
+    if not factors:
+        return {}, []
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
     members = {part: {name for name in trained if is_in(name, [part])} for part in factors}
     return _resolved("rates", trained, members, factors)
@@ -230,6 +232,8 @@ def _decay_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict
 
     A name is of the linear maps that it matches. Where there are none, it is of what it matches, which then decays.
     """
+    if not factors:
+        return {}, []
     names = {id(p): name for name, p in model.named_parameters()}
     decay, no_decay = ([names[id(p)] for p in group] for group in split_by_decay(model))
     members = {}

@@ -111,32 +111,30 @@ TEST = '''"""Every experiment is a config without problems, and every sweep can 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from blockyard.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = sorted((ROOT / "CONF" / "experiment").glob("*.yaml"))
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 
 
-def blockyard(*arguments: str) -> None:
-    """Run a command in the project's folder and expect that it succeeds."""
-    command = [sys.executable, "-m", "blockyard", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands read the project file of the folder that they run in."""
+    monkeypatch.chdir(ROOT)
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_experiment(path: Path) -> None:
-    blockyard("check", f"experiment={path.stem}")
+    assert main(["check", f"experiment={path.stem}"]) == 0
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_sweep(path: Path) -> None:
-    blockyard("sweep", str(path), "--dry-run")
+    assert main(["sweep", str(path), "--dry-run"]) == 0
 '''
 
 FILES = {
