@@ -19,6 +19,7 @@ from blockyard.data.splits.graphs import GraphSplit
 from blockyard.data.splits.simple_models import nearest_centroid, nearest_sources, ridge, tf_idf
 from blockyard.data.translation import Translation
 from blockyard.objective import _baselines
+from blockyard.objective._text_scores import bleu, chrf
 from blockyard.objective.classify import Classify
 from blockyard.objective.regress import Regress
 from blockyard.objective.translate import Translate
@@ -124,6 +125,14 @@ def test_translations_are_copied_and_looked_up(tmp_path: Path) -> None:
     assert baselines["nearest_source"]["exact"] == 0
     assert baselines["word_before"]["loss"] > 0
     assert nearest_sources(["a b c", "d e f"])(["e", "b"]) == [1, 0]
+    sources, references = zip(*splits.test.pairs, strict=True)
+    assert baselines["copy_source"]["written_bleu"] == pytest.approx(bleu(sources, references))
+    assert baselines["copy_source"]["written_chrf"] == pytest.approx(chrf(sources, references))
+    nearest = [splits.train.pairs[index][1] for index in nearest_sources([a for a, _ in splits.train.pairs])(sources)]
+    assert dict(zip(references, nearest, strict=True))["a elk 9"].startswith("a elk")
+    assert baselines["nearest_source"]["written_bleu"] == pytest.approx(bleu(nearest, references))
+    assert baselines["nearest_source"]["written_chrf"] == pytest.approx(chrf(nearest, references))
+    assert chrf(nearest, references) != pytest.approx(chrf(sources, references))
 
 
 def test_of_many_classes_texts_have_the_nearest_centroid_of_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from torchmetrics.text import CHRFScore
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate, evaluate_written
-from blockyard.evaluate.written import scores
 from blockyard.generate.api import generate_all
+from blockyard.objective._text_scores import scores
 from blockyard.runs.folder import RunFolder
 from tests.support import engine_runs
 from tests.support.engine_runs import run
@@ -137,9 +137,14 @@ def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys:
     for name, value in head["scores"].items():
         assert summary["metrics"][f"test/written_{name}@beam2"] == value
         assert f"test/written_{name}@beam2" in out
+    copied = before["baselines"]["copy_source"]["written_bleu"]
+    assert f"baseline copy_source: test/written_exact 0  test/written_bleu {copied:.4g}  test/written_chrf" in out
+    assert "baseline nearest_source: test/written_" in out
+    assert "word_before" not in out
     assert summary["directions"]["test/written_wer@beam2"] == "min"
     assert before["metrics"].items() <= summary["metrics"].items()
     assert main(["eval", f"run={dates.path}", "write=true", "which=last", "split=validation"]) == 0
+    assert "baseline" not in capsys.readouterr().out  # they are those of the test split
     assert dates.summary().keys() == summary.keys()
     assert ("val/written_exact" in dates.summary()["metrics"]) == (before["weights"] == "last.ckpt")
 

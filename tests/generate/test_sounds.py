@@ -18,9 +18,9 @@ from blockyard.data.dial_numbers import DialNumbers
 from blockyard.data.dial_tones import DialTones
 from blockyard.data.splits.recordings import SpokenSplit
 from blockyard.evaluate.api import evaluate_written
-from blockyard.evaluate.written import scores
 from blockyard.generate.codes import generate_outputs
 from blockyard.generate.judge import heard_by
+from blockyard.objective._text_scores import scores
 from blockyard.report.arms import attention_maps
 from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.audio_vq import AudioVQ

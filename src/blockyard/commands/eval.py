@@ -10,12 +10,13 @@ position scheme that leave the weights as they are may be changed for it; such a
 
 With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
-written-SPLIT.jsonl in its folder. Of sounds it also draws written-SPLIT.png: the spectrograms of the first four with
-what the model attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows
-that of the test split. Where images are written, each is sampled once, a judge that belongs to the data reads it as a
-text, and the readings are scored, beside those of the true images (@truth) and of the same after the tokenizer
-(@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where sounds are written, judge=RUN
-names the run of objective=ctc that hears them as texts, whose error rate of characters is scored likewise;
+written-SPLIT.jsonl in its folder. Of the test split, the baselines of the run are printed beside them: a copy of the
+source, and the text of the nearest training source. Of sounds it also draws written-SPLIT.png: the spectrograms of the
+first four with what the model attended to, where CTC hears each label, the reference and what was written; the page of
+`compare` shows that of the test split. Where images are written, each is sampled once, a judge that belongs to the data
+reads it as a text, and the readings are scored, beside those of the true images (@truth) and of the same after the
+tokenizer (@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where sounds are written,
+judge=RUN names the run of objective=ctc that hears them as texts, whose error rate of characters is scored likewise;
 spoken-SPLIT.png has the spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound. Of a run that
 tags words, each sentence with its spans in brackets is written, as the run itself did for the test split at its end.
 
@@ -169,6 +170,9 @@ def _write(name: str | RunFolder, beam: int | None, judge: str | None, settings:
     written, loaded = evaluate_written(name, beam=beam, judge=judge, **settings)
     for metric, value in written.metrics().items():
         sys.stdout.write(f"{metric:<32}{value:.6g}\n")
+    for baseline, values in written.of_baselines(loaded.folder.summary().get("baselines", {})).items():
+        text = "  ".join(f"{metric} {value:.4g}" for metric, value in values.items())
+        sys.stdout.write(f"baseline {baseline}: {text}\n")
     try:
         path, added = write(loaded, written)
         picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)

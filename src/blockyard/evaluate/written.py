@@ -12,8 +12,7 @@ outputs the most likely one is no sample.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,81 +42,15 @@ from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
 from blockyard.objective._baselines import judged
-from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.objective._text_scores import scores
 from blockyard.ops.autocast import autocast
 
 if TYPE_CHECKING:
     from blockyard.runs.load import Loaded
 
 
-# Scores of written texts against one reference each, as fractions: 1 is 100 %.
-#
-# Source: Papineni et al. 2002, BLEU: a Method for Automatic Evaluation of Machine Translation; Popovic 2015, chrF:
-#     character n-gram F-score for automatic MT evaluation; Levenshtein 1966 for the error rates
-# Reference: torchmetrics SacreBLEUScore (tokenizer 13a), CharErrorRate and WordErrorRate, which compute them here;
-#     sacrebleu for chrF
-
 SHOWN = 12  # outputs that are kept to be drawn or played
 DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min", "insertions": "min"}
-
-
-def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Exact match, BLEU, chrF, character and word error rates, and inserted words; each over all texts together."""
-    import_torchmetrics()
-    from torchmetrics.text import CharErrorRate, SacreBLEUScore, WordErrorRate
-
-    exact = sum(text == reference for text, reference in zip(written, references, strict=True)) / len(written)
-    return {
-        "exact": exact,
-        "bleu": float(SacreBLEUScore()(written, [[reference] for reference in references])),
-        "chrf": chrf(written, references),
-        "cer": float(CharErrorRate()(written, references)),
-        "wer": float(WordErrorRate()(written, references)),
-        "insertions": insertions(written, references),
-    }
-
-
-def insertions(written: Sequence[str], references: Sequence[str]) -> float:
-    """The words that are written and not in the source, over the words of the references: the part of the word errors
-    that grows where a model hallucinates. Of the shortest edits, those with the fewest insertions count.
-    """
-    added = sum(_added(text.split(), reference.split()) for text, reference in zip(written, references, strict=True))
-    return added / max(sum(len(reference.split()) for reference in references), 1)
-
-
-def _added(text: Sequence[str], reference: Sequence[str]) -> int:
-    above = [(column, 0) for column in range(len(reference) + 1)]  # edits, and those that are insertions
-    for row, token in enumerate(text, start=1):
-        here = [(row, row)]
-        for column, other in enumerate(reference, start=1):
-            replaced = (above[column - 1][0] + (token != other), above[column - 1][1])
-            inserted = (above[column][0] + 1, above[column][1] + 1)
-            here.append(min(replaced, inserted, (here[-1][0] + 1, here[-1][1])))
-        above = here
-    return above[-1][1]
-
-
-def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:
-    """The mean over n up to `order` of the F score of character n-grams without spaces, counted over all texts.
-
-    Not torchmetrics' CHRFScore: it leaves out the reference of a text that has no n-gram of it, an empty one for
-    example, and so rewards writing nothing.
-    """
-    values = []
-    for n in range(1, order + 1):
-        hits = ours = theirs = 0
-        for text, reference in zip(written, references, strict=True):
-            left, right = _ngrams(text, n), _ngrams(reference, n)
-            hits, ours, theirs = hits + (left & right).total(), ours + left.total(), theirs + right.total()
-        if not theirs:  # every reference is shorter
-            break
-        values.append((1 + beta**2) * hits / (beta**2 * theirs + ours))
-    return sum(values) / len(values) if values else 0.0
-
-
-def _ngrams(text: str, n: int) -> Counter[str]:
-    letters = "".join(text.split())
-    return Counter(letters[i : i + n] for i in range(len(letters) - n + 1))
 
 
 @dataclass(frozen=True)
@@ -145,6 +78,23 @@ class Written:
     def directions(self) -> dict[str, str]:
         """Whether lower or higher is better, for each of `metrics`."""
         return {self.name(score): DIRECTIONS.get(score.partition("@")[0], "max") for score in self.scores}
+
+    def of_baselines(self, baselines: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
+        """The same scores of a run's baselines, where they have them: name -> "test/written_bleu" -> value.
+
+        baselines: of the run's summary, which are those of the test split
+        """
+        if self.part != "test" or not self.whole:
+            return {}
+        own = {
+            name: {
+                f"test/written_{score}": value
+                for score in self.scores
+                if (value := values.get(f"written_{score}")) is not None
+            }
+            for name, values in baselines.items()
+        }
+        return {name: values for name, values in own.items() if values}
 
     def name(self, score: str) -> str:
         """The full name of a score."""

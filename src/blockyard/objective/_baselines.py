@@ -39,6 +39,7 @@ from blockyard.data.splits.simple_models import (
     sampled,
 )
 from blockyard.data.splits.split import known_classes
+from blockyard.objective._text_scores import bleu, chrf
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -299,6 +300,8 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
     word_before: the token that follows another one most often in the training split, whatever the source is
     copy_source: the source itself is the text
     nearest_source: the text of the training source with the most similar words (tf-idf)
+
+    The last two have BLEU and chrF too, under the names that `eval write=true` gives them.
     """
     tested = chosen(split, MOST_TESTED)
     note = sampled("tested", len(tested), len(split))
@@ -308,11 +311,9 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
         notes = "; ".join(filter(None, [sampled("fitted", len(fitted), len(train)), note])) or None
         baselines.append(Baseline("word_before", lambda: _word_before(split, train, fitted, tested, objective), notes))
     if isinstance(split, TextPairs) and _source_is_text(split):
-        baselines.append(Baseline("copy_source", lambda: {"exact": _copied(split, tested)}, note))
+        baselines.append(Baseline("copy_source", lambda: _copied(split, tested), note))
         if train is not None and fitted is not None and isinstance(train, TextPairs):
-            baselines.append(
-                Baseline("nearest_source", lambda: {"exact": _nearest(split, train, fitted, tested)}, notes)
-            )
+            baselines.append(Baseline("nearest_source", lambda: _nearest(split, train, fitted, tested), notes))
     return Baselines(baselines)
 
 
@@ -386,18 +387,28 @@ def _grown(counts: Tensor, size: int) -> Tensor:
     return F.pad(counts, (0, grown, 0, grown))
 
 
-def _copied(split: Any, tested: Tensor) -> float:
+def _copied(split: Any, tested: Tensor) -> dict[str, float]:
     pairs = [split.pairs[index] for index in tested.tolist()]
-    return sum(source.strip() == target.strip() for source, target in pairs) / len(pairs)
+    return _of_texts([source for source, _ in pairs], [target for _, target in pairs])
 
 
-def _nearest(split: Any, train: Any, fitted: Tensor, tested: Tensor) -> float:
+def _nearest(split: Any, train: Any, fitted: Tensor, tested: Tensor) -> dict[str, float]:
     fitted_pairs = [train.pairs[index] for index in fitted.tolist()]
-    nearest, right = nearest_sources([source for source, _ in fitted_pairs]), 0
+    nearest = nearest_sources([source for source, _ in fitted_pairs])
+    written: list[str] = []
+    references: list[str] = []
     for order in tested.split(BATCH):
         pairs = [split.pairs[index] for index in order.tolist()]
-        similar = nearest([source for source, _ in pairs])
-        right += sum(
-            fitted_pairs[index][1].strip() == target.strip() for index, (_, target) in zip(similar, pairs, strict=True)
-        )
-    return right / len(tested)
+        written += [fitted_pairs[index][1] for index in nearest([source for source, _ in pairs])]
+        references += [target for _, target in pairs]
+    return _of_texts(written, references)
+
+
+def _of_texts(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    same = sum(text.strip() == reference.strip() for text, reference in zip(written, references, strict=True))
+    return {
+        "exact": same / len(references),
+        "written_exact": same / len(references),
+        "written_bleu": bleu(written, references),
+        "written_chrf": chrf(written, references),
+    }

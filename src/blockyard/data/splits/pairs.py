@@ -83,6 +83,11 @@ class JoinedSplit:
     def __len__(self) -> int:
         return len(self.read)
 
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of each sequence, (n,)."""
+        return self.sequences.lengths
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
         inputs, lengths = self.sequences.padded(order)
