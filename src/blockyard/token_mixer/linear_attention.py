@@ -2,11 +2,13 @@
 
 Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq. 5 and 10; rotation of the features
     as in Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 19; polynomial features as in Tsai et al. 2019
-    (arXiv 1908.11775), table 1
-Reference: the authors' fast_transformers
+    (arXiv 1908.11775), table 1; taylor as in Arora et al. 2024, Based (arXiv 2402.18668), section 4.1; hedgehog after
+    Zhang et al. 2024, The Hedgehog and the Porcupine (arXiv 2402.04347), section 4.2
+Reference: the authors' fast_transformers; zoology's TaylorExp; the authors' hedgehog
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
-Cost: O(N D F) time with F features per head, F = K, or about K^p / p! for polynomials of degree p; a decoding step
-    takes constant time and memory. Packed sequences of a bidirectional model cost O(N^2 D)
+Cost: O(N D F) time with F features per head: K, 2 K for hedgehog, about K^p / p! for polynomials of degree p, of which
+    taylor is one of degree 2; a decoding step takes constant time and memory. Packed sequences of a bidirectional model
+    cost O(N^2 D)
 
 A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
 chunk for the whole sequence is the parallel form, chunks of one token are the recurrent form; all agree.
@@ -22,10 +24,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, Context, Length, Memory, NonNegative, Seq, TokenMixer, Traits
+from blockyard.contracts import Because, Context, Length, Memory, NonNegative, Role, Seq, TokenMixer, Traits
 from blockyard.ops import mask
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import linear, residual
@@ -35,10 +37,12 @@ from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
 from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
+from blockyard.weight_init import Init
 
 MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
-Feature = Literal["elu", "relu", "polynomial", "polynomial_relu"]
+Feature = Literal["elu", "relu", "polynomial", "polynomial_relu", "taylor", "hedgehog"]
+NOT_ROTATED = ("polynomial_relu", "hedgehog")  # weights of rotated vectors would not depend on distances alone
 EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
@@ -47,7 +51,9 @@ class LinearAttention(TokenMixer):
 
     Options:
         feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p, and
-            polynomial_relu (c + relu(q) relu(k) / sqrt(K))^p, which takes no rotation of queries and keys
+            polynomial_relu (c + relu(q) relu(k) / sqrt(K))^p, which takes no rotation of queries and keys; taylor makes
+            them 1 + s + s^2 / 2 with s = q k / sqrt(K), the first terms of e^s; hedgehog is softmax(W x) and
+            softmax(-W x), with a trained map W of queries and one of keys in each head, and takes no rotation either
         degree: p of the polynomial; even without relu, so that no weight is negative
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
@@ -87,37 +93,40 @@ class LinearAttention(TokenMixer):
         self.shrink = ctx.head_dim**0.25 if scale is None else scale**-0.5  # of queries and keys of polynomials
         self.constant = constant
         if feature in ("polynomial", "polynomial_relu"):
-            self._build_monomials(degree)
+            self._build_monomials(degree, constant)
         elif (degree, constant) != (2, 1.0):
             raise ValueError(
                 f"token_mixer.degree={degree} and token_mixer.constant={constant} are of the polynomial; "
                 f"use token_mixer.feature=polynomial, or leave them out with feature={feature}"
             )
+        if feature == "taylor":
+            self._build_monomials(2, 0.0)
+        hedgehog = feature == "hedgehog"
+        self.q_map = SoftmaxPair(ctx.heads, ctx.head_dim) if hedgehog else None
+        self.k_map = SoftmaxPair(ctx.heads, ctx.head_dim) if hedgehog else None
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
         self.value_sources = value_sources(self, ctx, self.heads, self.head_dim, value_residual, value_embedding)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
-        """Without ports for polynomial_relu: a rotated vector loses other channels to relu, so weights would not
-        depend on distances alone.
-        """
+        """Without ports for polynomial_relu, as a rotated vector loses other channels to relu, and for hedgehog."""
         traits = declared(cls.traits, options)
-        return replace(traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else traits
+        return replace(traits, ports=frozenset()) if options.get("feature") in NOT_ROTATED else traits
 
-    def _build_monomials(self, degree: int) -> None:
+    def _build_monomials(self, degree: int, constant: float) -> None:
         if degree % 2 and self.feature == "polynomial":
             raise ValueError(
                 f"token_mixer.degree={degree}: weights of an odd degree can be negative, and their sum zero; use 2 or "
                 "4, or token_mixer.feature=polynomial_relu"
             )
-        count = count_monomials(self.head_dim, degree, constant=self.constant > 0)
+        count = count_monomials(self.head_dim, degree, constant=constant > 0)
         if count > MOST_FEATURES:
             raise ValueError(
                 f"token_mixer.degree={degree}: a polynomial of {self.head_dim} channels has {count:,} features a head, "
                 f"more than {MOST_FEATURES:,}; use a smaller degree, or more model.heads"
             )
-        index, factor = monomials(self.head_dim + (self.constant > 0), degree)
+        index, factor = monomials(self.head_dim + (constant > 0), degree)
         self.register_buffer("index", index, persistent=False)
         self.register_buffer("factor", factor, persistent=False)
 
@@ -162,9 +171,11 @@ class LinearAttention(TokenMixer):
         self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
     ) -> Tensor:
         """q (B, H, N, K), k and v (B, H, M, K) -> (B, H, N, K)."""
-        if self.feature == "polynomial":  # its weights depend on q k alone, so rotation comes first
+        if self.feature in ("polynomial", "taylor"):  # weights depend on q k alone, so rotation comes first
             q, k = rotate(q, k, seq, k_seq)
             q_rotated, k_rotated = q, k = self._features(q), self._features(k)
+        elif self.q_map is not None and self.k_map is not None:
+            q_rotated, k_rotated = q, k = self.q_map(q), self.k_map(k)  # (B, H, N, 2 K), (B, H, M, 2 K)
         else:
             q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
             q_rotated, k_rotated = rotate(q, k, seq, k_seq)
@@ -212,9 +223,31 @@ class LinearAttention(TokenMixer):
             return F.relu(x)
         x = F.relu(x) if self.feature == "polynomial_relu" else x
         x = x / self.shrink
+        if self.feature == "taylor":
+            squares = monomial_features(x, self.index, self.factor) * 2**-0.5
+            return torch.cat([torch.ones_like(x[..., :1]), x, squares], dim=-1)
         if self.constant:
             x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)
         return monomial_features(x, self.index, self.factor)
+
+
+class SoftmaxPair(nn.Module):
+    """Features of Hedgehog: softmax(W x) and softmax(-W x), with a map W of each head."""
+
+    roles: ClassVar[dict[str, Role]] = {"weight": "hidden"}
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, width, width))
+
+    def init_weights(self, init: Init) -> None:
+        """The identity."""
+        init.copy("weight", torch.eye(self.weight.shape[-1]).expand_as(self.weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, 2 K)."""
+        x = x @ self.weight.to(x.dtype).transpose(-1, -2)
+        return torch.cat([x.softmax(-1), (-x).softmax(-1)], dim=-1)
 
 
 def count_monomials(width: int, degree: int, *, constant: bool) -> int:

@@ -16,13 +16,15 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Memory
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import _linear_sums
+from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.linear_attention import LinearAttention
+from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
 from tests.components.reference.inputs import sequence, stirred
 from tests.support.helpers import context, factory, tiny, token_ids
 
 D, HEADS, K = 16, 4, 4
-FEATURES = ("elu", "relu", "polynomial")
+FEATURES = ("elu", "relu", "polynomial", "taylor")
 
 
 def mixer_of(causal: bool, **options: object) -> LinearAttention:
@@ -34,6 +36,9 @@ def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
     """The unnormalised weight of a query and a key, both (K,)."""
     if feature == "polynomial":
         return (1 + q @ k / math.sqrt(K)) ** 2
+    if feature == "taylor":
+        s = q @ k / math.sqrt(K)
+        return 1 + s + s**2 / 2
     phi = (lambda x: F.elu(x) + 1) if feature == "elu" else torch.relu
     return phi(q) @ phi(k)
 
@@ -96,6 +101,7 @@ def test_odd_polynomials_have_the_declared_properties() -> None:
     [
         ({"feature": "polynomial", "degree": 3}, "weights of an odd degree can be negative"),
         ({"feature": "polynomial", "degree": 8}, "of 16 channels has 735,471 features a head, more than 4,096"),
+        ({"feature": "taylor", "degree": 4}, "use token_mixer.feature=polynomial"),
         ({"degree": 4}, "use token_mixer.feature=polynomial"),
         ({"feature": "relu", "constant": 0.0}, "use token_mixer.feature=polynomial"),
     ],
@@ -138,6 +144,75 @@ def test_weights_written_out(feature: str, causal: bool) -> None:
     assert_close(mixer(x, sequence(7, segment=segment)), written_out(mixer, x, x, causal, segment))
 
 
+def test_the_first_terms_of_the_exponential() -> None:
+    """Near zero the weights of taylor are those of a softmax, up to the third order of the scores."""
+    mixer, x = mixer_of(True, feature="taylor"), torch.randn(2, 7, D, dtype=torch.float64)
+    soft = stirred(Attention(context(causal=True)))
+    soft.load_state_dict({name: value for name, value in mixer.state_dict().items() if name.startswith("proj")})
+    queries, apart = mixer.proj_in.weight[:D].detach().clone(), []
+    for size in (0.1, 0.01):
+        with torch.no_grad():
+            for each in (mixer, soft):
+                each.proj_in.weight[:D] = size * queries
+        apart.append((mixer(x, sequence(7)) - soft(x, sequence(7))).abs().max())
+    assert apart[0] > 300 * apart[1] > 0
+
+
+def by_maps(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segment: Tensor | None = None) -> Tensor:
+    """`written_out` with the features of Hedgehog."""
+
+    def weight(q: Tensor, k: Tensor, w: Tensor, u: Tensor) -> Tensor:
+        q, k = w @ q, u @ k
+        return q.softmax(-1) @ k.softmax(-1) + (-q).softmax(-1) @ (-k).softmax(-1)
+
+    out = torch.zeros_like(x)
+    identity = torch.eye(D, dtype=x.dtype)
+    for h in range(HEADS):
+        w, u = mixer.q_map.weight[h], mixer.k_map.weight[h]
+        only = LinearAttention(context(causal=causal)).double()
+        only.load_state_dict({"proj_in.weight": mixer.proj_in.weight, "proj_out.weight": identity})
+        read = written_out(only, x, y, causal, segment, lambda q, k, _, w=w, u=u: weight(q, k, w, u))
+        out[..., h * K : (h + 1) * K] = read[..., h * K : (h + 1) * K]
+    return out @ mixer.proj_out.weight.T
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_hedgehog_written_out(causal: bool) -> None:
+    """With documents, and over a memory."""
+    mixer, x = mixer_of(causal, feature="hedgehog", chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
+    segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
+    for documents in (None, segment):
+        assert_close(mixer(x, sequence(7, segment=documents)), by_maps(mixer, x, x, causal, documents))
+    y = torch.randn(2, 5, D, dtype=torch.float64)
+    assert_close(mixer(x, sequence(7), memory=Memory(y, sequence(5))), by_maps(mixer, x, y, causal=False))
+    mixer.q_map.weight.copy_(mixer.k_map.weight)  # planted in the formula: one map for both
+    out = mixer(x, sequence(7))
+    mixer.q_map.weight.mul_(-1)
+    with pytest.raises(AssertionError):
+        assert_close(out, by_maps(mixer, x, x, causal))
+
+
+def test_hedgehog_starts_with_the_softmax_of_the_vectors() -> None:
+    mixer = initialise(LinearAttention(context(causal=True), feature="hedgehog"), 0)
+    x = torch.randn(2, HEADS, 5, K)
+    assert_close(mixer.q_map(x), torch.cat([x.softmax(-1), (-x).softmax(-1)], -1))
+    assert_close(mixer.q_map(x).sum(-1), torch.full((2, HEADS, 5), 2.0))
+
+
+def test_hedgehog_has_the_declared_properties() -> None:
+    for chunk in (2, 64):
+        options = {"token_mixer": {"feature": "hedgehog", "chunk": chunk}}
+        for prefix in (Prefix(), Prefix(registers=2)):
+            model = tiny(causal=True, prefix=prefix, token_mixer="linear_attention", options=options)
+            for promise in (causality, padding, packing, cached_decoding):
+                promise(model, 6)
+        padding(tiny(token_mixer="linear_attention", options=options), 6)
+        packing(tiny(token_mixer="linear_attention", options=options), 6)
+    reasons = check(compose(["token_mixer=linear_attention", "token_mixer.feature=hedgehog", "position=rope"]))
+    assert any("rope" in str(issue) for issue in reasons)
+
+
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_memory(feature: str) -> None:
     mixer = mixer_of(True, feature=feature)
@@ -172,7 +247,7 @@ def test_the_state_does_not_grow(feature: str) -> None:
     for t in range(20):
         mixer(torch.randn(2, 1, D), sequence(1, start=t), cache)
         sizes.append(cache.bytes)
-    features = 1 + 2 * K + K * (K - 1) // 2 if feature == "polynomial" else K
+    features = 1 + 2 * K + K * (K - 1) // 2 if feature in ("polynomial", "taylor") else K
     assert set(sizes) == {2 * HEADS * features * (K + 1) * 4}
 
 
