@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from blockyard.cli import main
+from blockyard.config.check import check
 from blockyard.config.choices import catalog
-from blockyard.config.known_keys import CHOICES, OPTIONS, choices_for, options_for
+from blockyard.config.compose import compose
+from blockyard.config.known_keys import CHOICES, COMPOSED, OPTIONS, choices_for, options_for
 from blockyard.config.schema import options
 from blockyard.config.untrusted.targets import locate
 
@@ -17,6 +19,13 @@ def test_a_choice_exists_and_none_has_the_other_name(choice: str) -> None:
     there = catalog.choices(family)
     assert name in there
     assert not set(CHOICES[choice].split()) & set(there)
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_a_composed_mechanism_has_no_problem_and_no_choice_of_its_name(name: str) -> None:
+    composed = compose(COMPOSED[name].split())
+    assert check(composed) == []
+    assert name not in catalog.choices("token_mixer")
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -186,13 +186,21 @@ ABSENT = {
     "ssm s4 s4d s5 state_space": ("token_mixer=selective_ssm", "token_mixer=mamba2"),
     "lru": ("token_mixer=linear_recurrence",),
     "rwkv rwkv6 rwkv7": ("token_mixer=decayed_attention", "token_mixer=delta_rule"),
-    "hyena": ("token_mixer=long_conv",),
     "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
+}
+
+# Mechanisms that are a choice with options of its own, by their names: the choice alone is not the mechanism.
+COMPOSED = {
+    "hyena": "token_mixer=long_conv token_mixer.gated=true token_mixer.conv=3",
+    "based": "token_mixer=linear_attention token_mixer.feature=taylor",
+    "hedgehog": "token_mixer=linear_attention token_mixer.feature=hedgehog",
 }
 
 
 def absent(name: str) -> str | None:
-    """Return a message for a mechanism that blockyard lacks, with related choices; None for any other name."""
+    """Return a message for a mechanism that is no choice, with its options or related choices; None for other names."""
+    if _plain(name) in COMPOSED:
+        return f"{name} is {COMPOSED[_plain(name)]}"
     for names, related in ABSENT.items():
         if _plain(name) in names.split():
             more = f" (related, not the same: {', '.join(related)})" if related else ""

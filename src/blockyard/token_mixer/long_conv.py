@@ -1,32 +1,38 @@
 """Long convolution: a small network computes the weight of every distance; applied by FFT.
 
-Source: Romero et al. 2021, CKConv (arXiv 2102.02611), eq. 5; decay of the weights and sines in the network as in
-    Poli et al. 2023, Hyena Hierarchy (arXiv 2302.10866), section 3.3
-Reference: the authors' safari, HyenaFilter; torch.nn.Conv1d with the weights written out
+Source: Romero et al. 2021, CKConv (arXiv 2102.02611), eq. 5; decay of the weights and sines in the network, gates and
+    short convolution as in Poli et al. 2023, Hyena Hierarchy (arXiv 2302.10866), sections 3.1 and 3.3
+Reference: the authors' safari, HyenaFilter and HyenaOperator of order 2; torch.nn.Conv1d with the weights written out
 Equation: y_i = sum_j g(i - j) x_j, g(d) = net(d) exp(-rate |d|), or zero from `cutoff` on; g(d) is a number for each
     channel, or with mixing=full a matrix (D, D). coordinates=relative has y_i = prod_a r_a sum_j g(r (i - j)) x_j, r_a
-    the number of tokens along axis a in training over that of the sequence: a sum that approximates an integral
+    the number of tokens along axis a in training over that of the sequence: a sum that approximates an integral. With
+    gated=true b, c, v = conv(W x), z = b * v and y_i = W_o (c_i * (sum_j g(i - j) z_j + s * z_i)), s of each channel
 Cost: O(N D log N) time on lines and full grids, parameters independent of N; O(N^2 D) for packed sequences, incomplete
-    grids and decoding, whose cache keeps all inputs, or the last cutoff - 1. With mixing=full D times that
+    grids and decoding, whose cache keeps all inputs, or the last cutoff - 1. With mixing=full D times that; with
+    gated=true 4 D^2 parameters more, and three inputs in place of one in the cache
+
+    gated=true conv=3                                                 Hyena of order 2
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Length, Memory, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, Length, Memory, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops import mask
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.linear import Linear, residual_gain
+from blockyard.ops.linear import Linear, linear, residual, residual_gain
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._neighbours import cache_window, full_grid
+from blockyard.token_mixer._short_conv import Kernel, ShortConv
+from blockyard.weight_init import Init
 
 # Shares of the sequence length at which the fastest and the slowest channel have decayed to REMAINDER of their weight.
 FAST, SLOW, REMAINDER = 0.3, 1.5, 1e-2
@@ -36,7 +42,7 @@ LARGEST = 2**25  # weights of matrices: 128 MiB in float32
 class Weights(nn.Module):
     """The network g(d): weights of every channel, or pair of channels, from the distance d along each axis."""
 
-    def __init__(self, ctx: Context, width: int, waves: int, full: bool) -> None:
+    def __init__(self, ctx: Context, width: int, waves: int, full: bool, gain: float) -> None:
         super().__init__()
         self.dim, self.full = ctx.dim, full
         self.axes, self.waves = ctx.tokens.axes, waves
@@ -45,9 +51,9 @@ class Weights(nn.Module):
         features = self.axes * (1 + 2 * waves)
         self.enter = Linear(features, width, bias=True, std=features**-0.5, role="fixed")
         self.inner = Linear(width, width, bias=True, std=width**-0.5, role="fixed")
-        # A sum over a sequence of unit tokens has the scale of any residual layer.
+        # A sum over a sequence of unit tokens has the scale `gain`.
         inputs = ctx.dim if full else 1  # channels that an output sums over
-        std = residual_gain(ctx) * (width * ctx.tokens.max_len * inputs) ** -0.5
+        std = gain * (width * ctx.tokens.max_len * inputs) ** -0.5
         self.leave = Linear(width, ctx.dim * inputs, bias=False, std=std, role="residual" if full else "input")
         self.leave.fades = "it gives weights, over which an output sums" if full else None
 
@@ -65,6 +71,33 @@ class Weights(nn.Module):
         return weights.unflatten(-1, (self.dim, self.dim)) * decay[..., None]
 
 
+class Gates(nn.Module):
+    """What is in front of the convolution and behind it with `gated`: projections, short convolution and two gates."""
+
+    roles: ClassVar[dict[str, Role]] = {"through": "vector"}
+
+    def __init__(self, ctx: Context, conv: int) -> None:
+        super().__init__()
+        self.proj_in = linear(ctx, ctx.dim, 3 * ctx.dim, content=0)  # c, b, v
+        self.conv = ShortConv(3 * ctx.dim, conv) if conv else None
+        self.reach = max(0, conv - 1)
+        self.through = nn.Parameter(torch.empty(ctx.dim))  # s
+        self.proj_out = residual(ctx, ctx.dim, ctx.dim)
+
+    def init_weights(self, init: Init) -> None:
+        """What passes the convolution by has a factor of one."""
+        init.ones("through")
+
+    def enter(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor]:
+        """The projections h (B, N, 3 D) -> the gate c and z = b * v, 2 x (B, N, D)."""
+        after, before, v = (h if self.conv is None else self.conv(h, seq)).chunk(3, dim=-1)
+        return after, before * v
+
+    def leave(self, after: Tensor, sums: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
+        """The gate, the sums of the convolution and its inputs, each (B, N, D) -> (B, N, D)."""
+        return self.proj_out((after * (sums + self.through.to(z.dtype) * z)).to(dtype))
+
+
 class LongConv(TokenMixer):
     """A convolution as long as the sequence; padding, other documents and the outside count as zero.
 
@@ -75,6 +108,9 @@ class LongConv(TokenMixer):
         coordinates: what g is a function of: distances in tokens (index), or as shares of the sequence or image
             (relative), so that it can be evaluated at another resolution than in training
         mixing: channel weighs each channel alone; full makes every output channel a sum over all input channels
+        gated: convolve the product of two projections of the tokens, multiply the sum by a third one, and project it
+        conv: tokens that a short convolution of the three projections reads, a token itself and those before it; 0
+            leaves it out
     """
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
@@ -88,6 +124,8 @@ class LongConv(TokenMixer):
         waves: Width = 8,
         coordinates: Literal["index", "relative"] = "index",
         mixing: Literal["channel", "full"] = "channel",
+        gated: bool = False,
+        conv: Kernel = 0,
     ) -> None:
         super().__init__()
         self.relative = coordinates == "relative"
@@ -99,6 +137,10 @@ class LongConv(TokenMixer):
                 why = f"sequences are {what}, so that a distance is another share of each"
             raise ValueError(f"token_mixer.coordinates=relative: {why}; use coordinates=index")
         check_context(self, ctx)
+        if conv and (not gated or self.relative):
+            why = "it reads a number of tokens, not a share of the sequence" if gated else "it is of the projections"
+            way = "conv=0" if gated else "token_mixer.gated=true"
+            raise ValueError(f"token_mixer.conv={conv}: {why}; use {way}")
         self.full = mixing == "full"
         count = math.prod(2 * side for side in ctx.tokens.grid) * ctx.dim**2
         if self.full and count > LARGEST:
@@ -108,7 +150,9 @@ class LongConv(TokenMixer):
             )
         self.causal, self.axes, self.cutoff = ctx.causal, ctx.tokens.axes, cutoff
         self.tokens = ctx.tokens
-        self.weights = Weights(ctx, width, waves, self.full)
+        # The scale of any residual layer is that of the last layer: the projection, where there is one.
+        self.weights = Weights(ctx, width, waves, self.full, 1.0 if gated else residual_gain(ctx))
+        self.gates = Gates(ctx, conv) if gated else None
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
@@ -116,22 +160,33 @@ class LongConv(TokenMixer):
         return _traits(cls.traits, options.get("coordinates", "index"))
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D), computed in float32 at least: the FFT supports no less."""
+        """x (B, N, D) -> (B, N, D). Sums are in float32 at least: the FFT supports no less."""
         check_call(self, self.traits, seq, cache, memory)
+        h, k_seq = x if self.gates is None else self.gates.proj_in(x), None
+        if cache is not None:
+            exact = h.to(torch.promote_types(h.dtype, torch.float32))
+            h, k_seq = cache.append(_real(exact, seq), seq)
+        if self.gates is None:
+            return self._sums(h, seq, k_seq).to(x.dtype)
+        after, z = self.gates.enter(h, seq if k_seq is None else k_seq)  # 2 x (B, M, D)
+        new = slice(h.shape[1] - len(seq), None)
+        return self.gates.leave(after[:, new], self._sums(z, seq, k_seq), z[:, new], x.dtype)
+
+    def _sums(self, x: Tensor, seq: Seq, k_seq: Seq | None) -> Tensor:
+        """The convolution at the tokens of `seq`, in float32 at least: (B, N, D).
+
+        x: (B, M, D), of the tokens of `k_seq`, which are those of a cache too; None is of those of `seq`
+        """
         with full_precision(x):
             exact = x.to(torch.promote_types(x.dtype, torch.float32))
-            if seq.valid is not None:
-                exact = exact.masked_fill(~seq.valid[..., None], 0.0)
-            if cache is not None:
-                past, k_seq = cache.append(exact, seq)
-                out = self._pairwise(past, seq, k_seq)
-            elif seq.segment is None and self.axes == 1:
-                out = self._by_fft(exact, (len(seq),))
-            elif seq.segment is None and seq.grid is not None and full_grid(seq, 2):
-                out = self._by_fft(exact, seq.grid)
-            else:
-                out = self._pairwise(exact, seq, seq)
-        return out.to(x.dtype)
+            if k_seq is not None:
+                return self._pairwise(exact, seq, k_seq)
+            exact = _real(exact, seq)
+            if seq.segment is None and self.axes == 1:
+                return self._by_fft(exact, (len(seq),))
+            if seq.segment is None and seq.grid is not None and full_grid(seq, 2):
+                return self._by_fft(exact, seq.grid)
+            return self._pairwise(exact, seq, seq)
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
@@ -140,7 +195,9 @@ class LongConv(TokenMixer):
         if self.cutoff is None:
             return InputCache(batch_size, None)
         reach = self.cutoff - 1
-        return InputCache(batch_size, reach if self.axes == 1 else cache_window(2 * reach + 1, self.tokens))
+        window = reach if self.axes == 1 else cache_window(2 * reach + 1, self.tokens)
+        # In front of what it reaches the short convolution needs a few inputs more.
+        return InputCache(batch_size, window + (0 if self.gates is None else self.gates.reach))
 
     def kernel(self, distance: Tensor, sides: tuple[int, ...] | None = None) -> Tensor:
         """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D).
@@ -188,6 +245,11 @@ class LongConv(TokenMixer):
         if self.full:
             return torch.einsum("bnmoi,bmi->bno", weights.expand(len(x), -1, -1, -1, -1), x)
         return (weights * x[:, None]).sum(2)  # (B, N, D)
+
+
+def _real(x: Tensor, seq: Seq) -> Tensor:
+    """x (B, N, C) with zeros at padding."""
+    return x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
 
 
 def _traits(traits: Traits, coordinates: str) -> Traits:

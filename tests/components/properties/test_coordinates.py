@@ -72,6 +72,7 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     *(("token_mixer", "non_local", {"score": score}) for score in ("gaussian", "dot_product", "concatenation")),
     ("token_mixer", "strict_attention", {"asks": "learned"}),
     ("token_mixer", "long_conv", {"mixing": "full"}),
+    ("token_mixer", "long_conv", {"gated": True, "conv": 3}),
     ("token_mixer", "fully_connected", {"channels": "full"}),
     ("token_mixer", "linear_recurrence", {"decay": "fixed"}),
     ("token_mixer", "delta_rule", {"gate": "none", "negative": True, "conv": 0}),
