@@ -1,6 +1,6 @@
 """The chunked forms of mixers with a state against the torch forms of transformers: equal inputs, in the same rounds.
 
-    python benchmarks/state_mixers.py [--rounds 9] [--tokens 256 1024]
+    python benchmarks/state_mixers.py [--rounds 9] [--tokens 256 1024] [--only mLSTM Mamba-2]
 
 A side is forward and backward pass of the state alone, without projections: in float32, on one thread, of 4 sequences
 with 4 heads of 32 channels, for Mamba 128 inner channels with 16 states each. Sides alternate, and their order is
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import statistics
 import sys
 import time
@@ -26,6 +27,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Seq
 from blockyard.ops.fast_weights import chunked
 from blockyard.token_mixer._recurrent import blocked_scan, causal_states
+from blockyard.token_mixer.mlstm import stabilisers
 
 BATCH, HEADS, WIDTH, INNER, STATES = 4, 4, 32, 128, 16
 Side = Callable[[], Tensor]
@@ -90,6 +92,28 @@ def mamba2(tokens: int) -> tuple[Side, Side]:
     return ours, library
 
 
+def mlstm(tokens: int) -> tuple[Side, Side]:
+    from transformers.models.xlstm.modeling_xlstm import mlstm_chunkwise_native_autograd
+
+    q, k, v = leaves(*[(BATCH, HEADS, tokens, WIDTH)] * 3)
+    gates, forgets = leaves(*[(BATCH, HEADS, tokens, 1)] * 2)
+    index = torch.arange(tokens)
+    seq = Seq(index, index[None, :, None].float())
+
+    def ours() -> Tensor:
+        log = F.logsigmoid(forgets)
+        levels, earlier = stabilisers(log.detach(), gates.detach(), seq)
+        values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) * (gates - levels).exp()
+        y, _ = chunked(q * WIDTH**-0.5, k, values, log + earlier - levels, chunk=32)
+        return y[..., :-1] / (torch.maximum(y[..., -1:].abs(), (-levels).exp()) + 1e-6)
+
+    def library() -> Tensor:
+        chunk = math.gcd(tokens, 64)
+        return mlstm_chunkwise_native_autograd(q, k, v, gates[..., 0], forgets[..., 0], chunk_size=chunk)
+
+    return ours, library
+
+
 def mamba(tokens: int) -> tuple[Side, Side]:
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
@@ -116,6 +140,7 @@ ROWS = {
     "gated delta rule": gated_delta_rule,
     "Kimi delta attention": kimi_delta_attention,
     "Mamba-2": mamba2,
+    "mLSTM": mlstm,
     "Mamba": mamba,
 }
 
@@ -143,14 +168,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     sys.stdout.write("| mixer | tokens | ours, ms | transformers, ms | ratio |\n|---|---|---|---|---|\n")
-    for name, make in ROWS.items():
+    for name in args.only:
         for tokens in args.tokens:
-            ours, library = compare(make, tokens, args.rounds)
+            ours, library = compare(ROWS[name], tokens, args.rounds)
             ratios = [b / a for a, b in zip(ours, library, strict=True)]
             span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             times = f"{1e3 * statistics.median(ours):.1f} | {1e3 * statistics.median(library):.1f}"
