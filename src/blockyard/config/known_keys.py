@@ -35,7 +35,7 @@ CHOICES = {
     "token_mixer=forgetting_attention": "fox forgetting_transformer data_dependent_alibi forget_gate",
     "token_mixer=sigmoid_attention": "sigmoid flash_sigmoid sigmoid_self_attention sigattn",
     "token_mixer=block_selection": "moba mixture_of_block_attention block_sparse",
-    "token_mixer=linear_attention": "performer linear_transformer elu",
+    "token_mixer=linear_attention": "linear_transformer elu",
     "token_mixer=fourier": "fnet fft",
     "token_mixer=linear_recurrence": "mingru min_gru",
     "token_mixer=delta_rule": "deltanet delta_net gated_deltanet gated_delta_net gdn kda kimi_delta_attention",
@@ -193,6 +193,7 @@ ABSENT = {
 COMPOSED = {
     "hyena": "token_mixer=long_conv token_mixer.gated=true token_mixer.conv=3",
     "based": "token_mixer=linear_attention token_mixer.feature=taylor",
+    "performer": "token_mixer=linear_attention token_mixer.feature=random",
     "hedgehog": "token_mixer=linear_attention token_mixer.feature=hedgehog",
 }
 

@@ -3,12 +3,13 @@
 Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq. 5 and 10; rotation of the features
     as in Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 19; polynomial features as in Tsai et al. 2019
     (arXiv 1908.11775), table 1; taylor as in Arora et al. 2024, Based (arXiv 2402.18668), section 4.1; hedgehog after
-    Zhang et al. 2024, The Hedgehog and the Porcupine (arXiv 2402.04347), section 4.2
-Reference: the authors' fast_transformers; zoology's TaylorExp; the authors' hedgehog
+    Zhang et al. 2024, The Hedgehog and the Porcupine (arXiv 2402.04347), section 4.2; random after Choromanski et al.
+    2020, Rethinking Attention with Performers (arXiv 2009.14794), lemma 1 and section 2.4
+Reference: the authors' fast_transformers; zoology's TaylorExp; the authors' hedgehog and performer
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
-Cost: O(N D F) time with F features per head: K, 2 K for hedgehog, about K^p / p! for polynomials of degree p, of which
-    taylor is one of degree 2; a decoding step takes constant time and memory. Packed sequences of a bidirectional model
-    cost O(N^2 D)
+Cost: O(N D F) time with F features per head: K, 2 K for hedgehog and random, about K^p / p! for polynomials of degree
+    p, of which taylor is one of degree 2; a decoding step takes constant time and memory. Packed sequences of a
+    bidirectional model cost O(N^2 D)
 
 A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
 chunk for the whole sequence is the parallel form, chunks of one token are the recurrent form; all agree.
@@ -41,8 +42,12 @@ from blockyard.weight_init import Init
 
 MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
-Feature = Literal["elu", "relu", "polynomial", "polynomial_relu", "taylor", "hedgehog"]
-NOT_ROTATED = ("polynomial_relu", "hedgehog")  # weights of rotated vectors would not depend on distances alone
+Feature = Literal["elu", "relu", "polynomial", "polynomial_relu", "taylor", "hedgehog", "random"]
+NOT_ROTATED = (
+    "polynomial_relu",
+    "hedgehog",
+    "random",
+)  # weights of rotated vectors would not depend on distances alone
 EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
@@ -53,7 +58,9 @@ class LinearAttention(TokenMixer):
         feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p, and
             polynomial_relu (c + relu(q) relu(k) / sqrt(K))^p, which takes no rotation of queries and keys; taylor makes
             them 1 + s + s^2 / 2 with s = q k / sqrt(K), the first terms of e^s; hedgehog is softmax(W x) and
-            softmax(-W x), with a trained map W of queries and one of keys in each head, and takes no rotation either
+            softmax(-W x), with a trained map W of queries and one of keys in each head, and takes no rotation either;
+            random is exp(w x - |x|^2 / 2) for 2 K fixed random w, of queries and keys over K^(1/4): their products
+            have the mean e^s; no rotation
         degree: p of the polynomial; even without relu, so that no weight is negative
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
@@ -101,9 +108,12 @@ class LinearAttention(TokenMixer):
             )
         if feature == "taylor":
             self._build_monomials(2, 0.0)
-        hedgehog = feature == "hedgehog"
-        self.q_map = SoftmaxPair(ctx.heads, ctx.head_dim) if hedgehog else None
-        self.k_map = SoftmaxPair(ctx.heads, ctx.head_dim) if hedgehog else None
+        self.q_map: nn.Module | None = None
+        self.k_map: nn.Module | None = None
+        if feature == "hedgehog":
+            self.q_map, self.k_map = SoftmaxPair(ctx.heads, ctx.head_dim), SoftmaxPair(ctx.heads, ctx.head_dim)
+        elif feature == "random":
+            self.q_map = self.k_map = RandomFeatures(ctx.head_dim, 2 * ctx.head_dim, self.shrink)
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
         self.value_sources = value_sources(self, ctx, self.heads, self.head_dim, value_residual, value_embedding)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
@@ -248,6 +258,38 @@ class SoftmaxPair(nn.Module):
         """x (B, H, N, K) -> (B, H, N, 2 K)."""
         x = x @ self.weight.to(x.dtype).transpose(-1, -2)
         return torch.cat([x.softmax(-1), (-x).softmax(-1)], dim=-1)
+
+
+class RandomFeatures(nn.Module):
+    """Features of Performer: exp(w x - |x|^2 / 2) over the square root of their number, for random directions w.
+
+    Directions are orthogonal in blocks of as many as channels, each as long as a normal vector. They are not trained.
+    Exponents are at most |w|^2 / 2, about K / 2.
+
+    width: channels of x, which is divided by `shrink`
+    """
+
+    directions: Tensor
+
+    def __init__(self, width: int, count: int, shrink: float) -> None:
+        super().__init__()
+        self.shrink = shrink
+        self.register_buffer("directions", torch.zeros(count, width))
+
+    def init_weights(self, init: Init) -> None:
+        """Random directions, the same for all heads."""
+        generator, (count, width) = init.generator("directions"), self.directions.shape
+        blocks = torch.empty(-(-count // width), width, width).normal_(generator=generator)
+        length = torch.empty(count, width).normal_(generator=generator).norm(dim=-1, keepdim=True)
+        q, r = torch.linalg.qr(blocks)
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # otherwise some directions are more likely than others
+        init.copy("directions", q.flatten(0, 1)[:count] * length)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, count)."""
+        x = x / self.shrink
+        exponent = x @ self.directions.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
+        return exponent.exp() * len(self.directions) ** -0.5
 
 
 def count_monomials(width: int, degree: int, *, constant: bool) -> int:

@@ -67,6 +67,7 @@ CHECKED = [each for each in CHECKED if each[1] != "cycle"]
 OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ("token_mixer", "linear_attention", {"feature": "polynomial"}),
     ("token_mixer", "linear_attention", {"feature": "hedgehog"}),
+    ("token_mixer", "linear_attention", {"feature": "random"}),
     ("token_mixer", "graph_conv", {"kind": "gat"}),
     ("token_mixer", "graph_conv", {"kind": "gcn"}),
     *(("token_mixer", "non_local", {"score": score}) for score in ("gaussian", "dot_product", "concatenation")),

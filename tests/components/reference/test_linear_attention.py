@@ -17,7 +17,7 @@ from blockyard.contracts import Memory
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import _linear_sums
 from blockyard.token_mixer.attention import Attention
-from blockyard.token_mixer.linear_attention import LinearAttention
+from blockyard.token_mixer.linear_attention import LinearAttention, RandomFeatures
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
 from tests.components.reference.inputs import sequence, stirred
@@ -200,16 +200,54 @@ def test_hedgehog_starts_with_the_softmax_of_the_vectors() -> None:
     assert_close(mixer.q_map(x).sum(-1), torch.full((2, HEADS, 5), 2.0))
 
 
-def test_hedgehog_has_the_declared_properties() -> None:
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_random_features_written_out(causal: bool) -> None:
+    mixer, x = mixer_of(causal, feature="random", chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
+
+    def weight(q: Tensor, k: Tensor, feature: str) -> Tensor:
+        q, k, directions = q / K**0.25, k / K**0.25, mixer.q_map.directions
+        return sum(torch.exp(w @ q - q @ q / 2) * torch.exp(w @ k - k @ k / 2) for w in directions) / len(directions)
+
+    assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=weight))
+    mixer.q_map.shrink = 1.0  # planted: other scores
+    with pytest.raises(AssertionError):
+        assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=weight))
+
+
+def test_random_features_have_the_mean_of_the_exponential() -> None:
+    """Over many directions, which are orthogonal in blocks, products of features are e^s."""
+    features = initialise(RandomFeatures(K, 40_000, K**0.25), 0).double()
+    q, k = torch.randn(2, 5, K, dtype=torch.float64).unbind()
+    estimate = features(q) @ features(k).T
+    assert_close(estimate, (q @ k.T / math.sqrt(K)).exp(), rtol=0.1, atol=0.02)
+    block = F.normalize(features.directions[:K], dim=-1)
+    assert_close(block @ block.T, torch.eye(K, dtype=torch.float64), rtol=0, atol=1e-6)
+    lengths = features.directions.square().sum(-1)
+    assert_close(lengths.mean().item(), float(K), rtol=0.05, atol=0.0)
+
+
+def test_random_directions_are_fixed_and_saved() -> None:
+    """Drawn by the seed, in the checkpoint, and not among the parameters."""
+    one, other = (initialise(LinearAttention(context(), feature="random"), seed) for seed in (0, 1))
+    assert "q_map.directions" in one.state_dict()
+    assert not torch.equal(one.q_map.directions, other.q_map.directions)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.q_map.directions, other.q_map.directions)
+    assert {name for name, _ in one.named_parameters()} == {"proj_in.weight", "proj_out.weight"}
+
+
+@pytest.mark.parametrize("feature", ["hedgehog", "random"])
+def test_features_without_rotation_have_the_declared_properties(feature: str) -> None:
     for chunk in (2, 64):
-        options = {"token_mixer": {"feature": "hedgehog", "chunk": chunk}}
+        options = {"token_mixer": {"feature": feature, "chunk": chunk}}
         for prefix in (Prefix(), Prefix(registers=2)):
             model = tiny(causal=True, prefix=prefix, token_mixer="linear_attention", options=options)
             for promise in (causality, padding, packing, cached_decoding):
                 promise(model, 6)
         padding(tiny(token_mixer="linear_attention", options=options), 6)
         packing(tiny(token_mixer="linear_attention", options=options), 6)
-    reasons = check(compose(["token_mixer=linear_attention", "token_mixer.feature=hedgehog", "position=rope"]))
+    reasons = check(compose(["token_mixer=linear_attention", f"token_mixer.feature={feature}", "position=rope"]))
     assert any("rope" in str(issue) for issue in reasons)
 
 
