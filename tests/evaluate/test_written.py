@@ -111,15 +111,15 @@ def test_greedy_texts_are_exact_where_teacher_forcing_is(dates: RunFolder) -> No
     assert written.whole
 
 
-@pytest.mark.parametrize("beam", [None, 3])
-def test_texts_are_those_of_generate(dates: RunFolder, beam: int | None) -> None:
-    written, loaded = evaluate_written(dates.path, beam=beam)
+@pytest.mark.parametrize(("beam", "penalty"), [(None, 1.0), (3, 1.0), (3, 6.0)])
+def test_texts_are_those_of_generate(dates: RunFolder, beam: int | None, penalty: float) -> None:
+    written, loaded = evaluate_written(dates.path, beam=beam, length_penalty=penalty)
     chosen = written.texts[::20]
     stream = generate_all(
         loaded,
         sources=[source for source, _, _ in chosen],
         max_tokens=32,
-        **({"temperature": 0.0} if beam is None else {"beam": beam}),
+        **({"temperature": 0.0} if beam is None else {"beam": beam, "length_penalty": penalty}),
     )
     for _ in stream:
         pass
@@ -147,6 +147,19 @@ def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys:
     assert "baseline" not in capsys.readouterr().out  # they are those of the test split
     assert dates.summary().keys() == summary.keys()
     assert ("val/written_exact" in dates.summary()["metrics"]) == (before["weights"] == "last.ckpt")
+
+
+def test_a_length_penalty_changes_what_a_beam_search_prefers(
+    dates: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, long = (evaluate_written(dates.path, beam=4, length_penalty=power)[0].texts for power in (0.0, 8.0))
+    assert sum(len(text) for *_, text in short) < sum(len(text) for *_, text in long)
+    assert main(["eval", f"run={dates.path}", "write=true", "beam=4", "length_penalty=0"]) == 0
+    assert "test/written_bleu@beam4_length0 " in capsys.readouterr().out
+    head = json.loads((dates.path / "written-test-beam4_length0.jsonl").read_text().splitlines()[0])
+    assert (head["beam"], head["length_penalty"]) == (4, 0)
+    assert main(["eval", f"run={dates.path}", "write=true", "length_penalty=0"]) == 2
+    assert "length_penalty=0 has an effect with beam=N only" in capsys.readouterr().err
 
 
 def test_what_cannot_write_is_refused(dates: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
-       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4] [judge=RUN]]
-       [resolution=[0.5,1,2]] [loops=[1,2,4]] [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
+       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
+       [write=true [beam=4 [length_penalty=0.6]] [judge=RUN]] [resolution=[0.5,1,2]] [loops=[1,2,4]]
+       [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -11,14 +12,16 @@ position scheme that leave the weights as they are may be changed for it; such a
 With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
 written-SPLIT.jsonl in its folder. Of the test split, the baselines of the run are printed beside them: a copy of the
-source, and the text of the nearest training source. Of sounds it also draws written-SPLIT.png: the spectrograms of the
-first four with what the model attended to, where CTC hears each label, the reference and what was written; the page of
-`compare` shows that of the test split. Where images are written, each is sampled once, a judge that belongs to the data
-reads it as a text, and the readings are scored, beside those of the true images (@truth) and of the same after the
-tokenizer (@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where sounds are written,
-judge=RUN names the run of objective=ctc that hears them as texts, whose error rate of characters is scored likewise;
-spoken-SPLIT.png has the spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound. Of a run that
-tags words, each sentence with its spans in brackets is written, as the run itself did for the test split at its end.
+source, and the text of the nearest training source. A beam search prefers shorter texts with a length_penalty below 1,
+the power of the length that log probabilities are divided by. Of sounds it also draws written-SPLIT.png: the
+spectrograms of the first four with what the model attended to, where CTC hears each label, the reference and what was
+written; the page of `compare` shows that of the test split. Where images are written, each is sampled once, a judge
+that belongs to the data reads it as a text, and the readings are scored, beside those of the true images (@truth) and
+of the same after the tokenizer (@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where
+sounds are written, judge=RUN names the run of objective=ctc that hears them as texts, whose error rate of characters is
+scored likewise; spoken-SPLIT.png has the spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound.
+Of a run that tags words, each sentence with its spans in brackets is written, as the run itself did for the test split
+at its end.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
 
 KEYS = (
-    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "judge"),
+    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "length_penalty", "judge"),
     *("resolution", "loops"),
     *("predictions", "metrics", "data.root", "data.path", "data.splits"),
 )
@@ -90,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     position = {} if factors is None else _position(args)
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
+    penalty = args.pop("length_penalty", None, number(0))
     judge = args.pop("judge", None, non_empty)
     samples = args.pop("predictions", False, boolean)
     loops = args.pop("loops", None, partial(_whole_numbers, least=1))
@@ -97,6 +101,10 @@ def run(arguments: Sequence[str]) -> int:
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
+    if penalty is not None and beam is None:
+        raise UserError(
+            f"length_penalty={penalty:g} has an effect with beam=N only; add it, or leave length_penalty out"
+        )
     if judge is not None and not write:
         raise UserError(f"judge={judge} has an effect with write=true only; add it, or leave judge out")
     kinds = {
@@ -114,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     if factors is not None:
         return _extrapolate(name, factors, position, settings)
     if write:
-        return _write(name, beam, judge, settings)
+        return _write(name, beam, 1.0 if penalty is None else penalty, judge, settings)
     if sizes is not None:
         return _resolution(name, sizes, settings)
     if samples:
@@ -160,14 +168,14 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
     return 0
 
 
-def _write(name: str | RunFolder, beam: int | None, judge: str | None, settings: RunSelection) -> int:
+def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
     from blockyard.inspect.figures.spoken_figure import draw_spoken, write_spoken
     from blockyard.inspect.figures.written_images_figure import draw_written_images
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
-    written, loaded = evaluate_written(name, beam=beam, judge=judge, **settings)
+    written, loaded = evaluate_written(name, beam=beam, length_penalty=penalty, judge=judge, **settings)
     for metric, value in written.metrics().items():
         sys.stdout.write(f"{metric:<32}{value:.6g}\n")
     for baseline, values in written.of_baselines(loaded.folder.summary().get("baselines", {})).items():

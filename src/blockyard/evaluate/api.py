@@ -199,6 +199,7 @@ def evaluate_written(
     run: str | os.PathLike[str] | RunFolder,
     *,
     beam: int | None = None,
+    length_penalty: float = 1.0,
     split: str = "test",
     judge: str | None = None,
     which: str = "best",
@@ -209,6 +210,7 @@ def evaluate_written(
     split with the tags that it predicts.
 
     beam: hypotheses of a beam search; None decodes greedily
+    length_penalty: divide the log probability of a hypothesis by its length to this power
     judge: a run of objective=ctc that hears the sounds that this one writes
     Raises UserError as `evaluate` does, and for a run that writes no text from a source and tags none.
     """
@@ -254,7 +256,12 @@ def evaluate_written(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
             )
         objective = loaded.objective if isinstance(loaded.objective, Transcriber) else None
-        return write_split(model, samples, tokenizer, part=PARTS[split], beam=beam, objective=objective, **settings)
+        if objective is not None and length_penalty != 1:
+            raise UserError(
+                f"length_penalty={length_penalty:g}: {loaded.folder.name} writes all tokens together; leave it out"
+            )
+        search: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty}
+        return write_split(model, samples, tokenizer, part=PARTS[split], objective=objective, **search, **settings)
 
     return as_recorded(loaded, split, write), loaded
 

@@ -58,6 +58,7 @@ class Written:
     """The texts of one split and their scores.
 
     part: "test", "val" or "train"; beam: hypotheses of a beam search, or None for greedy decoding
+    length_penalty: the power of the length that their log probabilities are divided by
     scores: exact, bleu, chrf, cer, wer and insertions over all texts, as fractions: 1 is 100 %; where a judge reads
         outputs, exact and its own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
     texts: (source, reference, written) of each sample; whole: whether that is every sample of the split
@@ -70,6 +71,13 @@ class Written:
     texts: list[tuple[str, str, str]]
     whole: bool = True
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    length_penalty: float = 1.0
+
+    @property
+    def searched(self) -> str:
+        """How texts were searched for: "" is greedily, "beam4" with the power 1, "beam4_length0.5" with another."""
+        power = "" if self.length_penalty == 1 else f"_length{self.length_penalty:g}"
+        return "" if self.beam is None else f"beam{self.beam}{power}"
 
     def metrics(self) -> dict[str, float]:
         """Every score by its full name: "test/written_bleu", or "test/written_bleu@beam4"."""
@@ -98,8 +106,8 @@ class Written:
 
     def name(self, score: str) -> str:
         """The full name of a score."""
-        searched = "" if self.beam is None or "@" in score else f"@beam{self.beam}"  # "@truth" is of no search
-        return f"{self.part}/written_{score}{searched}"
+        searched = "" if "@" in score else self.searched  # "@truth" is of no search
+        return f"{self.part}/written_{score}{f'@{searched}' if searched else ''}"
 
 
 def write_split(
@@ -110,6 +118,7 @@ def write_split(
     part: str,
     batch_size: int,
     beam: int | None = None,
+    length_penalty: float = 1.0,
     objective: Transcriber | None = None,
     device: torch.device | str = "cpu",
     precision: str = "32",
@@ -117,6 +126,7 @@ def write_split(
 ) -> Written:
     """Writes the target of every source and scores them.
 
+    length_penalty: of a beam search over tokens, as in `generate`
     split: `TextPairs`, or for a tokenizer of codes `ReadsOutputs`
     objective: one that writes all tokens together; None decodes token by token
     limit: batches to write, or None for all
@@ -135,11 +145,11 @@ def write_split(
                 assert isinstance(split, TextPairs | ReadsOutputs)
                 pairs += [split.pairs[i] for i in order.tolist()]
                 if judging is not None:
-                    written += judging.read(model, batch, order, beam)
+                    written += judging.read(model, batch, order, beam, length_penalty)
                     continue
                 assert isinstance(tokenizer, TextTokenizer)
                 if objective is None:
-                    token_ids = decoded(model, batch, beam)
+                    token_ids = decoded(model, batch, beam, length_penalty)
                 else:
                     token_ids = transcribed(model, objective, source_as_input(batch), beam)
                 written += [tokenizer.decode(sequence) for sequence in token_ids]
@@ -149,7 +159,9 @@ def write_split(
     values = scores(written, references) if judging is None else judging.scores(written, references)
     texts = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     shown = [] if judging is None else judging.shown
-    return Written(part, beam, values, texts, whole=len(texts) == len(split), outputs=shown)
+    return Written(
+        part, beam, values, texts, whole=len(texts) == len(split), outputs=shown, length_penalty=length_penalty
+    )
 
 
 class HeardSplit:
@@ -198,7 +210,7 @@ class _Judging:
         self.bounds: dict[str, list[str]] = {"truth": [], "codes": []}
         self.shown: list[tuple[Tensor, Tensor]] = []
 
-    def read(self, model: Any, batch: Batch, order: Tensor, beam: int | None) -> list[str]:
+    def read(self, model: Any, batch: Batch, order: Tensor, beam: int | None, length_penalty: float) -> list[str]:
         """Write an output for each source of a batch, the samples `order` (B,), and return what is read in them."""
         if beam is None:
             assert batch.source is not None
@@ -206,7 +218,7 @@ class _Judging:
             samplers = [Sampler(1.0, None, index) for index in order.tolist()]
             token_ids = write_codes(model, memory, samplers, stats=Stats())
         else:
-            token_ids = decoded(model, batch, beam)
+            token_ids = decoded(model, batch, beam, length_penalty)
         outputs, true = outputs_of(self.tokenizer, token_ids), self.split.outputs(order)
         self.shown += list(zip(true, outputs, strict=True))[: SHOWN - len(self.shown)]
         self.bounds["truth"] += self.split.read(true)
@@ -221,7 +233,7 @@ class _Judging:
         return values
 
 
-def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:
+def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 1.0) -> list[list[int]]:
     """The token ids that the model writes for each source of a batch, without start and end token."""
     tokens = model.ctx.tokens
     memory: Memory | None = None
@@ -236,7 +248,7 @@ def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:
         greedy: Callable[[torch.Tensor], int] = lambda row: int(row.argmax())  # noqa: E731
         steps = decode_batch(model, prompts, [greedy] * len(batch), **settings)
     else:
-        steps = beam_search_batch(model, prompts, width=beam, **settings)
+        steps = beam_search_batch(model, prompts, width=beam, length_penalty=length_penalty, **settings)
     written: list[list[int]] = [[] for _ in prompts]
     for step in steps:
         for index, token_id in step:
@@ -252,8 +264,8 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
 
     The summary is about one checkpoint and a whole split: scores of other weights, or of some batches, are not added.
     """
-    beam = "" if written.beam is None else f"-beam{written.beam}"
-    path = loaded.folder.path / f"written-{written.part}{beam}.jsonl"
+    searched = f"-{written.searched}" if written.searched else ""
+    path = loaded.folder.path / f"written-{written.part}{searched}.jsonl"
     write_texts(path, written, loaded.weights, loaded.step)
     summary = loaded.folder.summary()
     if not written.whole or not summary or summary.get("weights") != loaded.weights:
@@ -266,7 +278,13 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
 
 def write_texts(path: Path, written: Written, weights: str, step: int) -> None:
     """Writes a line of scores and one for each sample. weights, step: of the checkpoint. Raises OSError."""
-    head = {"scores": written.scores, "beam": written.beam, "weights": weights, "step": step}
+    head = {
+        "scores": written.scores,
+        "beam": written.beam,
+        "length_penalty": written.length_penalty,
+        "weights": weights,
+        "step": step,
+    }
     samples = [
         {"source": source, "reference": reference, "written": text, "exact": text == reference}
         for source, reference, text in written.texts
