@@ -37,6 +37,16 @@ STANDARD = {
     ("data/associative_recall.py", "symbols"): "an option of conf/data, part of every run's identity",
     ("tokenizer/word.py", "word"): "the tokens are words",
     ("generate/images.py", "given"): "an option of `blockyard generate`",
+    ("objective/tag.py", "piece"): "an option of conf/objective, part of a run's identity",
+    **dict.fromkeys(
+        (
+            *(("tokenizer/char.py", "pieces"), ("tokenizer/word.py", "pieces"), ("contracts/tokenizers.py", "pieces")),
+            *(("data/splits/tagged.py", "pieces"), ("data/tagged_text.py", "pieces"), ("evaluate/tagged.py", "pieces")),
+        ),
+        "the parts of a word that are tokens, as SentencePiece calls them",
+    ),
+    ("engine/setup_model.py", "asked"): "a key of run.json",
+    ("report/load/document.py", "words"): "a key of comparison.json",
 }
 RIDDLES = re.compile(r"\bis no \w|\bare no \w|nothing reads|has no say|does not fit\b|there is no such")
 SHAPE = re.compile(r"\([A-Z]\w{0,2}(?:, [^()]*|,)?\)|\([A-Z] ?[|*+,]")

@@ -16,7 +16,7 @@ from blockyard.data.splits.order import balanced_order, step_indices
 from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.errors import UserError
-from blockyard.objective.classify import Classify, Mixed, Mixing, rectangle
+from blockyard.objective.classify import Classify, MixedClasses, Mixing, rectangle
 
 CLASSES = torch.tensor([0] * 30 + [1] * 6 + [2] * 3)
 IMAGE, TOKENS = DataSpec("image", (1, 6, 6), target="class", classes=3), TokenSpec((3, 3))
@@ -98,7 +98,7 @@ def test_batches_are_mixed_as_timm_mixes_them(kind: str) -> None:
     mixing = Mixing(0.8 if kind == "mixup" else 0.0, 1.0 if kind == "cutmix" else 0.0, 1.0, 0.5)
     flipped = batch.map(lambda tensor: tensor.flip(0))
     mixed = mixing(batch, flipped, 11)
-    assert isinstance(mixed.target, Mixed)
+    assert isinstance(mixed.target, MixedClasses)
     share = float(mixed.target.share[0])
     assert 0 < share < 1
     theirs = Mixup(mixup_alpha=0.8, cutmix_alpha=0.0, num_classes=3, label_smoothing=0.0)
@@ -130,12 +130,12 @@ def test_processes_and_micro_batches_mix_the_same_pairs(options: dict[str, float
     for number in range(3):
         whole = BatchDataset(split, Layout(0, 39, 12), task)[number]
         parts = [BatchDataset(split, Layout(0, 39, 12, rank=rank, world=2), task)[number] for rank in (0, 1)]
-        assert isinstance(whole.target, Mixed)
+        assert isinstance(whole.target, MixedClasses)
         for rank, part in enumerate(parts):
             assert_close(part.inputs, whole.inputs[rank::2])
             assert_close(part.target.partner, whole.target.partner[rank::2])  # type: ignore[union-attr]
             assert_close(part.target.share, whole.target.share[rank::2])  # type: ignore[union-attr]
-    assert not isinstance(task.ready(Batch(torch.zeros(1, 1, 6, 6), torch.zeros(1).long())).target, Mixed)
+    assert not isinstance(task.ready(Batch(torch.zeros(1, 1, 6, 6), torch.zeros(1).long())).target, MixedClasses)
 
 
 def test_balanced_sampling_needs_classes() -> None:

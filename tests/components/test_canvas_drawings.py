@@ -108,11 +108,11 @@ def test_scenes_are_what_their_captions_say(splits: tuple[DrawingSplit, ...]) ->
     """Colours, digits and the relation; the image is one of that digit; both relations and all cells occur."""
     scenes = splits[0].images.scenes
     drawn = scenes.draw(torch.arange(400), 3)
-    known = {tuple(row) for row in scenes.captions.tolist()}
+    captions = {tuple(row) for row in scenes.captions.tolist()}
     for cell, digit, colour in zip(drawn.cell.tolist(), drawn.digit.tolist(), drawn.colour.tolist(), strict=True):
         above = cell[0] % 3 == cell[1] % 3
         assert cell[0] < cell[1] if above else cell[0] % 3 < cell[1] % 3
-        assert (int(above), colour[0], digit[0], colour[1], digit[1]) in known
+        assert (int(above), colour[0], digit[0], colour[1], digit[1]) in captions
     assert torch.equal(scenes.source.digits.target[drawn.image], drawn.digit)
     assert set(drawn.cell.flatten().tolist()) == set(range(9))
 

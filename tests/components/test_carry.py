@@ -99,11 +99,11 @@ def test_order_is_that_of_the_unrolled_model(setting: str) -> None:
     looped = tiny(causal=True, sizes=sizes, options={"token_mixer": SETTINGS[setting]})
     inputs = token_ids(2, LENGTH)
     x, seq = looped.embed_tokens(Inputs(inputs))
-    given: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
     for index in looped.order:
-        own = Seq(seq.index, seq.coords, ids=seq.ids, position=seq.position, carry=dict(given), given={})
+        own = Seq(seq.index, seq.coords, ids=seq.ids, position=seq.position, carry=dict(latest), given={})
         x = looped.blocks[index](x, own, None, None)
-        given |= own.given or {}
+        latest |= own.given or {}
     assert_close(looped.steps(inputs)["normed"], looped.final_norm(x))
 
 

@@ -170,7 +170,7 @@ def induced(ids: list[int]) -> list[int]:
     return targets({len(ids) - 1: ids[ids.index(16) + 1]}, len(ids))
 
 
-def told(ids: list[int]) -> list[int]:
+def needle_answer(ids: list[int]) -> list[int]:
     """By the text: the number after the first "of NAME is", where the question is about NAME."""
     text = " ".join(map(Needle().token_name, ids))
     name = re.search(r"what is the number of (\w+) ( ?\?)+$", text).group(1)
@@ -218,8 +218,8 @@ RULES = [
     (StateTracking(group="cyclic", draw="generators", **FEW_SAMPLES), summed(5)),
     (Compression(length=12, alphabet=5, **FEW_SAMPLES), kept(5)),
     (Induction(length=24, **FEW_SAMPLES), induced),
-    (Needle(length=60, **FEW_SAMPLES), told),
-    (Needle(length=127, needles=5, digits=4, **FEW_SAMPLES), told),
+    (Needle(length=60, **FEW_SAMPLES), needle_answer),
+    (Needle(length=127, needles=5, digits=4, **FEW_SAMPLES), needle_answer),
     (FACTS, memorised(FACTS)),
     (AssociativeRecall(pairs=4, length=40, symbols=32, **FEW_SAMPLES), recall),
     (Copy(length=30, **FEW_SAMPLES), copied(8)),

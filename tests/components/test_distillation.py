@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Batch, NonNegative
 from blockyard.objective._distillation import DistilledObjective, divergence
-from blockyard.objective.classify import Classify, Mixed
+from blockyard.objective.classify import Classify, MixedClasses
 from blockyard.objective.masked_token import MaskedToken
 from blockyard.objective.next_token import NextToken
 from blockyard.ops.projection import Projection
@@ -59,9 +59,9 @@ def test_the_gradient_keeps_its_size_as_the_temperature_grows() -> None:
 def test_the_difference_of_half_precision_is_taken_in_float32() -> None:
     student, teacher = logits(4, 5, seed=0).bfloat16(), logits(4, 5, seed=1).bfloat16()
     counted = torch.ones(4, dtype=torch.bool)
-    found = divergence(student, teacher, counted, 2.0)
-    assert found.dtype == torch.float32
-    assert_close(found.double(), divergence(student.double(), teacher.double(), counted, 2.0), rtol=1e-5, atol=1e-6)
+    single = divergence(student, teacher, counted, 2.0)
+    assert single.dtype == torch.float32
+    assert_close(single.double(), divergence(student.double(), teacher.double(), counted, 2.0), rtol=1e-5, atol=1e-6)
 
 
 OBJECTIVES: dict[str, tuple[type[DistilledObjective], tuple[int, ...]]] = {
@@ -91,7 +91,7 @@ def test_an_objective_adds_its_own_loss_and_the_divergence(name: str, share: flo
 def test_mixed_samples_are_compared_with_the_teachers_view_of_the_mixture() -> None:
     objective = Classify(teacher="run", mixup=0.2, teacher_weight=0.5)
     student, teacher = logits(6, 5, seed=0), logits(6, 5, seed=1)
-    target = Mixed(torch.arange(6) % 5, (torch.arange(6) + 2) % 5, torch.full((6,), 0.3))
+    target = MixedClasses(torch.arange(6) % 5, (torch.arange(6) + 2) % 5, torch.full((6,), 0.3))
     loss = objective.loss(student, target)
     expected = 0.5 * loss + 0.5 * divergence(student, teacher, torch.ones(6, dtype=torch.bool), 2.0)
     assert_close(objective.distilled(loss, student, teacher, target), expected, **FLOAT64)

@@ -13,7 +13,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Split, TextTokenizer
 from blockyard.data.mixture import Mixture
-from blockyard.data.splits.mixed import Curve, MixedOrder, MixedSplit, apportioned
+from blockyard.data.splits.mixed import MixedOrder, MixedSplit, WeightCurve, apportioned
 from blockyard.data.splits.order import EvalOrder, eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 from tests.support.every import every
@@ -35,7 +35,7 @@ def texts() -> None:
         Path(name).write_text(text)
 
 
-def split_of(*counts: int, weights: Curve | None = None) -> MixedSplit:
+def split_of(*counts: int, weights: WeightCurve | None = None) -> MixedSplit:
     components = Components(configured("data=digits")[0])
     whole = components.load().train
 
@@ -50,27 +50,27 @@ def split_of(*counts: int, weights: Curve | None = None) -> MixedSplit:
 
 
 CURVES = [
-    Curve((0.0,), ((0.7, 0.3),)),
-    Curve((0.0, 0.5), ((1.0, 0.0), (0.5, 0.5))),
-    Curve((0.2, 0.6, 0.8), ((5.0, 1.0, 1e-3), (0.0, 1.0, 2.0), (1.0, 0.0, 0.0))),
-    Curve((0.0,), ((0.001, 1.0, 1.0, 0.2),)),
+    WeightCurve((0.0,), ((0.7, 0.3),)),
+    WeightCurve((0.0, 0.5), ((1.0, 0.0), (0.5, 0.5))),
+    WeightCurve((0.2, 0.6, 0.8), ((5.0, 1.0, 1e-3), (0.0, 1.0, 2.0), (1.0, 0.0, 0.0))),
+    WeightCurve((0.0,), ((0.001, 1.0, 1.0, 0.2),)),
 ]
 
 
-def by_the_formula(curve: Curve, share: float) -> list[float]:
+def by_the_formula(curve: WeightCurve, share: float) -> list[float]:
     """Weights of sum one, interpolated by torch one part at a time."""
-    rows = torch.tensor(curve.weights, dtype=torch.float64)
-    rows = rows / rows.sum(1, keepdim=True)
+    weights = torch.tensor(curve.weights, dtype=torch.float64)
+    weights = weights / weights.sum(1, keepdim=True)
     points = torch.tensor(curve.points, dtype=torch.float64)
     after = int((points <= share).sum())
     if after in (0, len(points)):
-        return rows[min(after, len(points) - 1)].tolist()
+        return weights[min(after, len(points) - 1)].tolist()
     there = (share - points[after - 1]) / (points[after] - points[after - 1])
-    return torch.lerp(rows[after - 1], rows[after], there).tolist()
+    return torch.lerp(weights[after - 1], weights[after], there).tolist()
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_counts_follow_the_weights(curve: Curve) -> None:
+def test_counts_follow_the_weights(curve: WeightCurve) -> None:
     """After every step each part has had the sum of its weights, give or take a sample; sizes of batches may change."""
     parts, total = len(curve.weights[0]), 40
     sizes = [4 + step % 3 for step in range(total)]
@@ -96,14 +96,14 @@ def test_apportioned_takes_back_where_too_many_are_due() -> None:
 def test_each_part_goes_through_all_its_samples() -> None:
     """In every turn each sample once, and in another order; the samples of a part do not depend on the other parts."""
     split = split_of(5, 11)
-    order = MixedOrder(split, Curve((0.0,), ((1.0, 1.0),)), seed=3, total=20, samples=lambda step: 4)
+    order = MixedOrder(split, WeightCurve((0.0,), ((1.0, 1.0),)), seed=3, total=20, samples=lambda step: 4)
     numbers = torch.cat([order(step) for step in range(20)])
-    turns, samples = numbers // len(split), numbers % len(split)
+    epochs, samples = numbers // len(split), numbers % len(split)
     small = samples < 5
-    assert [sorted(samples[small & (turns == turn)].tolist()) for turn in range(8)] == [list(range(5))] * 8
-    assert len({tuple(samples[small & (turns == turn)].tolist()) for turn in range(8)}) > 3
-    assert sorted(samples[~small & (turns == 0)].tolist()) == list(range(5, 16))
-    other = MixedOrder(split_of(5, 30), Curve((0.0,), ((1.0, 1.0),)), seed=3, total=20, samples=lambda step: 4)
+    assert [sorted(samples[small & (epochs == epoch)].tolist()) for epoch in range(8)] == [list(range(5))] * 8
+    assert len({tuple(samples[small & (epochs == epoch)].tolist()) for epoch in range(8)}) > 3
+    assert sorted(samples[~small & (epochs == 0)].tolist()) == list(range(5, 16))
+    other = MixedOrder(split_of(5, 30), WeightCurve((0.0,), ((1.0, 1.0),)), seed=3, total=20, samples=lambda step: 4)
     of_other = torch.cat([other(step) for step in range(20)])
     assert sorted((of_other % 35)[of_other % 35 < 5].tolist()) == sorted(samples[small].tolist())
     assert torch.equal(MixedOrder(split, order.curve, seed=3, total=20, samples=order.samples)(13), order(13))

@@ -93,11 +93,11 @@ def test_metrics_are_those_of_the_library() -> None:
     exact = [all(r or n for r, n in zip(*row, strict=True)) for row in zip(right.tolist(), target.isnan(), strict=True)]
     assert float(metrics["exact"].compute()) == pytest.approx(np.mean(exact))
     assert float(metrics["loss"].compute()) == pytest.approx(float(objective().loss(logits, target)), rel=1e-5)
-    known = target.nan_to_num()
+    labels = target.nan_to_num()
     for average in ("macro", "micro"):
         metric = objective().metrics()[f"{average}_f1"]
-        metric.update(logits, known)
-        assert float(metric.compute()) == pytest.approx(f1_score(known, logits >= 0, average=average), rel=1e-5)
+        metric.update(logits, labels)
+        assert float(metric.compute()) == pytest.approx(f1_score(labels, logits >= 0, average=average), rel=1e-5)
 
 
 def test_the_labels_of_a_canvas_are_its_digits() -> None:
@@ -114,12 +114,12 @@ def test_the_labels_of_a_canvas_are_its_digits() -> None:
 
 def rows_of(count: int = 60) -> list[dict[str, object]]:
     animals = ("cats", "dogs", "birds")
-    rows = []
+    samples = []
     for n in range(count):
         there = [n % 2, (n // 2) % 2, (n // 4) % 2]
         text = " and ".join(animal for animal, yes in zip(animals, there, strict=True) if yes) or "nothing"
-        rows.append({"text": f"{text} {n}", **dict(zip(animals, there, strict=True))})
-    return rows
+        samples.append({"text": f"{text} {n}", **dict(zip(animals, there, strict=True))})
+    return samples
 
 
 def test_a_table_of_labels_from_training_to_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,10 +85,10 @@ def test_spans_and_their_scores_are_those_of_the_reference(names: tuple[str, ...
             metric.update(logits[part], target.where(counted, Batch.ignore)[part])
     tags = Tags(names)
     there, written = (
-        [[names[tag] for tag in row[keep].tolist()] for row, keep in zip(rows, counted, strict=True)]
-        for rows in (target, logits.argmax(-1))
+        [[names[tag] for tag in row[keep].tolist()] for row, keep in zip(indices, counted, strict=True)]
+        for indices in (target, logits.argmax(-1))
     )
-    spans = [[reference_spans(row) for row in rows] for rows in (there, written)]
+    spans = [[reference_spans(row) for row in sample] for sample in (there, written)]
     assert sum(map(len, spans[0])) > 50
     for row, expected in zip(there, spans[0], strict=True):
         assert set(tags.spans_of([names.index(name) for name in row])) == expected
@@ -144,29 +144,29 @@ def split_of(tokenizer: TextTokenizer, context: int = 99) -> TaggedSplit:
 
 
 @pytest.mark.parametrize("tokenizer", [Char(), Word(), BPE(vocab_size=270)], ids=["char", "word", "bpe"])
-@pytest.mark.parametrize("piece", ["first", "last"])
-def test_one_piece_of_each_word_carries_its_tag(tokenizer: TextTokenizer, piece: str) -> None:
+@pytest.mark.parametrize("carrier", ["first", "last"])
+def test_one_piece_of_each_word_carries_its_tag(tokenizer: TextTokenizer, carrier: str) -> None:
     """The text before and with that piece holds none of the word's other letters, or all of them."""
     tokenizer.fit([" ".join(each.forms) for each in SENTENCES])
     split = split_of(tokenizer)
     batch = split.batch(torch.arange(3), None)
-    prepared = objective(piece=piece).prepare(batch)
+    prepared = objective(piece=carrier).prepare(batch)
     assert prepared.inputs is batch.inputs
     for row, sentence in enumerate(SENTENCES):
         length = int(batch.lengths[row])
         assert tokenizer.decode(batch.inputs[row, :length].tolist()) == " ".join(sentence.forms)
-        places = (prepared.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
-        assert [IOB2[tag] for tag in prepared.target[row][places].tolist()] == list(sentence.tags)
+        positions = (prepared.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
+        assert [IOB2[tag] for tag in prepared.target[row][positions].tolist()] == list(sentence.tags)
         ends = [len(" ".join(sentence.forms[: number + 1])) for number in range(len(sentence.forms))]
         starts = [end - len(form) for end, form in zip(ends, sentence.forms, strict=True)]
-        for place, start, end in zip(places, starts, ends, strict=True):
-            before, through = (len(tokenizer.decode(batch.inputs[row, :n].tolist())) for n in (place, place + 1))
-            assert (start - 1 <= before <= start < through) if piece == "first" else (before < end == through)
+        for position, start, end in zip(positions, starts, ends, strict=True):
+            before, through = (len(tokenizer.decode(batch.inputs[row, :n].tolist())) for n in (position, position + 1))
+            assert (start - 1 <= before <= start < through) if carrier == "first" else (before < end == through)
 
 
 def test_the_causal_model_reads_the_last_piece_unless_told_otherwise() -> None:
-    for causal, piece, last in ((False, {}, False), (True, {}, True), (True, {"piece": "first"}, False)):
-        built = objective(**piece)
+    for causal, options, last in ((False, {}, False), (True, {}, True), (True, {"piece": "first"}, False)):
+        built = objective(**options)
         built.causal = causal
         assert built.reads_last == last
 
@@ -295,8 +295,8 @@ def test_a_file_from_training_to_tags(
     """The word before says the type; a decoder of characters reads it at the last letter."""
     lines = []
     for n in range(240):
-        word, kind, form = "ab"[n % 2], ("LOC", "PER")[n % 2], "xyz"[n % 3] * (1 + n // 12 % 4)
-        lines += [f"{word} O", f"{form}{n} B-{kind}", f"{form} I-{kind}", ""]
+        before, kind, form = "ab"[n % 2], ("LOC", "PER")[n % 2], "xyz"[n % 3] * (1 + n // 12 % 4)
+        lines += [f"{before} O", f"{form}{n} B-{kind}", f"{form} I-{kind}", ""]
     (tmp_path / "x.conll").write_text("\n".join(lines))
     overrides = (
         "data=tagged_text",

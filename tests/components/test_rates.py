@@ -169,10 +169,10 @@ NEW = ("rates", "decays", "adamw_lr")
 def test_check_prints_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_command.run([*VIT, "optimizer.rates={embedder: 10}", "optimizer.decays={position: 0.5}"]) == 0
     text = capsys.readouterr().out
-    rows = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines()}
-    assert rows["embedder.proj.weight"] == ["256", "0.01", "0.05"]
-    assert rows["embedder.proj.bias"] == ["16", "0.01", "0"]
-    assert rows["position"] == ["64", "0.001", "0.025"]
+    printed = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines()}
+    assert printed["embedder.proj.weight"] == ["256", "0.01", "0.05"]
+    assert printed["embedder.proj.bias"] == ["16", "0.01", "0"]
+    assert printed["position"] == ["64", "0.001", "0.025"]
     assert "blocks.*.token_mixer" in text
 
 

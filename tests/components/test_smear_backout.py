@@ -35,11 +35,11 @@ def test_the_smear() -> None:
     plain = model.embedder(ids)[0][0]
 
     def smeared(start: int, end: int) -> torch.Tensor:
-        rows = []
+        mixed = []
         for t in range(start, end):
             before = plain[t - 1] if t > start else torch.zeros(D, dtype=plain.dtype)
-            rows.append(plain[t] + model.smear.weight * torch.sigmoid(model.smear.gate @ plain[t]) * before)
-        return torch.stack(rows)
+            mixed.append(plain[t] + model.smear.weight * torch.sigmoid(model.smear.gate @ plain[t]) * before)
+        return torch.stack(mixed)
 
     assert_close(model.steps(ids)["stream"][0], smeared(0, LENGTH))
     segment = torch.tensor([[0, 0, 0, *[1] * (LENGTH - 3)]])

@@ -268,7 +268,7 @@ def test_the_library_splits_words_as_python_does() -> None:
     kinds = [(one.isalnum(), one.isspace()) for one in characters]
     ends = [n for n in range(1, len(kinds) - 1) if n % 211 == 0 or not kinds[n - 1] == kinds[n] == kinds[n + 1]]
     text = "".join(f"a {characters[n]}{characters[n]}" for n in ends)
-    assert [piece for piece, _ in theirs.pre_tokenizer.pre_tokenize_str(text)] == Word().pieces(text)
+    assert [part for part, _ in theirs.pre_tokenizer.pre_tokenize_str(text)] == Word().pieces(text)
 
 
 def test_the_library_replaces_invalid_bytes_as_python_does() -> None:

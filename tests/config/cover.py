@@ -28,16 +28,16 @@ def layered_cover() -> list[dict[str, str]]:
 
     Without token_mixer=cycle, whose own pattern decides together with that of the layers where a position scheme acts.
     """
-    rows, seen = [], set()
+    layered, seen = [], set()
     for name in catalog.choices("layers"):
         for row in legal_cover(2):
             if row["token_mixer"] == "cycle":
                 continue
             new = {(name, *choice) for choice in row.items()} - seen
             if name != "same" and new and takes_layers(row, name):
-                rows.append({**row, "layers": name})
+                layered.append({**row, "layers": name})
                 seen |= new
-    return rows
+    return layered
 
 
 def refused_cover() -> list[dict[str, str]]:

@@ -29,14 +29,14 @@ from tests.support.tiny import TINY
 
 def faked(mode: FakeTensorMode) -> Callable[[Tensor], Tensor]:
     """A function that gives a fake tensor on `cuda` for a tensor, the same one for the same tensor."""
-    known: dict[int, tuple[Tensor, Tensor]] = {}
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
 
     def fake(tensor: Tensor) -> Tensor:
-        if id(tensor) not in known:
+        if id(tensor) not in copies:
             with mode:
                 new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-            known[id(tensor)] = tensor, new
-        return known[id(tensor)][1]
+            copies[id(tensor)] = tensor, new
+        return copies[id(tensor)][1]
 
     return fake
 

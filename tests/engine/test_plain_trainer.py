@@ -133,12 +133,12 @@ def test_the_learning_rate_finder_sets_what_is_trained_with(tmp_path: Path) -> N
     fit = trainer(module, tmp_path, callbacks=[finder, Rates()], max_steps=3, max_epochs=-1)
     fit.fit(module, datamodule=data)
     assert finder.optimal_lr is not None
-    found = finder.optimal_lr.suggestion()
-    assert module.lr == found != blockyard.lightning(*overrides)[0].lr
+    suggested = finder.optimal_lr.suggestion()
+    assert module.lr == suggested != blockyard.lightning(*overrides)[0].lr
     factors = [module.schedule.factor(step, 3) for step in range(3)]
     full = [group["initial_lr"] for group in fit.optimizers[0].param_groups]
-    assert max(full) == pytest.approx(found)
-    assert len({round(rate / found, 9) for rate in full}) > 1, shares  # groups keep their shares
+    assert max(full) == pytest.approx(suggested)
+    assert len({round(rate / suggested, 9) for rate in full}) > 1, shares  # groups keep their shares
     assert seen[-3:] == [[rate * factor for rate in full] for factor in factors]
     assert not same(weights(module), first)
 

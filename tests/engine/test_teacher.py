@@ -77,8 +77,8 @@ def test_the_loss_of_a_step_is_that_of_the_targets_and_of_the_teacher(
     monkeypatch.setattr(Learner, "training_step", compare)
     run(tmp_path, *taught(teacher, "objective.temperature=3", "objective.teacher_weight=0.8"))
     assert len(losses) == 12
-    for found, expected in losses:
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for loss, expected in losses:
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_teacher_is_in_no_checkpoint_and_keeps_its_weights(tmp_path: Path, teacher: RunFolder) -> None:
@@ -222,10 +222,10 @@ def test_a_model_of_a_library_teaches_with_its_own_predictions(tmp_path: Path) -
     (tmp_path / "config.json").write_text(json.dumps(config))
     composed = compose([*TINY, f"objective.teacher=timm:{tmp_path}"])
     assert check(composed) == []
-    found = load_teacher(Components(composed.config))
-    assert found is not None
+    loaded = load_teacher(Components(composed.config))
+    assert loaded is not None
     pictures = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(found(Inputs(pictures)), theirs(pictures), **FLOAT32_STEPS)
+        torch.testing.assert_close(loaded(Inputs(pictures)), theirs(pictures), **FLOAT32_STEPS)
     learned = run(tmp_path / "runs", *SHORTEST, f"objective.teacher=timm:{tmp_path}", base=())
     assert learned.summary()["flops_per_sample"]["teacher"] > 0

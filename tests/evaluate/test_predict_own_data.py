@@ -140,13 +140,13 @@ def test_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = run(tmp_path, *shape, *overrides, base=())
     new = tmp_path / "new.graphs.jsonl"
     new.write_text("".join(json.dumps({key: line[key] for key in ("atoms", "bonds")}) + "\n" for line in lines[-2:]))
-    rows = predicted(capsys, run_folder.path, str(new))
+    predictions = predicted(capsys, run_folder.path, str(new))
     loaded = load(run_folder)
     splits = loaded.components.load()
     with torch.no_grad():
         expected = torch.cat([loaded.model(split.batch(torch.arange(1), None)) for split in splits[1:]])
-    _same(rows, expected.double() * splits.test.std + splits.test.mean, softmax=False)
-    assert [row["input"] for row in rows] == [f"{new}, line {n}" for n in (1, 2)]
+    _same(predictions, expected.double() * splits.test.std + splits.test.mean, softmax=False)
+    assert [row["input"] for row in predictions] == [f"{new}, line {n}" for n in (1, 2)]
     new.write_text('{"atoms": [[6]], "bonds": []}\n')
     assert main(["predict", f"run={run_folder.path}", str(new)]) == 2
     assert "line 1: atoms of 1 numbers; the run reads atoms of 2" in capsys.readouterr().err

@@ -58,9 +58,9 @@ def test_a_uniform_soup_is_the_mean_and_a_run(tuned: list[RunFolder], tmp_path: 
     before = files(tuned[:2])
     soup = cook([str(each.path) for each in tuned[:2]], tmp_path / "soup")
     saved = [read(each.checkpoints / "best.ckpt")["state_dict"] for each in tuned[:2]]
-    made = load(tmp_path / "soup").model.state_dict()
-    assert made.keys() == {name.removeprefix("model.") for name in saved[0]}
-    for name, tensor in made.items():
+    averaged = load(tmp_path / "soup").model.state_dict()
+    assert averaged.keys() == {name.removeprefix("model.") for name in saved[0]}
+    for name, tensor in averaged.items():
         by_hand = sum(state[f"model.{name}"].double() for state in saved) / 2
         torch.testing.assert_close(tensor.double(), by_hand, rtol=1e-7, atol=1e-9)
     assert evaluate(tmp_path / "soup", split="validation")["val/accuracy"] == soup.result.value

@@ -147,7 +147,7 @@ def test_a_gap_is_no_longer_than_the_model_takes(run: RunFolder, caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("option", "words"),
+    ("option", "message"),
     [
         ("beam=2", "beam= has no effect on masked diffusion"),
         ("draft=ngram", "draft= has no effect on masked diffusion"),
@@ -158,10 +158,10 @@ def test_a_gap_is_no_longer_than_the_model_takes(run: RunFolder, caplog: pytest.
     ],
 )
 def test_options_of_other_ways_to_write_are_refused(
-    run: RunFolder, option: str, words: str, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, option: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", f"run={run.path}", "prompt=de", option]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_decoder_has_no_gap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,15 +42,15 @@ def by_hand(scores: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     return weights, leaks
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_weights_and_leaks(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", WAYS)
+def test_weights_and_leaks(order: str, tmp_path: Path) -> None:
     model, samples = build_model(tmp_path, "model=decoder", "position=rope")
     (call, *_), (layer, *_) = maps.attention(model, samples[0].batch), masked_layers(model, samples[:1], None, (1,))
     scores = call.q[0, 1] @ call.k[0, 1].T / call.q.shape[-1] ** 0.5
-    weights, leaks = by_hand(scores, way)
-    assert_close(layer.weights[way], weights)
-    assert_close(layer.leaks[way], leaks)
-    assert layer.leak[way] == pytest.approx(float(leaks.sum(-1).mean()))
+    weights, leaks = by_hand(scores, order)
+    assert_close(layer.weights[order], weights)
+    assert_close(layer.leaks[order], leaks)
+    assert layer.leak[order] == pytest.approx(float(leaks.sum(-1).mean()))
 
 
 @pytest.mark.parametrize("options", [(), ("token_mixer=windowed_attention", "token_mixer.window=3")], ids=str)
@@ -74,8 +74,8 @@ def test_rows_lack_what_the_softmax_gave_to_later_tokens(tmp_path: Path) -> None
 def test_a_planted_leak_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Planted: the right way, too, zeroes scores."""
 
-    def wrong(call: maps.Seen, q: Tensor, k: Tensor, way: str | None) -> Tensor:
-        return masked_weights(call, q, k, ZEROED if way == RIGHT else way)
+    def wrong(call: maps.Seen, q: Tensor, k: Tensor, after: str | None) -> Tensor:
+        return masked_weights(call, q, k, ZEROED if after == RIGHT else after)
 
     monkeypatch.setattr(masking, "masked_weights", wrong)
     with pytest.raises(AssertionError):

@@ -65,11 +65,11 @@ def test_chunks_and_single_tokens_give_what_the_equation_gives(delta: bool, chan
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 @pytest.mark.parametrize(("delta", "channels"), KINDS)
 def test_every_document_starts_from_the_state_after_the_prefix(delta: bool, channels: int, prefix: int) -> None:
-    rows = torch.tensor([[0, 0, 0, 1, 1, 2, 3, 3, 3, 3], [4, 5, 5, 5, 5, 5, 5, 5, 5, 6]])
-    segment = F.pad(rows, (prefix, 0))
+    documents = torch.tensor([[0, 0, 0, 1, 1, 2, 3, 3, 3, 3], [4, 5, 5, 5, 5, 5, 5, 5, 5, 6]])
+    segment = F.pad(documents, (prefix, 0))
     inputs = parts(segment.shape[1], delta, channels)
     expected = torch.zeros(B, H, segment.shape[1], V, dtype=torch.float64)
-    for b, row in enumerate(rows):
+    for b, row in enumerate(documents):
         own = [None if part is None else part[b : b + 1].expand(B, -1, -1, -1) for part in inputs]
         expected[b, :, :prefix] = loop(*(None if part is None else part[:, :, :prefix] for part in own))[0][0]
         for document in row.unique():

@@ -133,8 +133,8 @@ def decided() -> dict[str, Any]:
         }
         for clause, arm, step in zip(clauses, names[1:], (1, 0.1), strict=True)
     ]
-    words = "Stopped after 5 seeds and 15 cells, the most that the question allows."
-    result["evidence"] = {"alpha": 0.05, "reason": "most seeds", "words": words, "looks": looks}
+    sentence = "Stopped after 5 seeds and 15 cells, the most that the question allows."
+    result["evidence"] = {"alpha": 0.05, "reason": "most seeds", "words": sentence, "looks": looks}
     for arm in result["arms"][1:]:
         arm["difference"] |= {"t_p": None, "permutation_p": None, "smallest_p": None, "e": 60.0}
     result["arms"][2]["verdict"] = "undecided"

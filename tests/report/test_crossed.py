@@ -111,7 +111,7 @@ def test_scores_that_are_not_the_metric_are_refused(tmp_path: Path) -> None:
     plan = sweep_of(tmp_path)
     with pytest.raises(UserError, match="is not its test/loss"):
         compare(plan, changes=False, over="both", metric="test/loss")
-    with pytest.raises(UserError, match="val/accuracy is no mean over samples"):
+    with pytest.raises(UserError, match="val/accuracy is not a mean over samples"):
         compare(plan, changes=False, over="both", metric="val/accuracy")
     with pytest.raises(UserError, match="expected one of seeds, samples, both"):
         compare(plan, changes=False, over="examples")

@@ -19,7 +19,7 @@ PAPER = {"paper": {"value": 0.92, "n": 5, "sd": 0.004, "source": "Author 2020, t
 BARE = {"paper": {"value": 0.92, "source": "Author 2020, table 2"}}
 
 
-def rows(folder: Path, external: dict[str, Any], **question: Any) -> dict[str, Any]:
+def records(folder: Path, external: dict[str, Any], **question: Any) -> dict[str, Any]:
     result = compare(norms_sweep(folder, question={"external": external, **question}), changes=False)
     assert [row["name"] for row in result.external] == ["paper"]
     return {gap["arm"]: gap for gap in result.external[0]["arms"]}
@@ -30,7 +30,7 @@ def values(arm: str) -> list[float]:
 
 
 def test_a_figure_with_its_spread_is_compared_by_welchs_test(tmp_path: Path) -> None:
-    result = rows(tmp_path, PAPER)
+    result = records(tmp_path, PAPER)
     for arm, gap in result.items():
         own = values(arm)
         expected = stats.ttest_ind_from_stats(sum(own) / 4, stats.tstd(own), 4, 0.92, 0.004, 5, equal_var=False)
@@ -40,14 +40,14 @@ def test_a_figure_with_its_spread_is_compared_by_welchs_test(tmp_path: Path) -> 
 
 
 def test_a_bare_figure_is_taken_as_exact(tmp_path: Path) -> None:
-    result = rows(tmp_path, BARE)
+    result = records(tmp_path, BARE)
     assert result["pre"]["p"] == pytest.approx(stats.ttest_1samp(values("pre"), 0.92).pvalue)
     low, high = result["pre"]["interval"]
     assert low < result["pre"]["mean"] < high
 
 
 def test_a_sweep_that_stops_when_decided_makes_no_test_of_a_fixed_number(tmp_path: Path) -> None:
-    result = rows(tmp_path, PAPER, until={"first": 3, "most": 4})
+    result = records(tmp_path, PAPER, until={"first": 3, "most": 4})
     assert result["pre"]["p"] is None
     assert result["pre"]["verdict"] == "undecided"
 

@@ -168,10 +168,10 @@ def check(
     facts = Facts(picks(replace(composed, config=config), sound))
     kinds = {} if unsound else _kinds(replace(composed, config=config), sound)
     if kinds:
-        given = _given([facts, *(of_kind for _, of_kind in kinds.values())])
-        facts.given = given
+        carried = _carried([facts, *(of_kind for _, of_kind in kinds.values())])
+        facts.carried = carried
         for _, of_kind in kinds.values():
-            of_kind.given = given
+            of_kind.carried = carried
     combinations = list(_combinations(composed, facts, allow))
     issues += [issue for _, issue in combinations]
     own = {rule for rule, _ in combinations}
@@ -311,15 +311,15 @@ def _kinds(composed: Composed, families: Sequence[str]) -> dict[str, tuple[Compo
     return kinds
 
 
-def _given(kinds: Sequence[Facts]) -> frozenset[str]:
+def _carried(kinds: Sequence[Facts]) -> frozenset[str]:
     """What layers of any kind give to others. Whether they are in front of those is seen when the model is built."""
-    given: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
     for facts in kinds:
         try:
-            given |= facts.traits.gives
+            carried |= facts.traits.gives
         except (KeyError, ValueError):
             continue  # reported elsewhere
-    return given
+    return carried
 
 
 def _combinations_of_kind(

@@ -147,7 +147,7 @@ class CaptionedScenes:
         return torch.nn.utils.rnn.pad_sequence(indices, True), torch.tensor([len(each) for each in indices])
 
 
-class CanvasSplit:
+class CaptionedCanvases:
     """Canvases in gray levels with the caption of each as token ids."""
 
     def __init__(self, scenes: CaptionedScenes, tokenizer: TextTokenizer, samples: int) -> None:
@@ -173,10 +173,10 @@ class CanvasSplit:
 class DrawingSplit(ImageTokenSplit):
     """Codes of canvases with the captions that they are drawn for. reader: the judge of what is drawn."""
 
-    images: CanvasSplit
+    images: CaptionedCanvases
 
     def __init__(
-        self, images: CanvasSplit, tokenizer: ImageTokenizer, frequencies: Tensor, *, reader: CanvasReader
+        self, images: CaptionedCanvases, tokenizer: ImageTokenizer, frequencies: Tensor, *, reader: CanvasReader
     ) -> None:
         super().__init__(images, tokenizer, frequencies)
         self.reader = reader
@@ -244,7 +244,7 @@ class CanvasDrawings(CanvasData):
         if not source.state():
             source.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
         sizes = (self.samples, self.eval_samples, self.eval_samples)
-        parts = [CanvasSplit(each, source, self.size_of(n, sizes[n])) for n, each in enumerate(scenes)]
+        parts = [CaptionedCanvases(each, source, self.size_of(n, sizes[n])) for n, each in enumerate(scenes)]
         fitted = scenes[0].source.levels(scenes[0].draw(torch.arange(FITTED), 0)).to(torch.uint8)
         reader = CanvasReader(scenes[0].source.digits)
         return token_splits(parts, tokenizer, fitted, self.spec, partial(DrawingSplit, reader=reader))

@@ -44,7 +44,7 @@ from blockyard.contracts import (
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
-from blockyard.data.splits.mixed import Curve, MixedSplit
+from blockyard.data.splits.mixed import MixedSplit, WeightCurve
 from blockyard.errors import UserError
 
 Value = TypeVar("Value")
@@ -203,13 +203,13 @@ class Mixture(DataModule):
         assert self._fingerprint is not None, "fingerprint() is valid after load()"
         return self._fingerprint
 
-    def _curve(self, counts: Mapping[str, int]) -> Curve:
+    def _curve(self, counts: Mapping[str, int]) -> WeightCurve:
         """The weights over a run. counts: training samples of each part."""
         if self.schedule:
             points = tuple(point.at for point in self.schedule)
-            return Curve(points, tuple(self._in_order(point.weights) for point in self.schedule))
+            return WeightCurve(points, tuple(self._in_order(point.weights) for point in self.schedule))
         weights = self.weights or {name: count ** (1 / self.temperature) for name, count in counts.items()}
-        return Curve((0.0,), (self._in_order(weights),))
+        return WeightCurve((0.0,), (self._in_order(weights),))
 
     def _in_order(self, weights: Mapping[str, float]) -> tuple[float, ...]:
         return tuple(weights[name] for name in self.members)

@@ -319,8 +319,8 @@ class _Reader:
         if f"{prefix}read" in record:  # latents, all of them real
             return x, _all_or(None, x)
         real = _all_or(seq.valid, x)
-        places = torch.arange(x.shape[1])
-        return x, (places == 0).expand_as(real) if self.pool == "class" else real & (places >= seq.num_prefix)
+        positions = torch.arange(x.shape[1])
+        return x, (positions == 0).expand_as(real) if self.pool == "class" else real & (positions >= seq.num_prefix)
 
     def _tokenizer(self) -> TextTokenizer | None:
         of_source = self.encodes or self.loaded.objective.reads == "source"

@@ -241,8 +241,8 @@ def _flat(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _data(loaded: Loaded) -> Any:
     """The hash of what a run has read, split by split; of an imported one, which has read nothing, its options."""
     recorded = loaded.folder.facts().get("data")
-    known = recorded.get("fingerprint") if isinstance(recorded, dict) else None
-    return known or semantic({"data": loaded.config["data"], "allow": loaded.config.get("allow")})
+    fingerprint = recorded.get("fingerprint") if isinstance(recorded, dict) else None
+    return fingerprint or semantic({"data": loaded.config["data"], "allow": loaded.config.get("allow")})
 
 
 def _write(

@@ -47,8 +47,8 @@ class TagRecorder:
         """Collect a prepared batch. prediction: (B, N, V); samples of index -1 are dummies."""
         assert isinstance(batch.target, Tensor)
         assert batch.sample is not None
-        rows = zip(batch.sample.tolist(), prediction.argmax(-1).cpu(), batch.target.cpu(), strict=True)
-        for sample, written, there in rows:
+        samples = zip(batch.sample.tolist(), prediction.argmax(-1).cpu(), batch.target.cpu(), strict=True)
+        for sample, written, there in samples:
             if sample < 0:
                 continue
             counted = there != Batch.ignore

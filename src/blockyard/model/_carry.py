@@ -27,12 +27,12 @@ from blockyard.contracts import Block, Context, Seq, TokenMixer
 def build_in_turn(ctx: Context, make: Callable[[Context], Block]) -> list[Block]:
     """Build the blocks of `ctx`, each with what the earlier ones give in its Context."""
     blocks: list[Block] = []
-    given: dict[str, tuple[int, ...]] = {}
+    earlier: dict[str, tuple[int, ...]] = {}
     for layer in range(ctx.depth):
-        block = make(replace(ctx.at(layer), given=dict(given)))
+        block = make(replace(ctx.at(layer), given=dict(earlier)))
         blocks.append(block)
         for mixer in mixers_of(block):
-            given |= mixer.gives
+            earlier |= mixer.gives
     return blocks
 
 
@@ -60,14 +60,14 @@ class Carry:
             apart = [index for index in takers if name in placed[index] and schemes[index] is not schemes[giver]]
             if apart:
                 raise ValueError(
-                    f"block {apart[0]} reads the {_words(name)} of block {giver}, which has another position scheme; "
+                    f"block {apart[0]} reads the {_shown(name)} of block {giver}, which has another position scheme; "
                     "give both the same position"
                 )
         for mixer in (mixer for mixers in inside for mixer in mixers):
             idle = sorted(mixer.must_be_taken - self._taken)
             if idle:
                 raise ValueError(
-                    f"token_mixer {type(mixer).__name__} gives its {_words(idle[0])} to later layers, and none takes "
+                    f"token_mixer {type(mixer).__name__} gives its {_shown(idle[0])} to later layers, and none takes "
                     "them, so the option has no effect; use a larger model.depth, or leave the option out"
                 )
 
@@ -98,24 +98,24 @@ class Carry:
             seq.given.clear()
 
     def _check(self, order: Sequence[int]) -> None:
-        given: set[str] = set()
+        available: set[str] = set()
         for index in order:
-            missing = sorted(self.takes[index] - given)
+            missing = sorted(self.takes[index] - available)
             if missing:
                 raise ValueError(
-                    f"block {index} takes the {_words(missing[0])} of an earlier layer, and none that is visited "
+                    f"block {index} takes the {_shown(missing[0])} of an earlier layer, and none that is visited "
                     "before it gives them"
                 )
-            given |= self.gives[index]
+            available |= self.gives[index]
 
 
 def carried_text(carry: Carry, order: Sequence[int]) -> str:
     """Return who gives what to whom, as text: `values: 0 to 1, 2`; blocks by index, in the order of visits."""
     return "; ".join(
-        f"{_words(name)} of block {giver} in {', '.join(map(str, dict.fromkeys(takers)))}"
+        f"{_shown(name)} of block {giver} in {', '.join(map(str, dict.fromkeys(takers)))}"
         for (name, giver), takers in carry.readers(order).items()
     )
 
 
-def _words(name: str) -> str:
+def _shown(name: str) -> str:
     return name.replace("_", " ")

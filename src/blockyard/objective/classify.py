@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # n of B is sample B - 1 - n, whatever the number of processes and micro-batches.
 
 
-class Mixed(NamedTuple):
+class MixedClasses(NamedTuple):
     """Classes of mixed samples. target, partner: (B,) int64; share: (B,) float, of `target`."""
 
     target: Tensor
@@ -81,7 +81,7 @@ class Mixing:
             share = 1 - (bottom - top) * (right - left) / (inputs.shape[-2] * inputs.shape[-1])
         elif share < 1:
             inputs = inputs * share + partner.inputs * (1 - share)
-        target = Mixed(_classes(batch), _classes(partner), torch.full((len(batch),), share))
+        target = MixedClasses(_classes(batch), _classes(partner), torch.full((len(batch),), share))
         return replace(batch, inputs=inputs, target=target)
 
 
@@ -193,12 +193,12 @@ class Classify(DistilledObjective):
             )
 
     def mix(self, batch: Batch, partner: Batch, key: int) -> Batch:
-        """Returns the batch mixed with its partners, its target a `Mixed`."""
+        """Returns the batch mixed with its partners, its target a `MixedClasses`."""
         return self.mixing(batch, partner, key)
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,), or `Mixed`."""
-        if isinstance(target, Mixed):
+        """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,), or `MixedClasses`."""
+        if isinstance(target, MixedClasses):
             share = target.share[0]  # one for the whole batch
             return share * self.loss(prediction, target.target) + (1 - share) * self.loss(prediction, target.partner)
         return cross_entropy(

@@ -79,8 +79,8 @@ class Tags:
         """Return the spans of a sentence by the numbers of its tags: first word, the one behind the last, type."""
         row = torch.tensor([list(tags)], dtype=torch.int64)
         kinds, ends = span_ends(torch.tensor(self.kinds)[row], torch.tensor(self.marks)[row])
-        found = zip(kinds[0].tolist(), ends[0].tolist(), strict=True)
-        return [(start, end, self.types[kind]) for start, (kind, end) in enumerate(found) if kind >= 0]
+        spans = zip(kinds[0].tolist(), ends[0].tolist(), strict=True)
+        return [(start, end, self.types[kind]) for start, (kind, end) in enumerate(spans) if kind >= 0]
 
 
 def span_ends(kinds: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,11 +171,11 @@ class Tag(ClassObjective):
             assert batch.sample is not None
             logits = majority(train.tag_counts.clamp_min(1), 1).expand(*batch.target.shape, -1)
             yield "majority", logits
-            known, lookup = table(), logits.clone()
+            scores, lookup = table(), logits.clone()
             for row, sample in enumerate(batch.sample.tolist()):
-                places = (batch.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
-                for place, form in zip(places, split.read_forms(sample), strict=True):
-                    lookup[row, place] = known.get(form, logits[row, place])
+                positions = (batch.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
+                for position, form in zip(positions, split.read_forms(sample), strict=True):
+                    lookup[row, position] = scores.get(form, logits[row, position])
             yield "lookup", lookup
 
         return Baselines(rules(split, self, ["majority", "lookup"], predict))

@@ -129,8 +129,8 @@ def prepare_tokenizers(components: Components) -> None:
         raise UserError(f"{KEY}={source}: {text}")
     for key, path in source.tokenizer_states().items():
         tokenizer: Tokenizer = getattr(components, key)
-        learned, known = read_json(path), tokenizer.state()
-        if known not in ({}, learned):
+        learned, own = read_json(path), tokenizer.state()
+        if own not in ({}, learned):
             raise UserError(
                 f"{KEY}={source}: its token ids stand for others than those of init.from; start from a run with the "
                 "teacher's tokenizer, or leave init.from out"

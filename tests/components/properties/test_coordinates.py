@@ -128,7 +128,9 @@ def trainee(
     return Trainee(model, (optimizer or AdamW(lr=0.003)).build(model), loss)
 
 
-def found(widths: tuple[int, ...], shrinking: float = SHRINKING, **options: Any) -> tuple[dict[str, Sizes], list[str]]:
+def measured(
+    widths: tuple[int, ...], shrinking: float = SHRINKING, **options: Any
+) -> tuple[dict[str, Sizes], list[str]]:
     """The exponents, and what is not flat."""
     sizes = growth(partial(trainee, **options), widths, SEEDS)
     return sizes, problems(sizes, fading(trainee(widths[0], 0, **options).model), shrinking)
@@ -140,7 +142,7 @@ def names(value: object) -> str | None:
 
 @pytest.mark.parametrize(("family", "name", "options"), [each for each in CHECKED if each[0] != "position"], ids=names)
 def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, Any]) -> None:
-    sizes, faults = found(WIDTHS, axes=axes_of(family, name), options={family: options}, **{family: name})
+    sizes, faults = measured(WIDTHS, axes=axes_of(family, name), options={family: options}, **{family: name})
     assert faults == []
     assert abs(sizes["prediction"].change) < GROWTH
 
@@ -150,7 +152,7 @@ def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, An
 def test_sizes_stay_flat_over_a_wide_range(family: str, name: str, options: dict[str, Any]) -> None:
     # A polynomial of more channels has more features than the mixer takes.
     widths = WIDER[:-1] if options.get("feature") == "polynomial" else WIDER
-    _, faults = found(widths, axes=axes_of(family, name), options={family: options}, **{family: name})
+    _, faults = measured(widths, axes=axes_of(family, name), options={family: options}, **{family: name})
     assert faults == []
 
 
@@ -162,16 +164,16 @@ def test_sizes_stay_flat_over_a_wide_range(family: str, name: str, options: dict
 @pytest.mark.parametrize("options", [{}, {"head": {"tied": True}}], ids=names)
 def test_sizes_stay_flat_with_other_optimizers(optimizer: OptimizerBuilder, options: dict[str, Any]) -> None:
     # The gradients of queries and keys are smaller in wider models before scores have their size.
-    assert found(WIDTHS, 0.5, optimizer=optimizer, options=options)[1] == []
+    assert measured(WIDTHS, 0.5, optimizer=optimizer, options=options)[1] == []
 
 
 @pytest.mark.parametrize("heads", [2, 8])
 def test_sizes_stay_flat_at_other_base_heads(heads: int) -> None:
-    assert found(WIDTHS, parametrization=MuP(base_dim=32, base_heads=heads))[1] == []
+    assert measured(WIDTHS, parametrization=MuP(base_dim=32, base_heads=heads))[1] == []
 
 
 def test_sizes_grow_under_standard() -> None:
-    sizes, faults = found(WIDTHS, parametrization=PLAIN, optimizer=AdamW(lr=0.01))
+    sizes, faults = measured(WIDTHS, parametrization=PLAIN, optimizer=AdamW(lr=0.01))
     assert len(faults) > 4
     assert sizes["blocks.0"].change > 0.5
     assert sizes["blocks.1"].change > 0.5
@@ -211,7 +213,7 @@ class Exponent(MuP):
     ],
 )
 def test_a_wrong_exponent_is_caught(role: Role | Place, exponent: float, where: str) -> None:
-    sizes, faults = found(WIDTHS, parametrization=Exponent(role, exponent))
+    sizes, faults = measured(WIDTHS, parametrization=Exponent(role, exponent))
     assert any(fault.startswith(f"{where} ") for fault in faults), sizes
 
 
@@ -222,8 +224,8 @@ class ByName(TinyEmbedder):
 
 
 def test_a_table_with_the_role_of_a_map_is_caught() -> None:
-    sizes, _ = found(WIDTHS, embedder=ByName, block="no_residual", norm="none", token_mixer="fourier")
-    right, _ = found(WIDTHS, block="no_residual", norm="none", token_mixer="fourier")
+    sizes, _ = measured(WIDTHS, embedder=ByName, block="no_residual", norm="none", token_mixer="fourier")
+    right, _ = measured(WIDTHS, block="no_residual", norm="none", token_mixer="fourier")
     assert sizes["blocks.0"].start < right["blocks.0"].start - 0.3
 
 

@@ -122,10 +122,10 @@ def test_of_other_mixers(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(mixer, value_residual="mixed")
     first, second, _ = (block.token_mixer for block in model.blocks)
     x, seq = model.embed_tokens(Inputs(token_ids(2, LENGTH)))
-    given = replace(seq, given={})
-    first(x, given)
-    assert given.given.keys() >= {"values"}
-    taking = replace(seq, carry=dict(given.given))
+    giving = replace(seq, given={})
+    first(x, giving)
+    assert giving.given.keys() >= {"values"}
+    taking = replace(seq, carry=dict(giving.given))
     mixed = second(x, taking)
     monkeypatch.setattr(Values, "forward", lambda self, v, seq, gate=None: v)
     own = second(x, taking)

@@ -239,8 +239,8 @@ def test_fully_connected_with_a_bias_for_each_channel(causal: bool) -> None:
     x = torch.randn(2, 6, D, dtype=torch.float64)
     assert ours.bias.shape == (6, D)
     w = ours.weight[:, 0, :, 0]
-    rows = [sum(w[i, j] * x[:, j] for j in range(i + 1 if causal else 6)) + ours.bias[i] for i in range(6)]
-    assert_close(ours(x, sequence(6)), torch.stack(rows, 1))
+    outputs = [sum(w[i, j] * x[:, j] for j in range(i + 1 if causal else 6)) + ours.bias[i] for i in range(6)]
+    assert_close(ours(x, sequence(6)), torch.stack(outputs, 1))
 
 
 def test_fully_connected_channels_have_their_biases_already() -> None:

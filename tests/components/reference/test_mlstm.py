@@ -38,8 +38,8 @@ def parts(mixer: MLSTM, x: Tensor) -> tuple[Tensor, ...]:
     h = (x @ mixer.proj_in.weight.T)[:, : sum(mixer.widths)]
     if mixer.conv is not None:
         line = F.pad(h, (0, 0, mixer.conv.kernel - 1, 0))
-        rows = [(line[t : t + mixer.conv.kernel] * mixer.conv.weight.T).sum(0) for t in range(len(h))]
-        h = F.silu(torch.stack(rows))
+        convolved = [(line[t : t + mixer.conv.kernel] * mixer.conv.weight.T).sum(0) for t in range(len(h))]
+        h = F.silu(torch.stack(convolved))
     q, k, v = (part.unflatten(-1, (mixer.heads, -1)) for part in h.split(mixer.widths, dim=-1))
     gates = x @ mixer.proj_gates.weight.T + mixer.gate_bias
     if mixer.gate_cap is not None:

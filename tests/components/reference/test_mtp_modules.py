@@ -46,8 +46,8 @@ def rms(x: Tensor, norm: Any) -> Tensor:
 def documents(facts: str) -> list[tuple[int, int, int]]:
     """(row, start, end) of each document of the inputs, which lack the last token of the ids."""
     if facts == "packed":
-        rows = SEGMENT[:, :-1].tolist()
-        return [(b, row.index(s), len(row) - row[::-1].index(s)) for b, row in enumerate(rows) for s in set(row)]
+        segments = SEGMENT[:, :-1].tolist()
+        return [(b, row.index(s), len(row) - row[::-1].index(s)) for b, row in enumerate(segments) for s in set(row)]
     return [(b, 0, 8 if facts == "plain" else min(8, int(LENGTHS[b]) - 1)) for b in range(len(IDS))]
 
 

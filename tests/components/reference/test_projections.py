@@ -30,9 +30,9 @@ def apart(fused: Attention, **options: Any) -> Attention:
     weights = {}
     for name, value in fused.state_dict().items():
         if name in ("proj_in.weight", "proj_in.bias"):
-            for part, rows in zip(mixer.projections.names, value.split(fused.parts), strict=True):
-                if len(rows):
-                    weights[f"projections.linear.{part}.{name.removeprefix('proj_in.')}"] = rows
+            for part, weight in zip(mixer.projections.names, value.split(fused.parts), strict=True):
+                if len(weight):
+                    weights[f"projections.linear.{part}.{name.removeprefix('proj_in.')}"] = weight
         else:
             weights[name] = value
     mixer.load_state_dict(weights)
@@ -66,13 +66,13 @@ def test_three_maps_read_a_memory(gate: str) -> None:
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
     """One head, query by query: (B, N, C)."""
-    rows = []
+    outputs = []
     for i in range(N):
         seen = slice(0, i + 1 if causal else N)
         scores = scale * torch.einsum("bc,bmc->bm", q[:, i], k[:, seen])
         weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-        rows.append(torch.einsum("bm,bmc->bc", weights, v[:, seen]))
-    return torch.stack(rows, 1)
+        outputs.append(torch.einsum("bm,bmc->bc", weights, v[:, seen]))
+    return torch.stack(outputs, 1)
 
 
 @CAUSAL

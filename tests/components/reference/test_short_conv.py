@@ -46,8 +46,8 @@ def documents(conv: ShortConv, x: Tensor, segment: Tensor, prefix: int) -> Tenso
 def test_a_document_reads_the_prefix_and_no_other_document(kernel: int, prefix: int) -> None:
     conv = stirred(ShortConv(C, kernel, bias=True))
     # The first document has the number that the prefix has.
-    rows = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [4, 5, 5, 5, 5, 5, 6]])
-    segment = F.pad(rows, (prefix, 0), value=0)
+    segments = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [4, 5, 5, 5, 5, 5, 6]])
+    segment = F.pad(segments, (prefix, 0), value=0)
     x = torch.randn(2, segment.shape[1], C, dtype=torch.float64)
     seq = replace(sequence(segment.shape[1], segment=segment), num_prefix=prefix)
     expected = torch.cat([documents(conv, x[row : row + 1], segment[row : row + 1], prefix) for row in range(2)])

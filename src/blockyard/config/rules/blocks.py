@@ -72,7 +72,7 @@ def additions_of_block(f: Facts) -> str | None:
 
 def given_to_layers(f: Facts) -> str | None:
     """What layers take of earlier ones, some layer must give."""
-    missing = f.traits.takes - f.given
+    missing = f.traits.takes - f.carried
     if not missing:
         return None
     names = " and ".join(sorted(missing)).replace("_", " ")

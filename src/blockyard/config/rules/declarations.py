@@ -32,18 +32,18 @@ class Facts:
 
     spec: of the data, where these are the choices for its source; None where it is the data's own
     differing: the families in which a kind of layers differs from the config's own, where these are its choices
-    given: what layers of other kinds give
+    carried: what layers of other kinds give
     """
 
     picks: dict[str, Pick]
     spec: DataSpec | None = None
     differing: frozenset[str] = frozenset()
-    given: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
 
     def swapped(self, pick: Pick) -> Facts:
         """These choices with one replaced."""
         differing = self.differing | {pick.family} if self.differing else self.differing
-        return Facts({**self.picks, pick.family: pick}, differing=differing, given=self.given)
+        return Facts({**self.picks, pick.family: pick}, differing=differing, carried=self.carried)
 
     def only(self, families: Collection[str]) -> Facts:
         """The choices of these families alone."""

@@ -32,7 +32,7 @@ from blockyard.data.splits.split import known_classes
 
 
 @dataclass(frozen=True)
-class Curve:
+class WeightCurve:
     """The weights of the parts over a run: straight lines between points, constant before the first and after the last.
 
     points: shares of the run, increasing; weights: of the parts at each of them, of any sum
@@ -75,7 +75,7 @@ class MixedOrder:
     """
 
     def __init__(
-        self, split: MixedSplit, curve: Curve, *, seed: int, total: int, samples: Callable[[int], int]
+        self, split: MixedSplit, curve: WeightCurve, *, seed: int, total: int, samples: Callable[[int], int]
     ) -> None:
         self.split, self.curve, self.seed, self.total, self.samples = split, curve, seed, total, samples
         self._before = array("q", [0] * len(split.parts))  # samples of each part before step 0, 1, ...
@@ -111,24 +111,24 @@ class MixedOrder:
     def _drawn(self, part: int, numbers: Tensor) -> Tensor:
         """The samples of a part that it gives as its `numbers` (n,), counted from the start of the run."""
         name, split = list(self.split.parts.items())[part]
-        turns, positions = numbers.div(len(split), rounding_mode="floor"), numbers % len(split)
+        epochs, positions = numbers.div(len(split), rounding_mode="floor"), numbers % len(split)
         indices = torch.empty_like(positions)
-        for turn in turns.unique().tolist():
-            key = mix("order", self.seed, name, turn)
-            of_turn = turns == turn
+        for epoch in epochs.unique().tolist():
+            key = mix("order", self.seed, name, epoch)
+            of_epoch = epochs == epoch
             if isinstance(split, KeyedOrder) and split.keyed:
-                indices[of_turn] = permuted(positions[of_turn], len(split), key)
+                indices[of_epoch] = permuted(positions[of_epoch], len(split), key)
             else:
-                indices[of_turn] = self._permutation(part, turn, len(split), key)[positions[of_turn]]
-        return turns * len(self.split) + self.split.starts[part] + indices
+                indices[of_epoch] = self._permutation(part, epoch, len(split), key)[positions[of_epoch]]
+        return epochs * len(self.split) + self.split.starts[part] + indices
 
-    def _permutation(self, part: int, turn: int, count: int, key: int) -> Tensor:
-        """A permutation (count,); that of the turn before is dropped."""
-        if (part, turn) not in self._permutations:
-            kept = {each: order for each, order in self._permutations.items() if each[0] != part or each[1] == turn - 1}
-            kept[part, turn] = torch.randperm(count, generator=torch.Generator().manual_seed(key))
+    def _permutation(self, part: int, epoch: int, count: int, key: int) -> Tensor:
+        """A permutation (count,); that of the epoch before it is dropped."""
+        if (part, epoch) not in self._permutations:
+            kept = {of: order for of, order in self._permutations.items() if of[0] != part or of[1] == epoch - 1}
+            kept[part, epoch] = torch.randperm(count, generator=torch.Generator().manual_seed(key))
             self._permutations = kept
-        return self._permutations[part, turn]
+        return self._permutations[part, epoch]
 
 
 class MixedSplit:
@@ -139,7 +139,7 @@ class MixedSplit:
     bytes_per_token: over all targets of next-token prediction, where every part knows its own
     """
 
-    def __init__(self, parts: Mapping[str, Split], context: int, curve: Curve | None = None) -> None:
+    def __init__(self, parts: Mapping[str, Split], context: int, curve: WeightCurve | None = None) -> None:
         self.parts, self.context, self.curve = dict(parts), context, curve
         counts = [len(part) for part in self.parts.values()]
         *self.starts, self._stop = accumulate(counts, initial=0)
@@ -185,16 +185,16 @@ class MixedSplit:
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return the samples `order` (B,), numbers of a `MixedOrder`, with their part as `slice`.
 
-        A part is augmented, and its text is cut, by a key for each turn, as it would be in epochs of its own.
+        A part is augmented, and its text is cut, by a key for each epoch, as it would be in epochs of its own.
         Parts of different lengths are padded to the longest of the batch.
         """
-        turns, order = order.div(len(self), rounding_mode="floor"), order % len(self)
+        epochs, order = order.div(len(self), rounding_mode="floor"), order % len(self)
         part = self._part_of(order)
         local = order - torch.tensor(self.starts)[part]
         names, batches, chosen = list(self.parts), [], []
-        for number, turn in torch.stack([part, turns], 1).unique(dim=0).tolist():
-            chosen.append(((part == number) & (turns == turn)).nonzero()[:, 0])
-            own = None if key is None else mix("turn", key, turn)
+        for number, epoch in torch.stack([part, epochs], 1).unique(dim=0).tolist():
+            chosen.append(((part == number) & (epochs == epoch)).nonzero()[:, 0])
+            own = None if key is None else mix("turn", key, epoch)
             batches.append(self.parts[names[number]].batch(local[chosen[-1]], own))
         batch = batches[0] if len(batches) == 1 else _concatenated(batches, torch.cat(chosen).argsort())
         return replace(batch, slice=part, number=local if key is None else None)

@@ -87,11 +87,11 @@ class MLflow(RunLogger):
     def start(self, folder: RunFolder, config: Node) -> None:
         """Open the record, or continue it with the rows that an earlier attempt did not write."""
         client = self._client = self._open(folder)
-        known, self._run = self._record(client, folder, self._id or secrets.token_hex(4))
-        if known is not None:
+        record, self._run = self._record(client, folder, self._id or secrets.token_hex(4))
+        if record is not None:
             client.update_run(self._run, status="RUNNING")
-            self._last = {name: _last_step(client, self._run, name) for name in known.data.metrics}
-        self._write_config(config, {} if known is None else known.data.params)
+            self._last = {name: _last_step(client, self._run, name) for name in record.data.metrics}
+        self._write_config(config, {} if record is None else record.data.params)
         if self._resumed is not None:
             for row in read_metrics(folder.path / METRICS):
                 if row["step"] <= self._resumed:
@@ -107,8 +107,8 @@ class MLflow(RunLogger):
     def _record(self, client: MlflowClient, folder: RunFolder, own: str) -> tuple[Any, str]:
         """The record with this id of ours, or None for a new one, and MLflow's id of it."""
         experiment = _experiment(client, self.project, _root(folder, self.path) / ARTIFACTS)
-        for known in client.search_runs([experiment], f"tags.`{_TAG}` = '{own}'", max_results=1):
-            return known, known.info.run_id
+        for record in client.search_runs([experiment], f"tags.`{_TAG}` = '{own}'", max_results=1):
+            return record, record.info.run_id
         tags = {
             _TAG: own,
             "run": folder.name,
@@ -119,13 +119,13 @@ class MLflow(RunLogger):
         run = client.create_run(experiment, run_name=name, tags={key: value[:_VALUE] for key, value in tags.items()})
         return None, run.info.run_id
 
-    def _write_config(self, config: Node, known: Mapping[str, str]) -> None:
+    def _write_config(self, config: Node, logged: Mapping[str, str]) -> None:
         """Write each option as a parameter, which MLflow keeps for ever; one that a resumed run changes as a tag."""
         from mlflow.entities import Param, RunTag
 
         options = {_key(name): str(value)[:_VALUE] for name, value in flatten(config).items()}
-        new = [Param(name, value) for name, value in options.items() if name not in known]
-        changed = [RunTag(name, value) for name, value in options.items() if known.get(name, value) != value]
+        new = [Param(name, value) for name, value in options.items() if name not in logged]
+        changed = [RunTag(name, value) for name, value in options.items() if logged.get(name, value) != value]
         for some in _batches(new, _BATCH):
             self._client.log_batch(self._run, params=some)
         for some in _batches(changed, _BATCH):
@@ -200,9 +200,9 @@ def _experiment(client: MlflowClient, name: str, artifacts: Path) -> str:
     from mlflow.exceptions import MlflowException
 
     for _ in range(2):
-        known = client.get_experiment_by_name(name)
-        if known is not None:
-            return str(known.experiment_id)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         try:
             return str(client.create_experiment(name, artifact_location=artifacts.as_uri()))
         except MlflowException as error:

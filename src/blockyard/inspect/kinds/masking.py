@@ -89,11 +89,11 @@ def masked_layers(
             if call.layer not in paths:
                 continue
             of_sample = _layer(call, select_heads(call.q.shape[1], heads))
-            found = results.setdefault(call.layer, of_sample)
-            if found is not of_sample:
+            total = results.setdefault(call.layer, of_sample)
+            if total is not of_sample:
                 for rule in WAYS:
-                    found.leak[rule] += of_sample.leak[rule]
-                    found.change[rule] += of_sample.change[rule]
+                    total.leak[rule] += of_sample.leak[rule]
+                    total.change[rule] += of_sample.change[rule]
     for layer in results.values():
         layer.leak = {rule: value / len(samples) for rule, value in layer.leak.items()}
         layer.change = {rule: value / len(samples) for rule, value in layer.change.items()}

@@ -70,7 +70,7 @@ def is_run(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BundleManifest:
     """What a bundle says of itself.
 
     kind: sweep or run; name: of the sweep's folder or the run, `NAME-HASH/sSEED`
@@ -92,10 +92,10 @@ class Manifest:
 
 def write_archive(
     path: Path, kind: str, name: str, versions: dict[str, list[str]], members: Mapping[str, Source]
-) -> Manifest:
+) -> BundleManifest:
     """Write a bundle atomically: the bytes are a function of the arguments and of zlib's version. Raises OSError."""
     digests = {member: _digest(member, source) for member, source in members.items()}
-    manifest = Manifest(kind, name, versions, digests)
+    manifest = BundleManifest(kind, name, versions, digests)
     with _small(path), replacing(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=False) as archive:
         for member, source in [(MANIFEST, manifest.as_json()), *sorted(members.items())]:
             assert member == MANIFEST or _MEMBER.fullmatch(member), member
@@ -128,7 +128,7 @@ def _digest(member: str, source: Source) -> tuple[str, int]:
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
-def unpack(path: Path, folder: Path) -> Manifest:
+def unpack(path: Path, folder: Path) -> BundleManifest:
     """Write every member of a bundle into `folder`, which is empty, and return the manifest.
 
     Runs nothing of the bundle. Raises UserError for a file that is not a bundle of this format, that could do harm, or
@@ -153,7 +153,7 @@ def unpack(path: Path, folder: Path) -> Manifest:
         raise UserError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
 
 
-def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> Manifest:
+def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> BundleManifest:
     infos = archive.infolist()
     _check_infos(infos, path, archive.start_dir)
     named = {info.filename: info for info in infos}
@@ -230,7 +230,7 @@ def _problem(info: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def _manifest(content: bytes, path: Path) -> Manifest:
+def _manifest(content: bytes, path: Path) -> BundleManifest:
     """Return the manifest. Raises UserError where it is damaged or of another format."""
     try:
         raw = json.loads(content.decode("utf-8"))
@@ -242,8 +242,8 @@ def _manifest(content: bytes, path: Path) -> Manifest:
         raise _refused(path, f"it has format {quoted(raw['format'])}; this version reads {FORMAT}")
     try:
         members = {str(name): (str(each["sha256"]), int(each["bytes"])) for name, each in dict(raw["members"]).items()}
-        versions = {str(name): [str(each) for each in list(given)] for name, given in dict(raw["versions"]).items()}
-        manifest = Manifest(str(raw["kind"]), str(raw["name"]), versions, members)
+        versions = {str(name): [str(each) for each in list(numbers)] for name, numbers in dict(raw["versions"]).items()}
+        manifest = BundleManifest(str(raw["kind"]), str(raw["name"]), versions, members)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _refused(path, f"its {MANIFEST} is damaged ({first_line(error)})") from error
     own = f"{ROOT}/sweeps/{manifest.name}/plan.json" if manifest.kind == "sweep" else f"{ROOT}/{manifest.name}/run.json"

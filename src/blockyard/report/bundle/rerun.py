@@ -57,11 +57,10 @@ def rerun(
 
     Raises UserError for a config that is refused and for data that is elsewhere, SystemExit where a signal stops it.
     """
-    known = recorded.with_data({key: os.path.abspath(path) for key, path in moved.items()}) if moved else recorded
-    _check_paths(
-        {**recorded.config, "data": {**(recorded.config.get("data") or {}), **known.moved}}, recorded.name, known.moved
-    )
-    config = _repeatable(trusted_config(known, list(allow), training=True), recorded, scratch)
+    located = recorded.with_data({key: os.path.abspath(path) for key, path in moved.items()}) if moved else recorded
+    data = {**(recorded.config.get("data") or {}), **located.moved}
+    _check_paths({**recorded.config, "data": data}, recorded.name, located.moved)
+    config = _repeatable(trusted_config(located, list(allow), training=True), recorded, scratch)
     choices = recorded.facts().get("choices")
     with (
         _working_in(scratch),
@@ -123,14 +122,14 @@ def _compared(recorded: RunFolder, repeated: RunFolder) -> Repeated:
     was, now = recorded.summary(), repeated.summary()
     metrics, again = was.get("metrics") or {}, now.get("metrics") or {}
     unlike = list(_unlike_values("", metrics, again))
-    rows = [{int(row["step"]): row for row in read_metrics(run.path / METRICS)} for run in (recorded, repeated)]
-    for step in sorted(rows[0].keys() | rows[1].keys()):
-        unlike += _unlike_values(f"{METRICS}, step {step}, ", *(each.get(step, {}) for each in rows))
+    by_step = [{int(row["step"]): row for row in read_metrics(run.path / METRICS)} for run in (recorded, repeated)]
+    for step in sorted(by_step[0].keys() | by_step[1].keys()):
+        unlike += _unlike_values(f"{METRICS}, step {step}, ", *(each.get(step, {}) for each in by_step))
     samples = 0
     if (recorded.path / PREDICTIONS).exists():
         samples, lines = _unlike_predictions(recorded.path, repeated.path)
         unlike += lines
-    result = Repeated(recorded.name, len(metrics), len(rows[0]), samples, unlike)
+    result = Repeated(recorded.name, len(metrics), len(by_step[0]), samples, unlike)
     result.surroundings.extend(_surroundings(recorded, repeated, was, now))
     return result
 

@@ -23,9 +23,9 @@ _WHOLE = re.compile(r"(?P<key>[\w.+-]+=)?(?P<path>(?:~[\w.-]*)?/(?!/)[^\n]*)")
 _INSIDE = re.compile(r"(?<![\w.:/<>~-])(?:~[\w.-]*)?/(?![/\s])(?:[^\s/'\"<>|:;,()\[\]{}]+/)+([^\s/'\"<>|:;,()\[\]{}]*)")
 
 
-def scrubbed(value: Any, known: tuple[str, ...] = ()) -> Any:
+def scrubbed(value: Any, recorded: tuple[str, ...] = ()) -> Any:
     """Return a copy of plain data without paths, machine, accounts and secrets. known: folders of this machine."""
-    folders = sorted({os.path.normpath(each) for each in known if len(each) > 1}, key=len, reverse=True)
+    folders = sorted({os.path.normpath(each) for each in recorded if len(each) > 1}, key=len, reverse=True)
 
     def copied(item: Any, key: str) -> Any:
         if isinstance(item, Mapping):
@@ -55,7 +55,7 @@ def _without_paths(text: str, folders: list[str]) -> str:
 def scrubbed_keys(config: Any, key: str = "") -> list[str]:
     """Return the dotted keys of a config whose value was a path."""
     if isinstance(config, Mapping):
-        return [found for name, item in config.items() for found in scrubbed_keys(item, f"{key}.{name}".lstrip("."))]
+        return [dotted for name, item in config.items() for dotted in scrubbed_keys(item, f"{key}.{name}".lstrip("."))]
     if isinstance(config, list | tuple):
-        return [found for index, item in enumerate(config) for found in scrubbed_keys(item, f"{key}.{index}")]
+        return [dotted for index, item in enumerate(config) for dotted in scrubbed_keys(item, f"{key}.{index}")]
     return [key] if isinstance(config, str) and PATH in config else []

@@ -19,7 +19,7 @@ from typing import Any
 from blockyard.atomic_files import read_json, read_yaml
 from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.errors import UserError, first_line, quoted
-from blockyard.report.bundle.archive import ROOT, Manifest, is_run, unpack
+from blockyard.report.bundle.archive import ROOT, BundleManifest, is_run, unpack
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.run_record import LoadedRun, read_run
@@ -54,7 +54,7 @@ class Verified:
     agreed: the metrics that were computed again from the predictions, and of how many runs; notes: what was not
     """
 
-    manifest: Manifest
+    manifest: BundleManifest
     comparison: Comparison
     differences: list[str] = field(default_factory=list)
     agreed: dict[str, int] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class Verified:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Manifest, Path]]:
+def opened(path: Path) -> Iterator[tuple[BundleManifest, Path]]:
     """Unpack a bundle into a temporary folder, which is removed at the end. Raises UserError for an unsafe one."""
     with tempfile.TemporaryDirectory(prefix="blockyard-bundle-") as folder:
         yield unpack(path, Path(folder)), Path(folder)
 
 
-def verify(path: Path, manifest: Manifest, folder: Path, allow: Sequence[str] = ()) -> Verified:
+def verify(path: Path, manifest: BundleManifest, folder: Path, allow: Sequence[str] = ()) -> Verified:
     """Check what was unpacked and compute its comparison again. Raises UserError for a file that could do harm.
 
     allow: packages besides the trusted ones whose classes its configs may name; they are not imported here

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import is_regular, read_json, read_yaml, write_json, write_yaml
 from blockyard.errors import UserError, first_line
-from blockyard.report.bundle.archive import ROOT, Manifest, Source, write_archive
+from blockyard.report.bundle.archive import ROOT, BundleManifest, Source, write_archive
 from blockyard.report.bundle.scrubbing import scrubbed, scrubbed_keys
 from blockyard.report.comparison import compare
 from blockyard.report.home.stale import DATA, PAGE
@@ -37,7 +37,7 @@ _AS_THEY_ARE = (METRICS, PREDICTIONS, "written-test.jsonl")  # values, and texts
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenBundle:
     """A bundle that was written.
 
     runs: how many of the cells have a run; shown: test samples whose picture or text is on the page
@@ -45,29 +45,30 @@ class Written:
     """
 
     path: Path
-    manifest: Manifest
+    manifest: BundleManifest
     runs: int
     cells: int
     shown: int
     moved: tuple[str, ...]
 
 
-def write_bundle(name: str, out: Path, *, outputs: str = "outputs", weights: bool = False) -> Written:
+def write_bundle(name: str, out: Path, *, outputs: str = "outputs", weights: bool = False) -> WrittenBundle:
     """Write the bundle of a sweep (its name, file or folder) or of a run (its folder, name or id).
 
     weights: also the best weights of every finished run, as safetensors, and what its tokenizer learned
 
     Raises UserError for what is not there, goes on, or is not compared yet.
     """
-    found = resolve([name], outputs)
-    if len(found.sweeps) == 1 and not found.runs:
-        return _sweep(SweepPlan.load(found.sweeps[0]), out, weights)
-    if len(found.runs) == 1 and not found.sweeps:
-        return _run(RunFolder.open(found.runs[0]), out, weights)
-    raise UserError(f"{name} names {len(found.runs) + len(found.sweeps)} runs and sweeps; a bundle holds one of them")
+    resolved = resolve([name], outputs)
+    if len(resolved.sweeps) == 1 and not resolved.runs:
+        return _sweep(SweepPlan.load(resolved.sweeps[0]), out, weights)
+    if len(resolved.runs) == 1 and not resolved.sweeps:
+        return _run(RunFolder.open(resolved.runs[0]), out, weights)
+    count = len(resolved.runs) + len(resolved.sweeps)
+    raise UserError(f"{name} names {count} runs and sweeps; a bundle holds one of them")
 
 
-def _sweep(plan: SweepPlan, out: Path, weights: bool) -> Written:
+def _sweep(plan: SweepPlan, out: Path, weights: bool) -> WrittenBundle:
     again = f"run `blockyard sweep` of {plan.name} again, without --no-compare"
     try:
         comparison = read_json(plan.folder / DATA)
@@ -80,22 +81,22 @@ def _sweep(plan: SweepPlan, out: Path, weights: bool) -> Written:
     if comparison.get("stale"):
         raise UserError(f"{plan.folder / DATA} is out of date: {again}")
     raw = read_json(plan.folder / PLAN)  # which has been loaded
-    known = _known(raw.get("outputs"), plan.facts)
+    recorded = _recorded_folders(raw.get("outputs"), plan.facts)
     base = f"{ROOT}/{SWEEPS}/{plan.folder.name}"
-    members: dict[str, Source] = {f"{base}/{PLAN}": _dumped({**scrubbed(raw, known), "outputs": ROOT})}
-    members |= _answer(base, comparison, known)
+    members: dict[str, Source] = {f"{base}/{PLAN}": _dumped({**scrubbed(raw, recorded), "outputs": ROOT})}
+    members |= _answer(base, comparison, recorded)
     folders = [plan.path(cell) for cell in plan.cells if (plan.path(cell) / CONFIG).is_file()]
-    return _write(out, "sweep", plan.folder.name, members, folders, len(plan.cells), comparison, known, weights)
+    return _write(out, "sweep", plan.folder.name, members, folders, len(plan.cells), comparison, recorded, weights)
 
 
-def _run(run: RunFolder, out: Path, weights: bool) -> Written:
+def _run(run: RunFolder, out: Path, weights: bool) -> WrittenBundle:
     if not run.finished:
         raise UserError(f"{run.path} is {run.status}; a bundle holds a finished run")
     comparison = compare([run.path]).as_dict()
     comparison["provenance"]["time"] = run.status.ended or ""  # rather than now: the same run, the same bytes
-    known = _known(run.config.get("outputs"), run.facts())
-    members = _answer(f"{ROOT}/{run.name}", comparison, known)
-    return _write(out, "run", run.name, members, [run.path], 1, comparison, known, weights)
+    recorded = _recorded_folders(run.config.get("outputs"), run.facts())
+    members = _answer(f"{ROOT}/{run.name}", comparison, recorded)
+    return _write(out, "run", run.name, members, [run.path], 1, comparison, recorded, weights)
 
 
 def _write(
@@ -106,9 +107,9 @@ def _write(
     folders: Iterable[Path],
     cells: int,
     comparison: Mapping[str, Any],
-    known: tuple[str, ...],
+    recorded: tuple[str, ...],
     weights: bool,
-) -> Written:
+) -> WrittenBundle:
     versions: dict[str, set[str]] = {}
     moved: dict[str, None] = {}
     runs = 0
@@ -117,7 +118,7 @@ def _write(
             run, runs = RunFolder.open(path), runs + 1
             if run.status.state in ("running", "queued"):
                 raise UserError(f"{path} is {run.status}; wait for its end")
-            own, keys = _run_members(run, known, Path(scratch), weights)
+            own, keys = _run_members(run, recorded, Path(scratch), weights)
             members |= own
             moved |= dict.fromkeys(keys)
             for package, version in (run.facts().get("versions") or {}).items():
@@ -128,22 +129,22 @@ def _write(
         except OSError as error:
             raise UserError(f"cannot write {out}: {error.strerror or error}") from error
     shown = len(((comparison.get("samples") or {}).get("views")) or ())
-    return Written(out, manifest, runs, cells, shown, tuple(moved))
+    return WrittenBundle(out, manifest, runs, cells, shown, tuple(moved))
 
 
-def _answer(base: str, comparison: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Source]:
+def _answer(base: str, comparison: Mapping[str, Any], recorded: tuple[str, ...]) -> dict[str, Source]:
     """The recorded comparison and its page."""
-    clean: ComparisonDocument = scrubbed(comparison, known)
+    clean: ComparisonDocument = scrubbed(comparison, recorded)
     return {f"{base}/{DATA}": _dumped(clean), f"{base}/{PAGE}": render(clean).encode()}
 
 
 def _run_members(
-    run: RunFolder, known: tuple[str, ...], scratch: Path, weights: bool
+    run: RunFolder, recorded: tuple[str, ...], scratch: Path, weights: bool
 ) -> tuple[dict[str, Source], list[str]]:
     """The members of one run, and the keys of its config that were paths."""
     base, folder = f"{ROOT}/{run.name}", scratch / run.name
     folder.mkdir(parents=True)
-    config = {**scrubbed(read_yaml(run.path / CONFIG), known), "outputs": ROOT}
+    config = {**scrubbed(read_yaml(run.path / CONFIG), recorded), "outputs": ROOT}
     write_yaml(folder / CONFIG, config)
     names = [*_JSON, *((TOKENIZER, SOURCE_TOKENIZER) if weights else ())]
     for name in names:
@@ -153,7 +154,7 @@ def _run_members(
             except (OSError, ValueError) as error:
                 raise UserError(f"{run.path / name} cannot be read: {first_line(error)}") from error
             private = name not in (TOKENIZER, SOURCE_TOKENIZER)
-            write_json(folder / name, scrubbed(content, known) if private else content, checked=name != STATUS)
+            write_json(folder / name, scrubbed(content, recorded) if private else content, checked=name != STATUS)
     if weights and run.finished:
         _write_best(run, folder / WEIGHTS)
     members: dict[str, Source] = {f"{base}/{path.name}": path for path in folder.iterdir()}
@@ -171,7 +172,7 @@ def _write_best(run: RunFolder, path: Path) -> None:
     write_weights(path, {name.removeprefix(PREFIX): each for name, each in saved.items() if name.startswith(PREFIX)})
 
 
-def _known(outputs: Any, facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _recorded_folders(outputs: Any, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Folders that were recorded and that texts may name; not those of today, for the same bytes everywhere."""
     file = facts.get("file")
     recorded = (outputs, facts.get("folder"), os.path.dirname(str(file)) if file else None)

@@ -82,7 +82,7 @@ def _scores(run: LoadedRun, metric: str) -> RunScores:
     of_tokens = metric == "test/loss" or metric.startswith("test/bits_per_")
     if metric not in SCORES and not of_tokens:
         raise UserError(
-            f"over: {metric} is no mean over samples; possible for {' and '.join(SCORES)}, of texts {OF_TOKENS}"
+            f"over: {metric} is not a mean over samples; possible for {' and '.join(SCORES)}, of texts {OF_TOKENS}"
         )
     try:
         kept = read_predictions(run.path / TEST)

@@ -239,7 +239,7 @@ def _resplit_problems(question: Question) -> Iterator[str]:
     if question.over:
         yield f"resplit: each seed has its own test samples, so verdicts cannot be over {question.over}; remove `over`"
     if question.reached:
-        yield "resplit: an outcome of whole runs is compared by signs, for which there is no correction; use a metric"
+        yield "resplit: an outcome of whole runs is compared by signs, a test without a correction; use a metric"
     setting = [arm.name for arm in question.arms if SPLIT_SEED in map(key_of, arm.overrides)]
     setting += ["base"] if SPLIT_SEED in map(key_of, question.base) else []
     if setting:
