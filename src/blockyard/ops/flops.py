@@ -9,10 +9,15 @@ itself, whatever its groups.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_flop_count
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
+
+# torch.utils.flop_counter is imported by the first count: it loads Triton, which takes 75 MiB, and plans and checks
+# import this module and seldom count.
 
 _aten = torch.ops.aten
 
@@ -23,10 +28,14 @@ def counter() -> FlopCounterMode:
     It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts the gradients of
     grouped convolutions as those of plain ones.
     """
+    from torch.utils.flop_counter import FlopCounterMode
+
     return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER | _CONVOLUTION)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    from torch.utils.flop_counter import sdpa_flop_count
+
     return sdpa_flop_count(query, *_repeated(query, key, value))
 
 
@@ -57,6 +66,8 @@ def _convolution_backward(
     *_: Any,
     **__: Any,
 ) -> int:
+    from torch.utils.flop_counter import conv_flop_count
+
     # Each gradient takes one product for every product of an input and a weight; the shape of the weight already
     # has the channels of one group. `needs_gradient` is for the input, the weight and the bias.
     return conv_flop_count(inputs, weight, grad, transposed=transposed) * sum(map(bool, needs_gradient[:2]))

@@ -8,7 +8,6 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from pathlib import Path
 from typing import Any, Literal
 
 _PROBE_SECONDS = 3.0
@@ -19,12 +18,14 @@ def logged_in() -> bool:
     """Whether W&B has a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    candidates = filter(None, [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"])
+    files = [path for path in map(os.path.expanduser, candidates) if os.path.isfile(path)]
+    if not files:  # the address may need W&B, whose import takes as long as a tiny run takes to its first step
+        return False
     host = urllib.parse.urlsplit(base_url()).hostname
-    candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
-    for name in filter(None, candidates):
-        with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):
-            login = netrc.netrc(str(Path(os.path.expanduser(name)))).authenticators(host or "")
-            if login is not None:
+    for path in files:
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            if netrc.netrc(path).authenticators(host or "") is not None:
                 return True
     return False
 
