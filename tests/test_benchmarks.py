@@ -184,3 +184,14 @@ def test_sides_of_the_benchmark_of_states_agree(monkeypatch: pytest.MonkeyPatch)
     side, other = state_mixers.mamba2(40)
     with pytest.raises(AssertionError):
         state_mixers.compare(lambda _: (side, lambda: 1.1 * other()), 40, 1)
+
+
+@pytest.mark.full
+def test_stacked_cells_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import stacked
+
+    assert stacked.main(["--dry", "--cells", "2", "--rounds", "1", "--steps", "30"]) == 0
+    out = capsys.readouterr().out
+    assert "| 10 k | 16 |" in out
+    assert float(out.split("differ by ")[1].split()[0]) < 1e-3

@@ -38,7 +38,7 @@ FLOORS = (
 INNER_FLOORS = {
     "config": ("untrusted", "choices", "rules", "."),
     "data": ("files", "splits", "rows", "."),
-    "engine": ("system", "faults", "lightning", "callbacks loggers", "."),
+    "engine": ("system", "faults", "lightning", "callbacks loggers", ".", "stacked"),
     "weights": ("convert", "."),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}

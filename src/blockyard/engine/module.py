@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -156,6 +156,18 @@ class StepState:
     lr: float = 0.0
 
 
+class Together(Protocol):
+    """Takes the steps of a learner together with those of others, in place of the learner itself."""
+
+    def losses(self, learner: Learner, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """What `learner.losses_of(batch)` returns."""
+        ...
+
+    def backward(self, learner: Learner, loss: Tensor) -> None:
+        """Add the gradients of the losses that were returned last to those of the learner's weights."""
+        ...
+
+
 class Learner(CheapHookName):
     """Trains `model`. Nothing in a step waits for the device, except on a CPU, where waiting is free.
 
@@ -189,6 +201,7 @@ class Learner(CheapHookName):
         # What a teacher is compared with are all logits.
         self.defers = objective.takes_projection and teacher is None and not (settings.half or settings.sharded)
         self.ring: Ring | None = None
+        self.together: Together | None = None
         self._configured = False
 
     def configure_model(self) -> None:
@@ -224,11 +237,22 @@ class Learner(CheapHookName):
         return optimizer
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths.
+        """The loss of a prepared batch. Losses that modules have of their own are added, and count in no metric."""
+        loss, auxiliary = self.losses_of(batch) if self.together is None else self.together.losses(self, batch)
+        self.step.loss = loss.detach()
+        self.losses.add(self.step.loss)
+        if auxiliary is None:
+            return loss
+        self.auxiliaries.add(auxiliary.detach())
+        return loss + auxiliary
 
-        Losses that modules have of their own are added to what is returned, and to no metric.
+    def losses_of(self, batch: Batch, defers: bool | None = None) -> tuple[Tensor, Tensor | None]:
+        """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths; and the
+        sum of the losses that modules have of their own, None where there are none.
+
+        defers: whether the head may leave many logits to the loss; None is as the objective and the settings allow
         """
-        with deferred(self.defers), sharing(self.ring):
+        with deferred(self.defers if defers is None else defers), sharing(self.ring):
             prediction = self.model(batch)
         target, weight = batch.target, batch.weight
         if self.ring is not None:
@@ -241,13 +265,14 @@ class Learner(CheapHookName):
         auxiliary = auxiliary_loss(self.auxiliary)
         # A mean over nothing is NaN; a batch without a target, or a part of one, counts for nothing.
         counts = self.objective.any_target(target) if weight is None else weight > 0
-        loss = torch.where(counts, loss if weight is None else loss * weight, torch.zeros_like(loss))
-        self.step.loss = loss.detach()
-        self.losses.add(self.step.loss)
-        if auxiliary is None:
-            return loss
-        self.auxiliaries.add(auxiliary.detach())
-        return loss + auxiliary
+        return torch.where(counts, loss if weight is None else loss * weight, torch.zeros_like(loss)), auxiliary
+
+    def backward(self, loss: Tensor, *args: Any, **settings: Any) -> None:
+        """Add the gradients to those of the weights."""
+        if self.together is None:
+            loss.backward(*args, **settings)
+        else:
+            self.together.backward(self, loss)
 
     def optimizer_step(
         self,

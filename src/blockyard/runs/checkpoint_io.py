@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class AtomicCheckpointIO(CheckpointIO):
         stamp = {"format": FORMAT, "identity": self.identity, "seed": self.seed, "step": step}
         try:
             with replacing(path) as temporary:
-                torch.save({**checkpoint, STAMP: stamp}, temporary)
+                torch.save({**_compact(checkpoint, {}), STAMP: stamp}, temporary)
                 if path.name == LAST and is_regular(path):
                     link(path, path.with_name(PREVIOUS))
         except (OSError, RuntimeError) as error:
@@ -67,6 +68,22 @@ class AtomicCheckpointIO(CheckpointIO):
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _compact(content: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> Any:
+    """Content of which parts of larger tensors are copied: of a part torch saves the whole tensor.
+
+    copies: those made so far, so that what is shared stays shared
+    """
+    if isinstance(content, torch.Tensor):
+        if content.untyped_storage().nbytes() <= content.nbytes:
+            return content
+        return copies.setdefault((content.data_ptr(), content.shape), content.detach().clone())
+    if type(content) in (dict, OrderedDict):
+        return type(content)((name, _compact(value, copies)) for name, value in content.items())
+    if type(content) in (list, tuple):
+        return type(content)(_compact(value, copies) for value in content)
+    return content
 
 
 def link(source: Path, target: Path) -> None:

@@ -286,6 +286,32 @@ class LoopCallback(pl.Callback):
         self.callbacks.load_state_dict(state_dict["watchers"])
         self.state.best = self.callbacks.checkpoint.best_metrics
 
+    # -- steps that are taken without the hooks above ----------------------------------------------
+
+    @property
+    def batches(self) -> int:
+        """The number of the batch in progress, over the run."""
+        return self._batches
+
+    def quiet_steps(self) -> int:
+        """Return how many steps, from the one in progress on, have nothing due after them.
+
+        None, where callbacks see each step or micro-batch, and at the first step of this process.
+        """
+        state, intervals = self.state, self.intervals
+        if self.callbacks.lightning or self.callbacks.at_steps or intervals.micro_batches > 1:
+            return 0
+        if state.step == state.start_step:
+            return 0
+        every = [intervals.log_every, intervals.evaluate_every, self.callbacks.checkpoint.every]
+        due = min(state.total, *(state.step + count - state.step % count for count in every if count))
+        return due - state.step - 1
+
+    def skip(self, steps: int) -> None:
+        """Count steps that were taken without `on_train_batch_end`; as many as `quiet_steps` says at most."""
+        self._batches += steps * self.intervals.micro_batches
+        self.state.step += steps
+
     # -- what is due -------------------------------------------------------------------------------
 
     def _evaluation_due(self, step: int) -> bool:

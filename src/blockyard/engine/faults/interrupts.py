@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from blockyard.engine.system.process import end_with_parent
 
@@ -57,7 +57,12 @@ class Interrupts:
     Outside training a signal raises `Interrupted` immediately. While `waiting` is set, between the first and the last
     step, it only sets `signum`, and the loop stops after the step in progress; a second Ctrl-C no longer waits.
     `Interrupted` is raised once: signals that come while the run ends because of it change nothing.
+
+    No signal reaches a thread other than the main one; there only what `passing_on` in the main thread hears is known.
     """
+
+    _in_threads: ClassVar[set[Interrupts]] = set()
+    _passing: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -70,6 +75,10 @@ class Interrupts:
             free = [number for number in _UNLESS_TAKEN if signal.getsignal(number) is signal.SIG_DFL]
             self._before = {number: signal.getsignal(number) for number in (*CODES, *free)}
             self.install()
+        else:
+            self._in_threads.add(self)
+            if self._passing is not None and self._passing.signum is not None:
+                self.request(self._passing.signum)
         return self
 
     def install(self) -> None:
@@ -80,6 +89,16 @@ class Interrupts:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._in_threads.discard(self)
+
+    @contextlib.contextmanager
+    def passing_on(self) -> Iterator[None]:
+        """In this block, tell a signal to the runs of other threads, which stop after their step in progress."""
+        self.waiting, Interrupts._passing = True, self
+        try:
+            yield
+        finally:
+            self.waiting, Interrupts._passing = False, None
 
     def request(self, signum: int) -> None:
         """Record a signal that reached another process of the run."""
@@ -118,6 +137,9 @@ class Interrupts:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         again = self.signum is not None
         self.signum = self.signum or signum
+        if self._passing is self:
+            for interrupts in list(self._in_threads):
+                interrupts.request(signum)
         if self._raised:
             return
         if not self.waiting or (again and signum == signal.SIGINT):

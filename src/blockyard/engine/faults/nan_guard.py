@@ -54,9 +54,11 @@ class NanGuard:
                 raise NotFiniteError(step + 1, f"the loss is {loss.item()}")
             return
         bad = ~torch.isfinite(loss if self.tolerant else norm + loss)
-        if self._first is None:
-            self._first = torch.full_like(bad, -1, dtype=torch.int64)
-        self._first = torch.where(bad & (self._first < 0), step + 1, self._first)
+        self.note(torch.where(bad, step + 1, -1))
+
+    def note(self, first: Tensor) -> None:
+        """Note the number of the first bad step of some, () int64 on the device; -1 where all were good."""
+        self._first = first if self._first is None else torch.where(self._first < 0, first, self._first)
 
     def raise_if_bad(self) -> None:
         """Raise NotFiniteError if any step so far was bad."""

@@ -84,6 +84,15 @@ PARTS = (
             f"{_CONNECTORS}.logger_connector.logger_connector._LoggerConnector.on_batch_start",
         )
     ),
+    *(
+        Part(name, LIGHTNING, _HERE, "read and counted up where stacked runs take steps together, without this loop")
+        for name in (
+            f"{_LOOPS}.fit_loop._FitLoop._data_fetcher",
+            f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._batches_that_stepped",
+            f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop.batch_progress",
+            f"{_LOOPS}.optimization.automatic._AutomaticOptimization.optim_progress",
+        )
+    ),
     Part(
         "pytorch_lightning.core.module.LightningModule._current_fx_name",
         LIGHTNING,
@@ -242,6 +251,26 @@ def start_next_epoch(trainer: pl.Trainer, batch: Any) -> None:
     loop.on_advance_start()
     # The end of an epoch resets what Lightning noted about the batch in progress.
     trainer._logger_connector.on_batch_start(batch)
+
+
+def next_batch(trainer: pl.Trainer) -> Any:
+    """Read the next batch of a trainer of one process, on its device, for a step that is taken without its loop."""
+    loop, fetcher = trainer.fit_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    batch, _, _ = next(fetcher)
+    loop.epoch_loop.batch_progress.is_last_batch = fetcher.done
+    module = trainer.lightning_module
+    return module.transfer_batch_to_device(batch, module.device, 0)
+
+
+def count_steps(trainer: pl.Trainer, steps: int) -> None:
+    """Let a trainer count steps of one batch each that were taken without its loop, during a step that it takes."""
+    loop = trainer.fit_loop.epoch_loop
+    loop.batch_progress.increment_by(steps, is_last_batch=loop.batch_progress.is_last_batch)
+    progress = loop.automatic_optimization.optim_progress.optimizer
+    progress.step.increment_by(steps)
+    progress.zero_grad.increment_by(steps)
+    loop._batches_that_stepped += steps
 
 
 class CheapHookName(pl.LightningModule):

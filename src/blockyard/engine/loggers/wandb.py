@@ -170,6 +170,8 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
         name=settings.name,
         tags=[str(tag)[:64] for tag in settings.tags] or None,
         settings=wandb.Settings(**{key: value for key, value in options.items() if key in supported}),
+        # Another run of this process, such as one whose steps are taken together with this one's, stays as it is.
+        reinit="create_new" if wandb.run is not None else None,
     )
 
 

@@ -12,11 +12,13 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from blockyard.engine.run import train
+from blockyard.engine.stacked.runs import Member, StackedRuns
 from blockyard.errors import UserError, printable
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
@@ -29,11 +31,29 @@ from blockyard.sweep.cell.pruning import trial_callbacks
 from blockyard.sweep.cells import BUSY, Outcome, Task
 
 LOG = "log.txt"
+STACKED = "stacked"  # of the callback, and of the facts in run.json: how a run took its steps with those of others
 _PLAIN = {"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "TTY_INTERACTIVE": None, "NO_COLOR": "1", "COLUMNS": "160"}
 
 
-def execute(task: Task) -> Outcome:
+def execute_together(tasks: Sequence[Task], report: Callable[[Outcome], object]) -> None:
+    """Execute several tasks in this process, whose runs take their training steps together as far as they can.
+
+    report: called with each outcome, in the thread of its run
+    """
+    runs = StackedRuns()
+    with _environment(_PLAIN):
+        runs.run([partial(_report, task, runs, report) for task in tasks])
+
+
+def _report(task: Task, runs: StackedRuns, report: Callable[[Outcome], object]) -> None:
+    report(execute(task, runs))
+
+
+def execute(task: Task, together: StackedRuns | None = None, alone: str | None = None) -> Outcome:
     """Train or resume the task's run, or find it done. Never raises for what happens in a run.
+
+    together: the runs of other threads of this process, with which this one takes its training steps
+    alone: why there are none, where there could be
 
     A run that failed before stays failed unless `task.retry`. A retry resumes from the last good
     checkpoint, which loses nothing and equals a new start once the cause is fixed; it starts from
@@ -42,7 +62,7 @@ def execute(task: Task) -> Outcome:
     try:
         with _folder(task) as folder, log_to_file(folder.path / LOG):
             try:
-                code = _train(task, folder)
+                code = _train(task, folder, together, alone)
             except UserError as error:  # bad input that was found before the first step
                 sys.stderr.write(printable(f"failed: {error}\n"))
                 folder.set_status("failed", str(error), exit_code=2)
@@ -99,8 +119,6 @@ def log_to_file(path: Path) -> Iterator[None]:
     except OSError:
         handle = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     duplicates = {number: os.dup(number) for number in (1, 2)}
-    before = {name: os.environ.get(name) for name in _PLAIN}
-    _set_environment(_PLAIN)
     for number in duplicates:
         os.dup2(handle, number)
     os.close(handle)
@@ -113,13 +131,13 @@ def log_to_file(path: Path) -> Iterator[None]:
             contextlib.redirect_stdout(stream),
             contextlib.redirect_stderr(stream),
             _redirect_logging(stream),
+            _environment(_PLAIN),
         ):
             yield
     finally:
         for number, duplicate in duplicates.items():
             os.dup2(duplicate, number)
             os.close(duplicate)
-        _set_environment(before)
 
 
 class _LogFile(io.FileIO):
@@ -159,12 +177,19 @@ def _path(task: Task) -> Path:
     return Path(os.path.expanduser(str(task.config.get("outputs") or "outputs"))).absolute() / task.key
 
 
-def _train(task: Task, folder: RunFolder) -> int:
+def _train(task: Task, folder: RunFolder, together: StackedRuns | None, alone: str | None) -> int:
     if folder.message:
         sys.stderr.write(f"{folder.message}\n")
-    if task.trial is None:
-        return train(folder, resume=folder.resumes)
-    return train(folder, resume=folder.resumes, callbacks=trial_callbacks(task))
+    if alone is not None:
+        folder.add_facts({STACKED: {"reason": alone}})
+    callbacks = trial_callbacks(task)
+    if together is None:
+        return train(folder, resume=folder.resumes, callbacks=callbacks)
+    member = Member(together)
+    try:
+        return train(folder, resume=folder.resumes, callbacks={**callbacks, STACKED: member})
+    finally:
+        folder.add_facts({STACKED: member.plain()})
 
 
 @contextlib.contextmanager
@@ -191,6 +216,17 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
     else:
         handler.setStream(stream)
     return before
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Inside this context these variables of the environment are set; those that are None are not."""
+    before = {name: os.environ.get(name) for name in values}
+    _set_environment(values)
+    try:
+        yield
+    finally:
+        _set_environment(before)
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:

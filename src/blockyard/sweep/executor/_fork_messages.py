@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -12,6 +12,8 @@ class Request:
     """A request of the planner: start a cell in this environment, or send a signal to one.
 
     number: the planner's number of the cell, which `CellEnded` repeats
+    others: more cells by number, which the same process runs together with the first; a signal reaches all of them
+    alone: why there are no others, where there could be
     command: instead of a task, a function that returns an exit code. It runs like a process that the planner itself
         had started: with its streams, and in its process group, so that Ctrl-C and Ctrl-Z reach it from the terminal
     """
@@ -22,6 +24,8 @@ class Request:
     threads: int | None = None
     signum: int | None = None
     command: Callable[[], int] | None = None
+    others: dict[int, Any] = field(default_factory=dict)
+    alone: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,19 @@ import atexit
 import contextlib
 import ctypes
 import importlib
+import io
 import os
 import pickle
 import signal
 import sys
 import time
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from blockyard.config.untrusted import package_finder
-from blockyard.sweep.cell.execute import execute
+from blockyard.sweep.cell.execute import execute, execute_together
+from blockyard.sweep.cells import Outcome
 from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
 
 # A cell in a process that the fork server has forked.
@@ -53,14 +56,21 @@ def run_cell(request: Request, write: int, server: int) -> int:
         set_threads(request.threads)
     if request.command is not None:
         code = request.command()
+    elif request.others:
+        execute_together([request.task, *request.others.values()], partial(_report, write))
+        code = 0
     else:
-        outcome = execute(request.task)
+        outcome = execute(request.task, alone=request.alone)
         code = outcome.code
-        with contextlib.suppress(OSError):
-            os.write(write, pickle.dumps(outcome))
+        _report(write, outcome)
     with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
         atexit._run_exitfuncs()
     return code
+
+
+def _report(pipe: int, outcome: Outcome) -> None:
+    with contextlib.suppress(OSError):
+        os.write(pipe, pickle.dumps(outcome))
 
 
 HEAVY = (
@@ -84,7 +94,7 @@ class ForkServer:
 
     def __init__(self, planner: Connection) -> None:
         self.planner = planner
-        self.cells: dict[int, tuple[int, int]] = {}  # pid -> (number, pipe of the outcome)
+        self.cells: dict[int, tuple[dict[int, str], int]] = {}  # pid -> (keys by number, pipe of the outcomes)
         self.wake, self._write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self._write, False)
@@ -104,8 +114,8 @@ class ForkServer:
 
     def _handle(self, request: Request) -> None:
         if request.signum is not None:
-            for pid, (number, _) in self.cells.items():
-                if number == request.number:
+            for pid, (keys, _) in self.cells.items():
+                if request.number in keys:
                     _signal(pid, request.signum)
             return
         read, write = os.pipe()
@@ -122,8 +132,10 @@ class ForkServer:
             finally:
                 os._exit(code)
         os.close(write)
-        self.cells[pid] = (request.number, read)
-        self.planner.send(CellStarted(request.number))
+        tasks = {request.number: request.task, **request.others}
+        self.cells[pid] = {number: getattr(task, "key", "") for number, task in tasks.items()}, read
+        for number in tasks:
+            self.planner.send(CellStarted(number))
 
     def _close_server_files(self, read: int) -> None:
         """In the child: close the server's files and restore the default signal handlers."""
@@ -138,11 +150,13 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             while os.read(self.wake, 4096):
                 pass
-        for pid, (number, pipe) in list(self.cells.items()):
+        for pid, (keys, pipe) in list(self.cells.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self.cells[pid]
-                self.planner.send(CellEnded(number, os.waitstatus_to_exitcode(status), _read(pipe)))
+                code, outcomes = os.waitstatus_to_exitcode(status), _read(pipe)
+                for number, key in keys.items():
+                    self.planner.send(CellEnded(number, code, outcomes.get(key)))
 
     def _stop(self) -> None:
         """Signal all cells to save and stop; the planner that would read their outcomes has died."""
@@ -171,13 +185,17 @@ def _on_child_exit(_signum: int, _frame: Any) -> None:
     """Do nothing: Python writes to `wake` only for signals with a handler."""
 
 
-def _read(pipe: int) -> Any:
+def _read(pipe: int) -> dict[str, Outcome]:
+    """The outcomes that a process reported, by the keys of their tasks."""
     # One read, not until the end: a process that the cell left behind may keep the pipe open.
+    outcomes: dict[str, Outcome] = {}
     try:
-        data = os.read(pipe, 1 << 16)
-        return pickle.loads(data) if data else None
+        stream = io.BytesIO(os.read(pipe, 1 << 16))
+        while True:
+            outcome = pickle.load(stream)
+            outcomes[outcome.key] = outcome
     except (OSError, EOFError, pickle.UnpicklingError):
-        return None
+        return outcomes
     finally:
         os.close(pipe)
 

@@ -19,6 +19,7 @@ from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
 from blockyard.sweep.executor._server_process import ServerLostError, ServerProcess
 from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus
+from blockyard.sweep.executor._stacked_cells import together
 from blockyard.sweep.executor.base import Executor
 
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
@@ -27,10 +28,14 @@ _KILL_PATIENCE = 10.0  # seconds that the server has to kill a cell
 
 @dataclass
 class _Running:
-    """A cell and the times of its process: when it started, was told to save as its time was over, was killed."""
+    """A cell and the times of its process: when it started, was told to save as its time was over, was killed.
+
+    beside: the numbers of the cells that run in one process, this one's included, until they end
+    """
 
     task: Task
     slots: tuple[int, list[str]]
+    beside: set[int]
     started: float | None = None
     stopped: float | None = None
     killed: float | None = None
@@ -43,6 +48,9 @@ class LocalExecutor(Executor):
         workers: cells in parallel; null is the number of GPUs (times cells_per_gpu), or of cores without GPUs
         gpus: their numbers; auto uses all of them, null hides them from the cells
         cells_per_gpu: small cells that share a GPU
+        cells_per_process: small cells that share a process, where their weights are stacked and one training step
+            serves all. They may differ in seed, optimizer, schedule and scale of the first weights; run.json says what
+            was taken together, and why not
         threads: CPU threads of each cell; null takes OMP_NUM_THREADS, or divides the cores among the workers
         timeout_min: minutes after which a cell has failed; it saves first, or is killed; null sets no limit
     """
@@ -53,6 +61,7 @@ class LocalExecutor(Executor):
         workers: Processes | None = None,
         gpus: Literal["auto"] | list[int] | None = "auto",
         cells_per_gpu: Count = 1,
+        cells_per_process: Count = 1,
         threads: Threads | None = None,
         timeout_min: Positive | None = None,
     ) -> None:
@@ -60,6 +69,7 @@ class LocalExecutor(Executor):
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
         self._threads = threads or exported_threads() or max(1, cpu_cores() // self._slots.workers)
         self._timeout_min = timeout_min
+        self._per_process = cells_per_process
         self._queue: deque[Task] = deque()
         self._running: dict[int, _Running] = {}
         self._ended: list[Outcome] = []
@@ -69,7 +79,7 @@ class LocalExecutor(Executor):
     @property
     def capacity(self) -> int:
         """Cells in parallel."""
-        return self._slots.workers
+        return self._slots.workers * self._per_process
 
     @property
     def threads(self) -> int:
@@ -102,7 +112,8 @@ class LocalExecutor(Executor):
             self._ended.append(Outcome(task.key, 2, problem))
         else:
             self._queue.append(task)
-            self._start()
+            if self._per_process == 1:  # else more may follow that it can run with, until `poll`
+                self._start()
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Return the tasks that ended since the last call."""
@@ -123,11 +134,18 @@ class LocalExecutor(Executor):
     def _start(self) -> None:
         # In the order of submission, so that small cells do not keep overtaking one of many devices.
         while self._queue and (slots := self._slots.acquire(self._queue[0].config)) is not None:
-            task = self._queue.popleft()
-            self._number += 1
-            self._running[self._number] = _Running(task, slots)
+            # Not all into one process while another slot would be left idle.
+            most = min(self._per_process, -(-len(self._queue) // self._slots.workers))
+            chosen, alone = together(self._queue, max(most, min(2, self._per_process)))
+            numbers = {self._number + index: task for index, task in enumerate(chosen, start=1)}
+            self._number += len(chosen)
+            beside = set(numbers)
+            self._running |= {number: _Running(task, slots, beside) for number, task in numbers.items()}
+            first, *others = numbers
+            environment = {"CUDA_VISIBLE_DEVICES": ",".join(slots[1])}
+            stacked = {number: numbers[number] for number in others}
             self._send(
-                Request(self._number, task, {"CUDA_VISIBLE_DEVICES": ",".join(slots[1])}, threads=self._threads),
+                Request(first, numbers[first], environment, threads=self._threads, others=stacked, alone=alone),
             )
 
     def _stop_overdue(self) -> None:
@@ -171,7 +189,9 @@ class LocalExecutor(Executor):
 
     def _end(self, ended: CellEnded) -> None:
         running = self._running.pop(ended.number)
-        self._slots.release(running.slots)
+        running.beside.discard(ended.number)
+        if not running.beside:
+            self._slots.release(running.slots)
         outcome = ended.outcome or outcome_of_exit(running.task, ended.code)
         self._ended.append(self._overdue(running) or outcome if outcome.code else outcome)
 
@@ -184,8 +204,10 @@ class LocalExecutor(Executor):
     def _lost(self) -> None:
         """Report the cells of a dead server, which the kernel has signalled to stop. The next cell starts a server."""
         self._server.close(idle=False)
-        for running in self._running.values():
-            self._slots.release(running.slots)
+        for number, running in self._running.items():
+            running.beside.discard(number)
+            if not running.beside:
+                self._slots.release(running.slots)
             lost = Outcome(running.task.key, 143, "the fork server was killed")
             self._ended.append(self._overdue(running) or lost)
         self._running.clear()

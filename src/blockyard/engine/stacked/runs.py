@@ -1,0 +1,198 @@
+"""Runs of one process that take their training steps together.
+
+Each run is an ordinary one, in a thread of its own, with its own folder, data order, random streams, evaluation,
+checkpoints and end. Threads take turns (`turns`), so that nothing of a run sees another one. Only the losses and
+gradients of a training step are computed for all at once: a run that has read its batch waits until all others have
+read theirs, or have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from blockyard.contracts import Batch
+from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.faults.interrupts import Interrupts
+from blockyard.engine.module import Learner
+from blockyard.engine.stacked.burst import Burst, Taker, draw_as_alone
+from blockyard.engine.stacked.step import (
+    NotStackableError,
+    StackedResult,
+    StackedWeights,
+    StepResult,
+    UnlikeBatchesError,
+    check_first_step,
+)
+from blockyard.engine.stacked.turns import Turns
+
+log = logging.getLogger("blockyard")
+
+
+class StackedRuns:
+    """What the runs share.
+
+    reason: why the runs take their steps alone, from some step on; None as long as they do not
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._turns = Turns()
+        self._members: dict[Learner, Member] = {}  # in the order in which they joined
+        self._takers: dict[Learner, Taker] = {}
+        self._waiting: dict[Learner, Batch] = {}
+        self._results: dict[Learner, StepResult | Batch | Exception] = {}
+        self._gradients: dict[Learner, dict[str, Tensor | None] | None] = {}
+        self._weights: StackedWeights | None = None
+        self._checked = False
+
+    def run(self, runs: Sequence[Callable[[], None]]) -> None:
+        """Call each function, which trains a run with a `Member` among its callbacks, until all have ended.
+
+        A signal that stops runs reaches all of them: they save after the step in progress, or end before the first one.
+        """
+        with Interrupts() as interrupts, interrupts.passing_on():
+            self._turns.run(runs)
+
+    def join(self, learner: Learner, member: Member) -> None:
+        """Let a learner take its steps with the others."""
+        learner.together = self
+        self._members[learner] = member
+        trainer: Any = learner.trainer
+        loop = next(each for each in trainer.callbacks if isinstance(each, LoopCallback))
+        self._takers[learner] = Taker(learner, loop)
+
+    # -- `Together` of a learner -------------------------------------------------------------------
+
+    def losses(self, learner: Learner, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The losses of a learner on its batch, once all other runs have come to a step of theirs or have ended."""
+        self._gradients[learner] = None
+        member = self._members[learner]
+        if self.reason is None:
+            self._waiting[learner] = batch
+            while learner not in self._results:
+                if len(self._waiting) == self._turns.alive:
+                    self._step()
+                else:
+                    self._turns.pass_on()
+            result = self._results.pop(learner)
+            draw_as_alone(self._takers[learner])
+            if isinstance(result, Exception):
+                raise result
+            if isinstance(result, StepResult):
+                member.together += 1
+                self._gradients[learner] = result.gradients
+                return result.loss, result.auxiliary
+            if self.reason is not None:
+                log.warning("the runs of this process take their steps alone: %s", self.reason)
+            batch = result
+        member.alone += 1
+        return learner.losses_of(batch)
+
+    def backward(self, learner: Learner, loss: Tensor) -> None:
+        """Add the gradients that were computed with the losses, or compute those of a step that was taken alone."""
+        gradients = self._gradients.pop(learner)
+        if gradients is None:
+            loss.backward()
+            return
+        for name, weight in learner.model.named_parameters():
+            gradient = gradients.get(f"model.{name}")
+            if gradient is not None:
+                weight.grad = gradient if weight.grad is None else weight.grad + gradient
+
+    # -- all together ------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Compute what all waiting learners wait for: losses and gradients, of as many steps as nothing is due after.
+
+        A learner that has to compute its losses itself gets the batch, and one whose data cannot be read the error.
+        """
+        waiting, self._waiting = self._waiting, {}
+        learners = [learner for learner in self._members if learner in waiting]
+        self._results = {learner: waiting[learner] for learner in learners}
+        if len(learners) == 1:
+            return
+        try:
+            self._together(learners)
+        except UnlikeBatchesError:
+            pass  # of this step
+        except NotStackableError as error:
+            self._part(str(error))
+        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+            # Of an operation that `vmap` cannot do, or of the memory. A learner that is broken raises it again.
+            first = (str(error).splitlines() or [""])[0]
+            self._part(f"{type(error).__name__}: {first[:200]}")
+
+    def _together(self, learners: list[Learner]) -> None:
+        if self._weights is None or self._weights.learners != learners:
+            self._weights = StackedWeights(learners)
+        weights = self._weights
+        if not self._checked:
+            alone = check_first_step(weights, self._batches(learners))
+            self._checked = True
+            self._results = dict(zip(learners, alone, strict=True))
+            return
+        takers = [self._takers[learner] for learner in learners]
+        result: StackedResult | None = weights.step(self._batches(learners))
+        quiet = min(taker.quiet for taker in takers)
+        if quiet and result is not None:
+            burst = Burst(takers, weights)
+            try:
+                result = self._burst(burst, result, quiet, learners)
+            finally:
+                burst.close()
+        if result is not None:
+            self._results = {learner: result.of(number) for number, learner in enumerate(learners)}
+
+    def _burst(self, burst: Burst, result: StackedResult, quiet: int, learners: list[Learner]) -> StackedResult | None:
+        """Take steps; return what was computed for the first one that was not taken, None where each has to."""
+        assert self._weights is not None
+        for _ in range(quiet):
+            if burst.interrupted:
+                return result
+            try:
+                if not burst.apply(result):
+                    return result
+            except Exception as error:  # some weights may have changed: none of the runs can go on
+                self._results = dict.fromkeys(learners, error)
+                return None
+            for learner in learners:
+                self._members[learner].together += 1
+            self._results = dict(zip(learners, burst.batches(), strict=True))
+            if any(isinstance(each, Exception) for each in self._results.values()):
+                return None
+            result = self._weights.step(self._batches(learners))
+        return result
+
+    def _batches(self, learners: list[Learner]) -> list[Batch]:
+        """The batches that the learners have to take their steps on."""
+        return [batch for learner in learners if isinstance(batch := self._results[learner], Batch)]
+
+    def _part(self, reason: str) -> None:
+        self.reason, self._weights = reason, None
+
+
+class Member(RunCallback):
+    """Lets a run take its steps together with the others of `StackedRuns`.
+
+    together, alone: the steps of this process that were taken with others and without
+    """
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})
+
+    def __init__(self, runs: StackedRuns) -> None:
+        self._runs = runs
+        self.together = self.alone = 0
+
+    def on_run_start(self, state: RunState) -> None:
+        """Join the others."""
+        self._runs.join(state.learner, self)
+
+    def plain(self) -> dict[str, Any]:
+        """How the steps of this process were taken, for run.json."""
+        reason = {} if self._runs.reason is None else {"reason": self._runs.reason}
+        return {"together": self.together, "alone": self.alone, **reason}

@@ -1,0 +1,313 @@
+"""One training step of several learners: their weights stacked, their losses and gradients computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from blockyard.contracts import Batch
+from blockyard.engine.module import Learner
+
+# Attention of stacked weights. torch's kernels take one axis of batches and know no rule for another one.
+
+
+class _Folded(torch.autograd.Function):
+    """`scaled_dot_product_attention` under `vmap`: the axis of the learners becomes part of the batch."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **settings)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing: only the operations in `vmap` are differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *tensors: Any) -> tuple[Tensor, int]:
+        *qkv, mask, settings = tensors
+        count = info.batch_size
+        q, k, v = (_leading(x, axis, count).flatten(0, 1) for x, axis in zip(qkv, dims, strict=False))  # (L B, H, N, K)
+        if mask is not None:
+            stacked = _leading(mask, dims[3], count)
+            heads_first = stacked.reshape(count, *[1] * (5 - stacked.dim()), *stacked.shape[1:])  # (L, B|1, H|1, N, M)
+            mask = heads_first.expand(count, len(q) // count, *heads_first.shape[2:]).flatten(0, 1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **settings)
+        return out.unflatten(0, (count, -1)), 0
+
+
+def _leading(x: Tensor, axis: int | None, count: int) -> Tensor:
+    """Returns x with the axis of the learners in front; expanded where it has none."""
+    return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
+
+
+class _FoldAttention(TorchFunctionMode):
+    """Inside this context attention is `_Folded`."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.scaled_dot_product_attention:
+            return self._fold(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _fold(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **settings: Any) -> Tensor:
+        return _Folded.apply(q, k, v, attn_mask, settings)
+
+
+# What is stacked.
+
+
+class _Losses(nn.Module):
+    """The losses of a learner as a function of a batch, for `functional_call`."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.model = learner.model
+        self._function = learner.losses_of  # a bound method: no part of this module
+
+    def forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        loss, auxiliary = self._function(batch, defers=False)
+        return (loss,) if auxiliary is None else (loss, auxiliary)
+
+
+class NotStackableError(Exception):
+    """These learners cannot take steps together; the message says why."""
+
+
+class UnlikeBatchesError(NotStackableError):
+    """The batches of this step have different shapes; those of another may have equal ones."""
+
+
+class StepResult(NamedTuple):
+    """What a step has computed for one learner. gradients: by the name of the weight, None where there is none."""
+
+    loss: Tensor
+    auxiliary: Tensor | None
+    gradients: dict[str, Tensor | None]
+
+
+class StackedResult(NamedTuple):
+    """What a step has computed for all learners: each tensor has one axis more, in front."""
+
+    loss: Tensor
+    auxiliary: Tensor | None
+    gradients: dict[str, Tensor | None]
+
+    def of(self, number: int) -> StepResult:
+        """The part of one learner."""
+        gradients = {name: None if stack is None else stack[number] for name, stack in self.gradients.items()}
+        return StepResult(self.loss[number], None if self.auxiliary is None else self.auxiliary[number], gradients)
+
+
+class StackedWeights:
+    """The weights and buffers of learners of one shape, stacked; the learners' own are parts of the stack from then on.
+
+    So an optimizer, an evaluation or a checkpoint of one learner reads and writes its part in place.
+
+    Raises NotStackableError where the learners differ in more than the values of their weights.
+    """
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self.learners = list(learners)
+        _check_alike(self.learners)
+        self._losses = _Losses(self.learners[0])
+        parts = [dict(_Losses(learner).named_parameters()) for learner in self.learners]
+        self.weights: dict[str, Tensor] = {}
+        self._parts: list[tuple[nn.Parameter, Tensor, int]] = []
+        for name in parts[0]:
+            own_weights = [own[name] for own in parts]
+            stack = torch.stack([weight.detach() for weight in own_weights])
+            for weight, part in zip(own_weights, stack.unbind(), strict=True):
+                weight.data = part
+                self._parts.append((weight, part, part.data_ptr()))
+            self.weights[name] = stack.requires_grad_(own_weights[0].requires_grad)
+        buffers = [dict(_Losses(learner).named_buffers()) for learner in self.learners]
+        self._shared: dict[str, Tensor] = {}  # buffers of one value
+        self._buffers: dict[str, Tensor] = {}
+        for name, first in buffers[0].items():
+            values = [own[name] for own in buffers]
+            if all(torch.equal(first, value) for value in values[1:]):
+                self._shared[name] = first
+            else:
+                self._buffers[name] = torch.stack(values)
+
+    def step(self, batches: Sequence[Batch]) -> StackedResult:
+        """Losses and gradients of each learner on its batch. Raises UnlikeBatchesError where they differ in shape.
+
+        What a model computes must not depend on random numbers or on values that Python reads.
+        """
+        names, values = _stacked(batches)
+        first = batches[0]
+        self._take_back()
+
+        def losses(state: dict[str, Tensor], tensors: tuple[Any, ...]) -> tuple[Tensor, ...]:
+            batch = replace(first, **dict(zip(names, tensors, strict=True)))
+            return functional_call(self._losses, state | self._shared, (batch,))
+
+        with _FoldAttention():
+            loss, *auxiliary = vmap(losses)(self.weights | self._buffers, values)
+        trained = {name: weight for name, weight in self.weights.items() if weight.requires_grad}
+        # Of the sum over learners, each one's gradient is that of its own losses.
+        whole = torch.stack([loss, *auxiliary]).sum()
+        found = torch.autograd.grad(whole, list(trained.values()), allow_unused=True)
+        # Fused optimizers read gradients in the layout of the weights.
+        gradients: dict[str, Tensor | None] = {
+            name: None if gradient is None else gradient.contiguous()
+            for name, gradient in zip(trained, found, strict=True)
+        }
+        return StackedResult(loss.detach(), auxiliary[0].detach() if auxiliary else None, gradients)
+
+    def by_parameter(self) -> dict[int, Tensor]:
+        """The stacks by the `id` of the first learner's parameters."""
+        own = _Losses(self.learners[0]).named_parameters()
+        return {id(weight): self.weights[name] for name, weight in own}
+
+    def spread(self, gradients: dict[str, Tensor | None]) -> None:
+        """Set the gradient of each parameter of each learner."""
+        for number, learner in enumerate(self.learners):
+            for name, weight in learner.model.named_parameters():
+                stack = gradients.get(f"model.{name}")
+                weight.grad = None if stack is None else stack[number]
+
+    def _take_back(self) -> None:
+        """Make weights parts of the stack again that were given other storage meanwhile."""
+        for weight, part, address in self._parts:
+            if weight.data_ptr() != address:
+                with torch.no_grad():
+                    part.copy_(weight)
+                weight.data = part
+
+
+def _check_alike(learners: Sequence[Learner]) -> None:
+    """Raise NotStackableError where one of the learners cannot be stacked, or differs from the first one in form."""
+    for learner in learners:
+        if reason := _obstacle(learner):
+            raise NotStackableError(reason)
+    forms = [_form(learner.model) for learner in learners]
+    for form in forms[1:]:
+        differing = [name for name in forms[0] | form if forms[0].get(name) != form.get(name)]
+        if differing:
+            raise NotStackableError(f"the models differ in the shape or kind of {differing[0]}")
+
+
+def _obstacle(learner: Learner) -> str | None:
+    """Why no step of this learner can be taken together with others, or None."""
+    settings = learner.settings
+    if learner.teacher is not None:
+        return "a teacher is called at each step"
+    if learner.after_step:
+        return f"{next(iter(learner.after_step))} changes itself after each step"
+    if settings.thaw.starts:
+        return "parts of the model are trained from a later step on"
+    if settings.half:
+        return "gradients in float16 are scaled by a factor of each run"
+    return None
+
+
+def _form(model: nn.Module) -> dict[str, Any]:
+    """The kind of each module and the shape, type and use of each weight and buffer, by name."""
+    form: dict[str, Any] = {name or "model": type(module) for name, module in model.named_modules()}
+    for name, weight in model.named_parameters():
+        form[name] = weight.shape, weight.dtype, weight.device, weight.requires_grad
+    return form | {name: (value.shape, value.dtype) for name, value in model.named_buffers()}
+
+
+def _stacked(batches: Sequence[Batch]) -> tuple[list[str], tuple[Any, ...]]:
+    """The names of the fields that batches have, and their tensors stacked. Raises UnlikeBatchesError."""
+    names = [each.name for each in fields(Batch) if getattr(batches[0], each.name) is not None]
+    values = []
+    for name in names:
+        each = [getattr(batch, name) for batch in batches]
+        values.append(_stack(name, each))
+    return names, tuple(values)
+
+
+def _stack(name: str, each: Sequence[Any]) -> Any:
+    first = each[0]
+    if isinstance(first, Tensor):
+        if any(not isinstance(value, Tensor) or value.shape != first.shape for value in each):
+            raise UnlikeBatchesError(f"batches have different shapes in {name}")
+        return torch.stack(list(each))
+    if isinstance(first, tuple):
+        return type(first)(*(_stack(name, part) for part in zip(*each, strict=True)))
+    raise NotStackableError(f"{name} of a batch is a {type(first).__name__}")
+
+
+# Whether a step together is what each learner would have computed itself.
+
+TOLERANCE = 1e-3  # of a gradient, as a share of the largest one of its weight, in float32
+COARSE = 0.1  # under autocast, or in another type
+
+
+def check_first_step(weights: StackedWeights, batches: Sequence[Batch]) -> list[StepResult]:
+    """Compute a step together and each learner's step alone, and return the latter, to the bit.
+
+    Raises NotStackableError where they differ by more than rounding, and where a forward pass draws random numbers or
+    writes to a buffer, which a step together cannot do for each.
+    """
+    learners = weights.learners
+    alone = [_alone(learner, batch) for learner, batch in zip(learners, batches, strict=True)]
+    together = weights.step(batches)
+    exact = not torch.is_autocast_enabled(together.loss.device.type)
+    for number, own in enumerate(alone):
+        if gap := _gap(own, together.of(number), TOLERANCE if exact else COARSE):
+            raise NotStackableError(f"stacked, {gap}")
+    return alone
+
+
+def _alone(learner: Learner, batch: Batch) -> StepResult:
+    device = learner.device
+    buffers = {name: buffer.clone() for name, buffer in learner.model.named_buffers()}
+    before = _generators(device)
+    loss, auxiliary = learner.losses_of(batch)
+    if any(not torch.equal(*pair) for pair in zip(before, _generators(device), strict=True)):
+        _set_generators(device, before)
+        raise NotStackableError("the forward pass draws random numbers, such as those of dropout")
+    written = [name for name, buffer in learner.model.named_buffers() if not torch.equal(buffer, buffers[name])]
+    if written:
+        with torch.no_grad():
+            for name, buffer in learner.model.named_buffers():
+                buffer.copy_(buffers[name])
+        raise NotStackableError(f"the forward pass writes to the buffer {written[0]}")
+    weights = {f"model.{name}": weight for name, weight in learner.model.named_parameters() if weight.requires_grad}
+    whole = loss if auxiliary is None else loss + auxiliary
+    found = torch.autograd.grad(whole, list(weights.values()), allow_unused=True)
+    rest = None if auxiliary is None else auxiliary.detach()
+    return StepResult(loss.detach(), rest, dict(zip(weights, found, strict=True)))
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    states = [torch.random.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_generators(device: torch.device, states: list[Tensor]) -> None:
+    torch.random.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _gap(alone: StepResult, together: StepResult, tolerance: float) -> str | None:
+    """In what the results of a learner differ by more than rounding, or None."""
+    pairs = {"the loss": (alone.loss, together.loss)}
+    for name, gradient in alone.gradients.items():
+        other = together.gradients[name]
+        if gradient is None or other is None:
+            if gradient is not other and float((gradient if other is None else other).abs().max()):  # type: ignore[union-attr]
+                return f"the gradient of {name} is missing"
+            continue
+        pairs[f"the gradient of {name}"] = gradient, other
+    for name, (own, common) in pairs.items():
+        size = float(own.abs().max())
+        gap = float((own - common).abs().max())
+        if not gap <= tolerance * size + 1e-12 and size == size:
+            return f"{name} differs by {gap / size if size else gap:.1e} of its largest entry"
+    return None

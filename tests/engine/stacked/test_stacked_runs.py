@@ -1,0 +1,259 @@
+"""Runs that take their steps together end where each of them ends alone, write what it writes, and fail alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from blockyard.atomic_files import read_json
+from blockyard.engine.stacked import step as stacked_step
+from blockyard.engine.stacked.burst import Burst
+from blockyard.runs.identity import run_name
+from blockyard.runs.metrics import read_metrics
+from blockyard.runs.status import read_status
+from blockyard.sweep.cell.execute import STACKED, execute, execute_together
+from blockyard.sweep.cells import Outcome, Task
+from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, TEXT, configured, steps
+
+DIGITS = (
+    *("data=digits", *ON_CPU, *ONE_LAYER, "data.batch_size=8", "name=stacked", *ONE_BATCH),
+    *(*steps(12, 6), "trainer.log_every=4"),
+)
+CODE = (*TEXT, "name=stacked", "tokenizer=byte", *steps(12, 6), "trainer.log_every=4")
+
+
+def tasks(outputs: Path, *overrides: str, seeds: int = 3, each: tuple[tuple[str, ...], ...] = ()) -> list[Task]:
+    """A task a seed. each: further overrides of each one"""
+    made = []
+    for seed in range(seeds):
+        config, choices = configured(*overrides, f"outputs={outputs}", f"seed={seed}", *(each[seed] if each else ()))
+        made.append(Task(f"{run_name(config)}/s{seed}", config, choices, ("test",)))
+    return made
+
+
+def together(made: list[Task]) -> dict[str, Outcome]:
+    """The outcomes of tasks that share this process, by key."""
+    outcomes: list[Outcome] = []
+    execute_together(made, outcomes.append)
+    return {outcome.key: outcome for outcome in outcomes}
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """How a run took its steps."""
+    return dict(read_json(path / "run.json")[STACKED])
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """The last checkpoint of a run."""
+    return torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def gap(own: Any, other: Any) -> float:
+    """The largest difference of two nested values of one form, as a share of the largest entry of its tensor."""
+    if isinstance(own, torch.Tensor):
+        assert own.shape == other.shape
+        return float((own.double() - other.double()).abs().max() / own.double().abs().max().clamp(min=1e-3))
+    if isinstance(own, dict):
+        assert own.keys() == other.keys()
+        return max((gap(own[name], other[name]) for name in own), default=0.0)
+    if isinstance(own, list | tuple):
+        assert len(own) == len(other)
+        return max((gap(*pair) for pair in zip(own, other, strict=True)), default=0.0)
+    assert own == other
+    return 0.0
+
+
+TIMES = ("seconds", "windows", "first")
+
+
+def without_times(loop: dict[str, Any]) -> dict[str, Any]:
+    """What the loop of a run saves, without the clock and the values that are compared with a tolerance."""
+    return {
+        name: value for name, value in loop.items() if name not in (*TIMES, "values", "tally", "auxiliary", "watchers")
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*DIGITS, "optimizer=adamw", "optimizer.lr=0.001"),
+        (*DIGITS, "optimizer=muon", "trainer.gradient_clip=0.5", "trainer.eval_every=5"),
+        (*DIGITS, "optimizer=sgd", "trainer.accumulate=2"),
+        (*DIGITS, "optimizer=schedule_free", "callbacks=ema"),
+        (*CODE, "position=rope", "optimizer=adamw", "optimizer.lr=0.001"),
+        (*CODE, "position=alibi", "token_mixer.num_kv_heads=1", "optimizer=adamw", "trainer.gradient_clip=null"),
+    ],
+    ids=["adamw", "muon", "accumulated", "averages", "code", "mask"],
+)
+def test_stacked_runs_end_where_lone_ones_do(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    joint, lone = tasks(tmp_path / "joint", *overrides), tasks(tmp_path / "lone", *overrides)
+    assert {outcome.code for outcome in together(joint).values()} == {0}
+    for task in lone:
+        assert execute(task).code == 0
+        one, other = tmp_path / "joint" / task.key, tmp_path / "lone" / task.key
+        micro = 2 if "trainer.accumulate=2" in overrides else 1
+        assert facts(one) == {"together": 12 * micro, "alone": 0}
+        mine, its = saved(one), saved(other)
+        assert gap(mine["state_dict"], its["state_dict"]) < 1e-3
+        assert gap(mine["optimizer_states"], its["optimizer_states"]) < 1e-2
+        assert mine["loops"] == its["loops"]
+        loops = [without_times(content["callbacks"]["LoopCallback"]) for content in (mine, its)]
+        assert loops[0] == loops[1]
+        rows = [read_metrics(path / "metrics.csv") for path in (one, other)]
+        assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
+        for mine_row, its_row in zip(*rows, strict=True):
+            assert mine_row.keys() == its_row.keys()
+            for name in mine_row.keys() - {"seconds"}:
+                assert mine_row[name] == pytest.approx(its_row[name], rel=1e-3, abs=1e-4), name
+        sizes = [(path / "checkpoints" / "last.ckpt").stat().st_size for path in (one, other)]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.05)  # of one run, not of all
+
+
+def test_runs_of_other_rates_schedules_and_scales_share_steps(tmp_path: Path) -> None:
+    each = (("optimizer.lr=0.01",), ("schedule=constant", "model.init_std=0.05"), ("optimizer.weight_decay=0.5",))
+    joint = tasks(tmp_path / "joint", *DIGITS, "optimizer=adamw", each=each)
+    lone = tasks(tmp_path / "lone", *DIGITS, "optimizer=adamw", each=each)
+    assert {outcome.code for outcome in together(joint).values()} == {0}
+    for task in lone:
+        assert execute(task).code == 0
+        mine, its = saved(tmp_path / "joint" / task.key), saved(tmp_path / "lone" / task.key)
+        assert gap(mine["state_dict"], its["state_dict"]) < 1e-3
+        assert facts(tmp_path / "joint" / task.key)["together"] == 12
+
+
+ALONE = {
+    "dropout": ((*DIGITS, "block.dropout=0.1"), "draws random numbers"),
+    "experts": ((*DIGITS, "channel_mixer=experts", "channel_mixer.balance=bias"), "changes itself after each step"),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_cannot_be_stacked_is_trained_alone_to_the_bit(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides, reason = ALONE[name]
+    joint, lone = tasks(tmp_path / "joint", *overrides, seeds=2), tasks(tmp_path / "lone", *overrides, seeds=2)
+    assert {outcome.code for outcome in together(joint).values()} == {0}
+    assert caplog.text.count(reason) == 2
+    for task in lone:
+        assert execute(task).code == 0
+        path = tmp_path / "joint" / task.key
+        assert reason in facts(path)["reason"]
+        assert facts(path)["together"] == 0
+        assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) == 0
+
+
+def test_models_that_differ_in_a_number_are_found_out(tmp_path: Path) -> None:
+    """Its weights have one shape for each base of the rotation: only the first step tells."""
+    made = tasks(tmp_path, *CODE, "position=rope", seeds=2, each=(("position.base=10000",), ("position.base=10",)))
+    assert {outcome.code for outcome in together(made).values()} == {0}
+    for task in made:
+        assert "differs by" in facts(tmp_path / task.key)["reason"]
+
+
+def test_models_of_other_shapes_are_found_out(tmp_path: Path) -> None:
+    made = tasks(tmp_path, *DIGITS, seeds=2, each=((), ("model.dim=32",)))
+    assert {outcome.code for outcome in together(made).values()} == {0}
+    assert "differ in the shape" in facts(tmp_path / made[0].key)["reason"]
+
+
+def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
+    overrides = ("experiment=translate_dates", *ON_CPU, *ONE_LAYER, "model.encoder_depth=1", "data.batch_size=2")
+    overrides = (*overrides, *steps(6, 3), *ONE_BATCH, "name=stacked", "block.dropout=0", "model.dropout=0")
+    joint, lone = tasks(tmp_path / "joint", *overrides, seeds=2), tasks(tmp_path / "lone", *overrides, seeds=2)
+    assert {outcome.code for outcome in together(joint).values()} == {0}
+    for task in lone:
+        assert execute(task).code == 0
+        path = tmp_path / "joint" / task.key
+        assert facts(path)["alone"] > 0
+        assert "reason" not in facts(path)
+        assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) < 1e-3
+
+
+def test_a_run_that_diverges_fails_alone(tmp_path: Path) -> None:
+    each = ((), ("optimizer.lr=1e30", "schedule=constant"), ())
+    made = tasks(tmp_path, *DIGITS, "optimizer=sgd", "trainer.gradient_clip=null", each=each)
+    outcomes = together(made)
+    assert [outcomes[task.key].code for task in made] == [0, 1, 0]
+    assert "at step" in str(outcomes[made[1].key].reason)
+    assert facts(tmp_path / made[0].key)["together"] == 12
+
+
+def test_a_run_whose_data_fails_in_a_burst_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Burst.batches
+    count = iter(range(100))
+
+    def batches(self: Burst) -> Any:
+        broken = next(count) == 1
+        for number, batch in enumerate(read(self)):
+            yield OSError("the disk is gone") if broken and number == 1 else batch
+
+    monkeypatch.setattr(Burst, "batches", batches)
+    made = tasks(tmp_path, *DIGITS, "optimizer=adamw")
+    outcomes = together(made)
+    assert [outcomes[task.key].code for task in made] == [0, 1, 0]
+    assert "the disk is gone" in str(outcomes[made[1].key].reason)
+
+
+def test_done_runs_are_not_trained_again_and_others_go_on(tmp_path: Path) -> None:
+    made = tasks(tmp_path, *DIGITS, "optimizer=adamw")
+    assert execute(made[1]).code == 0
+    assert {outcome.code for outcome in together(made).values()} == {0}
+    assert facts(tmp_path / made[0].key)["together"] == 12
+    assert STACKED not in read_json(tmp_path / made[1].key / "run.json")
+
+
+def test_each_run_has_a_record_at_wandb(tmp_path: Path) -> None:
+    made = tasks(tmp_path, *DIGITS, "logger=wandb", "logger.mode=offline", "optimizer=adamw", seeds=2)
+    assert {outcome.code for outcome in together(made).values()} == {0}
+    records = [list((tmp_path / task.key).glob("wandb/offline-run-*/run-*.wandb")) for task in made]
+    assert [len(each) for each in records] == [1, 1]
+    for task in made:
+        assert "left out" not in (tmp_path / task.key / "log.txt").read_text()
+
+
+def test_a_signal_stops_all_of_them_and_each_resumes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = (*DIGITS, "optimizer=adamw", "optimizer.lr=0.001")
+    joint, lone = tasks(tmp_path / "joint", *long, seeds=2), tasks(tmp_path / "lone", *long, seeds=2)
+    apply, calls = Burst.apply, iter(range(100))
+
+    def stop(self: Burst, result: Any) -> bool:
+        if next(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(0.2)  # the main thread handles it meanwhile
+        return apply(self, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Burst, "apply", stop)
+        assert {outcome.code for outcome in together(joint).values()} == {143}
+    for task in joint:
+        status = read_status(tmp_path / "joint" / task.key)
+        assert status.state == "interrupted"
+        assert 0 < (status.step or 0) < 12
+        assert execute(task).code == 0
+    for task in lone:
+        assert execute(task).code == 0
+        pair = [saved(tmp_path / name / task.key) for name in ("joint", "lone")]
+        assert gap(pair[0]["state_dict"], pair[1]["state_dict"]) < 1e-3
+        assert pair[0]["loops"] == pair[1]["loops"]
+
+
+def test_a_wrong_gradient_is_found_at_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the learners' gradients change places."""
+    step = stacked_step.StackedWeights.step
+
+    def swapped(self: Any, batches: Any) -> Any:
+        result = step(self, batches)
+        gradients = {name: None if g is None else g.flip(0) for name, g in result.gradients.items()}
+        return result._replace(gradients=gradients)
+
+    monkeypatch.setattr(stacked_step.StackedWeights, "step", swapped)
+    made = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=2)
+    assert {outcome.code for outcome in together(made).values()} == {0}
+    assert "the gradient of" in facts(tmp_path / made[0].key)["reason"]
