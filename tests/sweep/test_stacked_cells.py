@@ -9,11 +9,14 @@ from collections import deque
 import pytest
 
 from blockyard.atomic_files import read_json
+from blockyard.config.size_matching import ModelSizes
+from blockyard.errors import UserError
 from blockyard.runs.metrics import read_metrics
 from blockyard.runs.status import read_status
 from blockyard.sweep.cell.execute import STACKED
 from blockyard.sweep.cells import Task
-from blockyard.sweep.executor._stacked_cells import obstacle, together
+from blockyard.sweep.executor import build
+from blockyard.sweep.executor._stacked_cells import large_step, obstacle, together
 from blockyard.sweep.executor.local import LocalExecutor
 from tests.support.tiny import configured
 from tests.sweep.executor_tasks import read_lock, task_of, until_ended
@@ -79,6 +82,25 @@ def test_an_obstacle_is_named(change: dict[str, object], says: str) -> None:
     chosen, reason = together(queue, 2)
     assert [each.key for each in chosen] == ["a"]
     assert says in str(reason)
+
+
+def test_auto_leaves_large_steps_alone() -> None:
+    sizes = ModelSizes()
+    small, _ = configured("experiment=gpt_code_small", "model.dim=16", "model.heads=2", "data.batch_size=1")
+    large, _ = configured("experiment=gpt_code_small")
+    assert large_step(small, sizes, gpu=False) is None
+    assert "is too large to gain" in str(large_step(large, sizes, gpu=False))
+    assert large_step(large, sizes, gpu=True) is None
+    assert "not known" in str(large_step({**small, "model": {}}, sizes, gpu=False))
+    queue = deque([task("a"), task("b", seed=1)])
+    assert together(queue, 2, lambda _: "no gain") == ([task("a")], "no gain")
+
+
+def test_auto_is_an_option_of_the_executor() -> None:
+    assert LocalExecutor(workers=2, gpus=None, cells_per_process="auto").capacity == 16
+    assert build("local", {"cells_per_process": "auto", "gpus": None}, 1).capacity == 8
+    with pytest.raises(UserError, match="cells_per_process"):
+        build("local", {"cells_per_process": 0})
 
 
 def test_shipped_defaults_have_no_obstacle() -> None:

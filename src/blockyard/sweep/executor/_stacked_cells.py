@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from blockyard.config.size_matching import ModelSizes
 from blockyard.config.tree import Node
 from blockyard.sweep.cells import Task
 
@@ -29,6 +30,24 @@ _TRAINER = {
     "profile": (False,),
 }
 _DRAWN = ("dropout", "drop_path")  # options that are rates of what a forward pass draws
+
+AUTO = 8  # cells of one process, where that is left open
+# FLOPs of a training step from which it saves little or nothing: by docs/performance.md on a CPU, where a step of 6e9
+# took as long together, and on a GPU by what plain torch takes, which was faster at all sizes up to that.
+_LARGE_STEP = {"cpu": 1e9, "gpu": 1e10}
+_PASSES = 3  # forward, and backward for activations and for weights
+
+
+def large_step(config: Node, sizes: ModelSizes, *, gpu: bool) -> str | None:
+    """Why the training steps of a run with this config are not worth taking together, or None."""
+    flops = sizes.measure(config, "flops")
+    if flops is None:
+        return f"the FLOPs of its model are not known: {sizes.failure(config, 'flops')}"
+    step = float(_PASSES * flops * (config.get("data") or {}).get("batch_size", 1))
+    most = _LARGE_STEP["gpu" if gpu else "cpu"]
+    if step <= most:
+        return None
+    return f"a step of {step:.1e} FLOPs is too large to gain: cells_per_process=auto takes those up to {most:.0e}"
 
 
 def obstacle(config: Node) -> str | None:
@@ -55,15 +74,18 @@ def _rates(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
                 yield from _rates(value, (*path, str(name)))
 
 
-def together(queue: deque[Task], most: int) -> tuple[list[Task], str | None]:
+def together(
+    queue: deque[Task], most: int, also: Callable[[Node], str | None] = lambda _: None
+) -> tuple[list[Task], str | None]:
     """Take the first task of a queue and all that can share its process, `most` tasks in all.
 
     Returns them, and why the first one is alone where it is and `most` is greater than one.
+    also: says of a config why it is not to share a process, or None
     """
     first = queue.popleft()
     if most == 1:
         return [first], None
-    reason = obstacle(first.config)
+    reason = obstacle(first.config) or also(first.config)
     if reason is not None:
         return [first], reason
     form = _form(first)

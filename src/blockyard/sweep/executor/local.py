@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.config.machine import cpu_cores, exported_threads
+from blockyard.config.size_matching import ModelSizes
+from blockyard.config.tree import Node
 from blockyard.contracts import Count, Positive, Processes, Threads
 from blockyard.sweep.cells import Outcome, Task
 from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
 from blockyard.sweep.executor._server_process import ServerLostError, ServerProcess
-from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus
-from blockyard.sweep.executor._stacked_cells import together
+from blockyard.sweep.executor._slots import DeviceSlots, requested_devices, visible_gpus
+from blockyard.sweep.executor._stacked_cells import AUTO, large_step, together
 from blockyard.sweep.executor.base import Executor
 
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
@@ -50,7 +52,7 @@ class LocalExecutor(Executor):
         cells_per_gpu: small cells that share a GPU
         cells_per_process: small cells that share a process, where their weights are stacked and one training step
             serves all. They may differ in seed, optimizer, schedule and scale of the first weights; run.json says what
-            was taken together, and why not
+            was taken together, and why not. auto is 8 where the FLOPs of a step are few enough to gain by it
         threads: CPU threads of each cell; null takes OMP_NUM_THREADS, or divides the cores among the workers
         timeout_min: minutes after which a cell has failed; it saves first, or is killed; null sets no limit
     """
@@ -61,7 +63,7 @@ class LocalExecutor(Executor):
         workers: Processes | None = None,
         gpus: Literal["auto"] | list[int] | None = "auto",
         cells_per_gpu: Count = 1,
-        cells_per_process: Count = 1,
+        cells_per_process: Literal["auto"] | Count = 1,
         threads: Threads | None = None,
         timeout_min: Positive | None = None,
     ) -> None:
@@ -69,7 +71,8 @@ class LocalExecutor(Executor):
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
         self._threads = threads or exported_threads() or max(1, cpu_cores() // self._slots.workers)
         self._timeout_min = timeout_min
-        self._per_process = cells_per_process
+        self._per_process = AUTO if cells_per_process == "auto" else cells_per_process
+        self._sizes = ModelSizes() if cells_per_process == "auto" else None
         self._queue: deque[Task] = deque()
         self._running: dict[int, _Running] = {}
         self._ended: list[Outcome] = []
@@ -136,7 +139,7 @@ class LocalExecutor(Executor):
         while self._queue and (slots := self._slots.acquire(self._queue[0].config)) is not None:
             # Not all into one process while another slot would be left idle.
             most = min(self._per_process, -(-len(self._queue) // self._slots.workers))
-            chosen, alone = together(self._queue, max(most, min(2, self._per_process)))
+            chosen, alone = together(self._queue, max(most, min(2, self._per_process)), self._too_large)
             numbers = {self._number + index: task for index, task in enumerate(chosen, start=1)}
             self._number += len(chosen)
             beside = set(numbers)
@@ -147,6 +150,13 @@ class LocalExecutor(Executor):
             self._send(
                 Request(first, numbers[first], environment, threads=self._threads, others=stacked, alone=alone),
             )
+
+    def _too_large(self, config: Node) -> str | None:
+        """Why cells of this config are not to share a process, where that is left open."""
+        if self._sizes is None:
+            return None
+        gpu = bool(self._slots.gpus) and requested_devices(config)[1]
+        return large_step(config, self._sizes, gpu=gpu)
 
     def _stop_overdue(self) -> None:
         """Stop cells whose time is over: they save; those that do not are killed, and so is a server that hangs."""
