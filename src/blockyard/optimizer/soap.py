@@ -13,7 +13,7 @@ one power iteration and a QR decomposition at a time. A side longer than `larges
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 import torch
@@ -152,19 +152,19 @@ class EigenbasisAdam(Optimizer):
             _improve(state, sides)
 
 
-def _into(matrix: Tensor, state: dict[str, Any]) -> Tensor:
+def _into(matrix: Tensor, state: Mapping[str, Tensor]) -> Tensor:
     """Return a matrix (M, N) in the eigenbases."""
     matrix = state["left_basis"].T @ matrix if "left" in state else matrix
     return matrix @ state["right_basis"] if "right" in state else matrix
 
 
-def _out_of(matrix: Tensor, state: dict[str, Any]) -> Tensor:
+def _out_of(matrix: Tensor, state: Mapping[str, Tensor]) -> Tensor:
     """Return a matrix (M, N) of the eigenbases as it is outside."""
     matrix = state["left_basis"] @ matrix if "left" in state else matrix
     return matrix @ state["right_basis"].T if "right" in state else matrix
 
 
-def _improve(state: dict[str, Any], sides: dict[str, Tensor]) -> None:
+def _improve(state: dict[str, Tensor], sides: dict[str, Tensor]) -> None:
     """One power iteration of each basis, the columns in the order of their eigenvalues; second moments move along."""
     for side, dim in (("left", 0), ("right", 1)):
         if side not in sides:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.errors import UserError
@@ -30,7 +30,60 @@ MAX_TEXT = 2000  # characters of a note, an answer or an option
 FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
 
 
-def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
+class SweepSummary(TypedDict):
+    """A sweep as the home page lists it. stale: why its comparison is out of date; page: of it, below the outputs."""
+
+    name: str
+    claim: str | None
+    verdict: str | None
+    answer: str | None
+    metric: str | None
+    stale: str | None
+    time: str | None
+    runs: list[str]
+    arms: list[str]
+    page: str | None
+
+
+class RunSummary(TypedDict):
+    """A run as the home page lists it. options: the values of the page's `keys`; files: those of FILES that exist."""
+
+    run: str
+    state: str
+    reason: str | None
+    started: str | None
+    seconds: float | None
+    steps: int | None
+    parameters: int | None
+    metrics: dict[str, float]
+    choices: dict[str, str]
+    tags: list[str]
+    note: str
+    archived: bool
+    folder: str
+    files: list[str]
+    options: list[str | None]
+
+
+class HomeDocument(TypedDict):
+    """What the home page shows.
+
+    keys: the options in which runs differ; ranges: of metrics that have limits; apart: the options that tell configs
+    of equal choices apart
+    """
+
+    title: str
+    sweeps: list[SweepSummary]
+    keys: list[str]
+    directions: dict[str, str]
+    metrics: list[str]
+    ranges: dict[str, list[float]]
+    families: list[str]
+    apart: list[str]
+    runs: list[RunSummary]
+
+
+def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
     """Return the content of the page of the runs `records` under `root`, and of all sweeps there."""
     options = [_options(record) for record in records]
     keys = _differing(options)
@@ -53,14 +106,14 @@ def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def sweeps(root: Path) -> list[dict[str, Any]]:
+def sweeps(root: Path) -> list[SweepSummary]:
     """Return a row for each sweep, the latest first: name, claim, verdict, answer, its runs and the arm of each."""
     every = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
     return sorted(every, key=lambda row: row["time"] or "", reverse=True)
 
 
-def _sweep(folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _sweep(folder: Path) -> SweepSummary:
+    row: SweepSummary = {
         "name": folder.name,
         "claim": None,
         "verdict": None,
@@ -96,7 +149,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
     }
 
 
-def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]) -> dict[str, Any]:
+def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]) -> RunSummary:
     folder = root / record.run
     return {
         "run": record.run,
@@ -150,7 +203,7 @@ def write_home(path: Path, root: Path, records: Sequence[RunRecord]) -> Path:
     return path
 
 
-def render_home(content: dict[str, Any], root: Path, folder: Path) -> str:
+def render_home(content: HomeDocument, root: Path, folder: Path) -> str:
     """Return the page. folder: of its file, from which links to runs and sweeps start"""
     style, script = joined_style(STYLES), joined_script(SCRIPTS)
     runs = [
@@ -171,7 +224,7 @@ def render_home(content: dict[str, Any], root: Path, folder: Path) -> str:
     )
 
 
-def _without_script(content: dict[str, Any]) -> str:
+def _without_script(content: HomeDocument) -> str:
     """Return the lists of sweeps and runs as HTML, for browsers with scripts disabled."""
     lines = [f"{sweep['name']}: {sweep['claim'] or ''} {sweep['verdict'] or ''}" for sweep in content["sweeps"]]
     lines += [f"{run['run']}: {run['state']}" for run in content["runs"]]

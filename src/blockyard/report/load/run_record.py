@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,15 +76,9 @@ def read_run(
     path: Path, *, arm: str = "", seed: int = 0, setting: dict[str, Any] | None = None, variant: str = ""
 ) -> LoadedRun:
     """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason."""
-    cell: dict[str, Any] = {
-        "arm": arm,
-        "seed": seed,
-        "path": path,
-        "setting": dict(setting or {}),
-        "variant": variant,
-    }
+    record = partial(LoadedRun, arm=arm, seed=seed, path=path, setting=dict(setting or {}), variant=variant)
     if not (path / CONFIG).is_file():
-        return LoadedRun(**cell, state="missing", reason="not started")
+        return record(state="missing", reason="not started")
     status = read_status(path)
     facts, lost = _read_mapping(path / RUN)
     summary, damage = _read_mapping(path / SUMMARY) if status.finished else ({}, None)
@@ -92,7 +87,7 @@ def read_run(
         reason = damage or f"finished, but has no {SUMMARY}"
     elif status.finished and (names := _not_finite(summary.get("metrics"))):
         reason = f"not a finite number: {', '.join(names)}"
-    return LoadedRun(**cell, state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
+    return record(state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:

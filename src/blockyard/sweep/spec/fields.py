@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blockyard.errors import near
@@ -16,7 +16,7 @@ LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import
 _METRIC = re.compile(r"(test|val)/[A-Za-z_][\w./@-]*")
 
 
-def text(content: dict[str, Any], key: str, problems: list[str]) -> str | None:
+def text(content: Mapping[str, object], key: str, problems: list[str]) -> str | None:
     """A text; None for an optional key that is missing."""
     value = content.get(key)
     if value is None and key != "claim":
@@ -39,7 +39,7 @@ def override_list(value: Any, where: str, problems: list[str]) -> tuple[str, ...
     return () if issues else tuple(value)
 
 
-def baseline(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
+def baseline(content: Mapping[str, object], names: list[str], problems: list[str]) -> str | None:
     """The arm that the others are compared with, where the file names one."""
     value = content.get("baseline")
     if value is None:
@@ -50,16 +50,18 @@ def baseline(content: dict[str, Any], names: list[str], problems: list[str]) -> 
     return None
 
 
-def one_of(content: dict[str, Any], key: str, allowed: Sequence[str], problems: list[str]) -> str | None:
+def one_of(content: Mapping[str, object], key: str, allowed: Sequence[str], problems: list[str]) -> str | None:
     """One of a few words, or None."""
     value = content.get(key)
-    if value is None or value in allowed:
-        return value
+    if value is None:
+        return None
+    if value in allowed:
+        return str(value)
     problems.append(f"{key}: {not_one_of(value, allowed)}")
     return None
 
 
-def flag(content: dict[str, Any], key: str, problems: list[str]) -> bool | None:
+def flag(content: Mapping[str, object], key: str, problems: list[str]) -> bool | None:
     """True, or None where the key is missing or false."""
     value = content.get(key)
     if value is None or isinstance(value, bool):
@@ -79,7 +81,7 @@ def did_you_mean(value: Any, allowed: Sequence[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-def metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | None:
+def metric(content: Mapping[str, object], tuned: bool, problems: list[str]) -> str | None:
     """The metric that is reported, or None for the objective's own."""
     value = content.get("metric")
     if value is None:
@@ -94,7 +96,7 @@ def metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | N
     return value
 
 
-def reached(content: dict[str, Any], problems: list[str]) -> Threshold | None:
+def reached(content: Mapping[str, object], problems: list[str]) -> Threshold | None:
     """What `success` or `steps_to` says of whole runs, or None."""
     keys = [kind for kind in ("success", "steps_to", "metric") if content.get(kind) is not None]
     if len(keys) > 1:
@@ -113,7 +115,7 @@ def reached(content: dict[str, Any], problems: list[str]) -> Threshold | None:
     return None
 
 
-def external(content: dict[str, Any], problems: list[str]) -> dict[str, dict[str, Any]] | None:
+def external(content: Mapping[str, object], problems: list[str]) -> dict[str, dict[str, Any]] | None:
     """Figures from papers and other tools: name -> value and source, and n and sd where they are known."""
     value, form = content.get("external"), "{paper: {value: 0.91, source: Author 2020 table 2, n: 5, sd: 0.004}}"
     if value is None:
@@ -144,7 +146,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
 
 
-def margin(content: dict[str, Any], problems: list[str]) -> float | None:
+def margin(content: Mapping[str, object], problems: list[str]) -> float | None:
     """The smallest difference that matters, in the metric's unit, or None."""
     value = content.get("margin")
     if value is None:
@@ -155,7 +157,7 @@ def margin(content: dict[str, Any], problems: list[str]) -> float | None:
     return float(value)
 
 
-def expect(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
+def expect(content: Mapping[str, object], names: list[str], problems: list[str]) -> str | None:
     """The expected comparisons, as text; the arms that it names must exist."""
     value = content.get("expect")
     if value is None:
