@@ -2,13 +2,13 @@
 
     python benchmarks/translation.py PAIRS.tsv [source=1] [target=2] [seeds=1] [outputs=outputs] [OVERRIDE ...]
 
-Ours is `blockyard train experiment=translate_pairs` on the file, with further overrides as given, then
-`blockyard eval write=true beam=4` of the test split. The other side is MarianMTModel, an encoder and a decoder after
+Ours is `blockyard train experiment=translate_pairs` on the file, with further overrides as given, then `blockyard eval
+write=true beam=4 length_penalty=0` of the test split. The other side is MarianMTModel, an encoder and a decoder after
 Vaswani et al. 2017 with tied tables and sinusoidal positions, of nearly as many parameters as ours. It reads the same
 tokens of the same training pairs in batches of as many pairs with similar lengths, and is trained with AdamW, label
 smoothing, warm-up and a cosine for as much CPU time as our whole command took, start and evaluation included. Both
-write by beam search of width 4 with scores divided by the length. Prints a Markdown table: BLEU and chrF of the two, of
-copying the source, and of the target of the nearest training source. Needs the `dev` extra.
+write by beam search of width 4 with the sums of log probabilities as scores. Prints a Markdown table: BLEU and chrF of
+the two, of copying the source, and of the target of the nearest training source. Needs the `dev` extra.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from blockyard.data.splits.order import grouped_order
 from blockyard.objective._text_scores import scores
 from blockyard.runs.load import Loaded, load
 
-BEAM, BATCH, GROUP, RATE, WARMUP, SMOOTHING, DEPTH, HEADS = 4, 32, 8, 2e-3, 0.1, 0.1, 2, 4
+BEAM, POWER, BATCH, GROUP, RATE, WARMUP, SMOOTHING, DEPTH, HEADS = 4, 0, 32, 8, 2e-3, 0.1, 0.1, 2, 4
 IGNORE = -100
+SEARCH = f"@beam{BEAM}_length{POWER}"
 
 
 class Side:
@@ -137,7 +138,7 @@ def write(model: Any, side: Side, sources: Sequence[str], length: int) -> list[s
         source = side.padded([side.ids(sources[index]) for index in indices])
         mask = (source != side.padding).long()
         result = model.generate(
-            input_ids=source, attention_mask=mask, num_beams=BEAM, max_new_tokens=length - 1, length_penalty=1.0
+            input_ids=source, attention_mask=mask, num_beams=BEAM, max_new_tokens=length - 1, length_penalty=POWER
         )
         for index, row in zip(indices, result.tolist(), strict=True):
             ids = row[1:]
@@ -155,7 +156,7 @@ def ours(path: str, seed: int, outputs: str, overrides: Sequence[str]) -> tuple[
         raise SystemExit("the training of ours did not end well")
     seconds = time.process_time() - began
     folder = max(Path(outputs).glob(f"{name}-*/s{seed}"), key=os.path.getmtime)
-    if blockyard(["eval", f"run={folder}", "write=true", f"beam={BEAM}"]):
+    if blockyard(["eval", f"run={folder}", "write=true", f"beam={BEAM}", f"length_penalty={POWER}"]):
         raise SystemExit("ours could not write")
     return seconds, folder
 
@@ -174,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
         summary = read_json(folder / "summary.json")
         metrics = summary["metrics"]
         rows.setdefault("ours", []).append(
-            (metrics[f"test/written_bleu@beam{BEAM}"], metrics[f"test/written_chrf@beam{BEAM}"])
+            (metrics[f"test/written_bleu{SEARCH}"], metrics[f"test/written_chrf{SEARCH}"])
         )
         for name, values in summary["baselines"].items():
             if "written_bleu" in values:

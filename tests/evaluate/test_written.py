@@ -155,7 +155,7 @@ def test_a_length_penalty_changes_what_a_beam_search_prefers(
     short, long = (evaluate_written(dates.path, beam=4, length_penalty=power)[0].texts for power in (0.0, 8.0))
     assert sum(len(text) for *_, text in short) < sum(len(text) for *_, text in long)
     assert main(["eval", f"run={dates.path}", "write=true", "beam=4", "length_penalty=0"]) == 0
-    assert "test/written_bleu@beam4_length0 " in capsys.readouterr().out
+    assert "test/written_insertions@beam4_length0 " in capsys.readouterr().out
     head = json.loads((dates.path / "written-test-beam4_length0.jsonl").read_text().splitlines()[0])
     assert (head["beam"], head["length_penalty"]) == (4, 0)
     assert main(["eval", f"run={dates.path}", "write=true", "length_penalty=0"]) == 2

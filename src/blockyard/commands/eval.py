@@ -177,7 +177,7 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
 
     written, loaded = evaluate_written(name, beam=beam, length_penalty=penalty, judge=judge, **settings)
     for metric, value in written.metrics().items():
-        sys.stdout.write(f"{metric:<32}{value:.6g}\n")
+        sys.stdout.write(f"{metric:<31} {value:.6g}\n")
     for baseline, values in written.of_baselines(loaded.folder.summary().get("baselines", {})).items():
         text = "  ".join(f"{metric} {value:.4g}" for metric, value in values.items())
         sys.stdout.write(f"baseline {baseline}: {text}\n")
