@@ -19,6 +19,7 @@ from blockyard.runs.metrics import read_metrics
 from blockyard.runs.status import read_status
 from blockyard.sweep.cell.execute import STACKED, execute, execute_together
 from blockyard.sweep.cells import Outcome, Task
+from tests.support.experiment_data import experiments, own_data
 from tests.support.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, TEXT, configured, steps
 
 DIGITS = (
@@ -129,6 +130,10 @@ def test_runs_of_other_rates_schedules_and_scales_share_steps(tmp_path: Path) ->
 
 ALONE = {
     "dropout": ((*DIGITS, "block.dropout=0.1"), "draws random numbers"),
+    "batch_norm": (
+        (*DIGITS, "norm=batch", "block.dropout=0.1"),  # both are put back after the first look
+        "draws random numbers",
+    ),
     "experts": ((*DIGITS, "channel_mixer=experts", "channel_mixer.balance=bias"), "changes itself after each step"),
 }
 
@@ -257,3 +262,29 @@ def test_a_wrong_gradient_is_found_at_the_first_step(tmp_path: Path, monkeypatch
     made = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=2)
     assert {outcome.code for outcome in together(made).values()} == {0}
     assert "the gradient of" in facts(tmp_path / made[0].key)["reason"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", list(experiments()))
+def test_every_experiment_is_stacked_or_says_why_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways its runs end where lone ones do."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    few = (*steps(4, 4), "trainer.max_epochs=null", "trainer.log_every=4", *ONE_BATCH, "trainer=cpu")
+    quiet = ("logger=none", "callbacks=quiet", "trainer.num_workers=0", "trainer.threads=1", "data.batch_size=4")
+    overrides = (f"experiment={name}", *few, *quiet, *own_data(name, tmp_path / "own"))
+    joint, lone = tasks(tmp_path / "joint", *overrides, seeds=2), tasks(tmp_path / "lone", *overrides, seeds=2)
+    assert {outcome.code for outcome in together(joint).values()} == {0}
+    for task in lone:
+        assert execute(task).code == 0
+        path = tmp_path / "joint" / task.key
+        how = facts(path)
+        assert how["together"] + how["alone"] >= 4
+        assert how["together"] or how.get("reason") or how["alone"] >= 4
+        rows = [read_metrics(folder / "metrics.csv")[-1] for folder in (path, tmp_path / "lone" / task.key)]
+        # Of weights whose gradients are nothing but rounding, Adam makes steps of their full size: metrics tell less.
+        assert rows[0]["train/loss"] == pytest.approx(rows[1]["train/loss"], rel=1e-3, abs=1e-4)
+        if not how["together"]:
+            assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) == 0

@@ -268,14 +268,16 @@ def _alone(learner: Learner, batch: Batch) -> StepResult:
     buffers = {name: buffer.clone() for name, buffer in learner.model.named_buffers()}
     before = _generators(device)
     loss, auxiliary = learner.losses_of(batch)
-    if any(not torch.equal(*pair) for pair in zip(before, _generators(device), strict=True)):
-        _set_generators(device, before)
-        raise NotStackableError("the forward pass draws random numbers, such as those of dropout")
+    drawn = any(not torch.equal(*pair) for pair in zip(before, _generators(device), strict=True))
     written = [name for name, buffer in learner.model.named_buffers() if not torch.equal(buffer, buffers[name])]
+    # The learner takes the step itself where either is so, as if this had not been.
+    _set_generators(device, before)
+    with torch.no_grad():
+        for name in written:
+            learner.model.get_buffer(name).copy_(buffers[name])
+    if drawn:
+        raise NotStackableError("the forward pass draws random numbers, such as those of dropout")
     if written:
-        with torch.no_grad():
-            for name, buffer in learner.model.named_buffers():
-                buffer.copy_(buffers[name])
         raise NotStackableError(f"the forward pass writes to the buffer {written[0]}")
     weights = {f"model.{name}": weight for name, weight in learner.model.named_parameters() if weight.requires_grad}
     whole = loss if auxiliary is None else loss + auxiliary
