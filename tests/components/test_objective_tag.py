@@ -21,7 +21,8 @@ from blockyard.data.splits.tagged import Cutter, TaggedSplit, bracketed
 from blockyard.data.tagged_text import TaggedText
 from blockyard.errors import UserError
 from blockyard.evaluate.span_types import table_of_types
-from blockyard.objective.tag import Tag, Tags
+from blockyard.objective._tags import Tags
+from blockyard.objective.tag import Tag
 from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.word import Word

@@ -23,7 +23,8 @@ from blockyard.errors import UserError
 from blockyard.evaluate.new_inputs import texts_of
 from blockyard.evaluate.predict_rows import BATCH, padded
 from blockyard.evaluate.written import Written
-from blockyard.objective.tag import Tag, Tags
+from blockyard.objective._tags import Tags
+from blockyard.objective.tag import Tag
 from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from blockyard.contracts import Batch
-from blockyard.objective.tag import Tags, span_ends
+from blockyard.objective._tags import Tags, span_ends
 
 Score = Literal["precision", "recall", "f1"]
 

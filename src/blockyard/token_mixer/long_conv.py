@@ -139,8 +139,8 @@ class LongConv(TokenMixer):
         check_context(self, ctx)
         if conv and (not gated or self.relative):
             why = "it reads a number of tokens, not a share of the sequence" if gated else "it is of the projections"
-            way = "conv=0" if gated else "token_mixer.gated=true"
-            raise ValueError(f"token_mixer.conv={conv}: {why}; use {way}")
+            remedy = "conv=0" if gated else "token_mixer.gated=true"
+            raise ValueError(f"token_mixer.conv={conv}: {why}; use {remedy}")
         self.full = mixing == "full"
         count = math.prod(2 * side for side in ctx.tokens.grid) * ctx.dim**2
         if self.full and count > LARGEST:

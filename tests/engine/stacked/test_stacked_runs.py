@@ -31,17 +31,17 @@ CODE = (*TEXT, "name=stacked", "tokenizer=byte", *steps(12, 6), "trainer.log_eve
 
 def tasks(outputs: Path, *overrides: str, seeds: int = 3, each: tuple[tuple[str, ...], ...] = ()) -> list[Task]:
     """A task a seed. each: further overrides of each one"""
-    made = []
+    cells = []
     for seed in range(seeds):
         config, choices = configured(*overrides, f"outputs={outputs}", f"seed={seed}", *(each[seed] if each else ()))
-        made.append(Task(f"{run_name(config)}/s{seed}", config, choices, ("test",)))
-    return made
+        cells.append(Task(f"{run_name(config)}/s{seed}", config, choices, ("test",)))
+    return cells
 
 
-def together(made: list[Task]) -> dict[str, Outcome]:
+def together(cells: list[Task]) -> dict[str, Outcome]:
     """The outcomes of tasks that share this process, by key."""
     outcomes: list[Outcome] = []
-    execute_together(made, outcomes.append)
+    execute_together(cells, outcomes.append)
     return {outcome.key: outcome for outcome in outcomes}
 
 
@@ -156,16 +156,16 @@ def test_what_cannot_be_stacked_is_trained_alone_to_the_bit(
 
 def test_models_that_differ_in_a_number_are_found_out(tmp_path: Path) -> None:
     """Its weights have one shape for each base of the rotation: only the first step tells."""
-    made = tasks(tmp_path, *CODE, "position=rope", seeds=2, each=(("position.base=10000",), ("position.base=10",)))
-    assert {outcome.code for outcome in together(made).values()} == {0}
-    for task in made:
+    cells = tasks(tmp_path, *CODE, "position=rope", seeds=2, each=(("position.base=10000",), ("position.base=10",)))
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    for task in cells:
         assert "differs by" in facts(tmp_path / task.key)["reason"]
 
 
 def test_models_of_other_shapes_are_found_out(tmp_path: Path) -> None:
-    made = tasks(tmp_path, *DIGITS, seeds=2, each=((), ("model.dim=32",)))
-    assert {outcome.code for outcome in together(made).values()} == {0}
-    assert "differ in the shape" in facts(tmp_path / made[0].key)["reason"]
+    cells = tasks(tmp_path, *DIGITS, seeds=2, each=((), ("model.dim=32",)))
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    assert "differ in the shape" in facts(tmp_path / cells[0].key)["reason"]
 
 
 def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
 
 def test_a_run_that_diverges_fails_alone(tmp_path: Path) -> None:
     each = ((), ("optimizer.lr=1e30", "schedule=constant"), ())
-    made = tasks(tmp_path, *DIGITS, "optimizer=sgd", "trainer.gradient_clip=null", each=each)
-    outcomes = together(made)
-    assert [outcomes[task.key].code for task in made] == [0, 1, 0]
-    assert "at step" in str(outcomes[made[1].key].reason)
-    assert facts(tmp_path / made[0].key)["together"] == 12
+    cells = tasks(tmp_path, *DIGITS, "optimizer=sgd", "trainer.gradient_clip=null", each=each)
+    outcomes = together(cells)
+    assert [outcomes[task.key].code for task in cells] == [0, 1, 0]
+    assert "at step" in str(outcomes[cells[1].key].reason)
+    assert facts(tmp_path / cells[0].key)["together"] == 12
 
 
 def test_a_run_whose_data_fails_in_a_burst_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,26 +200,26 @@ def test_a_run_whose_data_fails_in_a_burst_fails_alone(tmp_path: Path, monkeypat
             yield OSError("the disk is gone") if broken and number == 1 else batch
 
     monkeypatch.setattr(Burst, "batches", batches)
-    made = tasks(tmp_path, *DIGITS, "optimizer=adamw")
-    outcomes = together(made)
-    assert [outcomes[task.key].code for task in made] == [0, 1, 0]
-    assert "the disk is gone" in str(outcomes[made[1].key].reason)
+    cells = tasks(tmp_path, *DIGITS, "optimizer=adamw")
+    outcomes = together(cells)
+    assert [outcomes[task.key].code for task in cells] == [0, 1, 0]
+    assert "the disk is gone" in str(outcomes[cells[1].key].reason)
 
 
 def test_done_runs_are_not_trained_again_and_others_go_on(tmp_path: Path) -> None:
-    made = tasks(tmp_path, *DIGITS, "optimizer=adamw")
-    assert execute(made[1]).code == 0
-    assert {outcome.code for outcome in together(made).values()} == {0}
-    assert facts(tmp_path / made[0].key)["together"] == 12
-    assert STACKED not in read_json(tmp_path / made[1].key / "run.json")
+    cells = tasks(tmp_path, *DIGITS, "optimizer=adamw")
+    assert execute(cells[1]).code == 0
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    assert facts(tmp_path / cells[0].key)["together"] == 12
+    assert STACKED not in read_json(tmp_path / cells[1].key / "run.json")
 
 
 def test_each_run_has_a_record_at_wandb(tmp_path: Path) -> None:
-    made = tasks(tmp_path, *DIGITS, "logger=wandb", "logger.mode=offline", "optimizer=adamw", seeds=2)
-    assert {outcome.code for outcome in together(made).values()} == {0}
-    records = [list((tmp_path / task.key).glob("wandb/offline-run-*/run-*.wandb")) for task in made]
+    cells = tasks(tmp_path, *DIGITS, "logger=wandb", "logger.mode=offline", "optimizer=adamw", seeds=2)
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    records = [list((tmp_path / task.key).glob("wandb/offline-run-*/run-*.wandb")) for task in cells]
     assert [len(each) for each in records] == [1, 1]
-    for task in made:
+    for task in cells:
         assert "left out" not in (tmp_path / task.key / "log.txt").read_text()
 
 
@@ -259,9 +259,9 @@ def test_a_wrong_gradient_is_found_at_the_first_step(tmp_path: Path, monkeypatch
         return result._replace(gradients=gradients)
 
     monkeypatch.setattr(stacked_step.StackedWeights, "step", swapped)
-    made = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=2)
-    assert {outcome.code for outcome in together(made).values()} == {0}
-    assert "the gradient of" in facts(tmp_path / made[0].key)["reason"]
+    cells = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=2)
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    assert "the gradient of" in facts(tmp_path / cells[0].key)["reason"]
 
 
 @pytest.mark.full

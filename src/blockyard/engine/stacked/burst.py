@@ -95,7 +95,7 @@ class StackedAdamW:
 
 @dataclass
 class Taker:
-    """A run that takes steps: its learner, the loop around its steps, and what `Member` knows of both."""
+    """A run that takes steps: its learner, the loop around its steps, and what `StackedMember` knows of both."""
 
     learner: Learner
     loop: LoopCallback

@@ -42,7 +42,7 @@ class StackedRuns:
     def __init__(self) -> None:
         self.reason: str | None = None
         self._turns = Turns()
-        self._members: dict[Learner, Member] = {}  # in the order in which they joined
+        self._members: dict[Learner, StackedMember] = {}  # in the order in which they joined
         self._takers: dict[Learner, Taker] = {}
         self._waiting: dict[Learner, Batch] = {}
         self._results: dict[Learner, StepResult | Batch | Exception] = {}
@@ -51,14 +51,14 @@ class StackedRuns:
         self._checked = False
 
     def run(self, runs: Sequence[Callable[[], None]]) -> None:
-        """Call each function, which trains a run with a `Member` among its callbacks, until all have ended.
+        """Call each function, which trains a run with a `StackedMember` among its callbacks, until all have ended.
 
         A signal that stops runs reaches all of them: they save after the step in progress, or end before the first one.
         """
         with Interrupts() as interrupts, interrupts.passing_on():
             self._turns.run(runs)
 
-    def join(self, learner: Learner, member: Member) -> None:
+    def join(self, learner: Learner, member: StackedMember) -> None:
         """Let a learner take its steps with the others."""
         learner.together = self
         self._members[learner] = member
@@ -176,7 +176,7 @@ class StackedRuns:
         self.reason, self._weights = reason, None
 
 
-class Member(RunCallback):
+class StackedMember(RunCallback):
     """Lets a run take its steps together with the others of `StackedRuns`.
 
     together, alone: the steps of this process that were taken with others and without

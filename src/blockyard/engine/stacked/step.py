@@ -157,11 +157,11 @@ class StackedWeights:
         trained = {name: weight for name, weight in self.weights.items() if weight.requires_grad}
         # Of the sum over learners, each one's gradient is that of its own losses.
         whole = torch.stack([loss, *auxiliary]).sum()
-        found = torch.autograd.grad(whole, list(trained.values()), allow_unused=True)
+        computed = torch.autograd.grad(whole, list(trained.values()), allow_unused=True)
         # Fused optimizers read gradients in the layout of the weights.
         gradients: dict[str, Tensor | None] = {
             name: None if gradient is None else gradient.contiguous()
-            for name, gradient in zip(trained, found, strict=True)
+            for name, gradient in zip(trained, computed, strict=True)
         }
         return StackedResult(loss.detach(), auxiliary[0].detach() if auxiliary else None, gradients)
 
@@ -281,9 +281,9 @@ def _alone(learner: Learner, batch: Batch) -> StepResult:
         raise NotStackableError(f"the forward pass writes to the buffer {written[0]}")
     weights = {f"model.{name}": weight for name, weight in learner.model.named_parameters() if weight.requires_grad}
     whole = loss if auxiliary is None else loss + auxiliary
-    found = torch.autograd.grad(whole, list(weights.values()), allow_unused=True)
+    computed = torch.autograd.grad(whole, list(weights.values()), allow_unused=True)
     rest = None if auxiliary is None else auxiliary.detach()
-    return StepResult(loss.detach(), rest, dict(zip(weights, found, strict=True)))
+    return StepResult(loss.detach(), rest, dict(zip(weights, computed, strict=True)))
 
 
 def _generators(device: torch.device) -> list[Tensor]:

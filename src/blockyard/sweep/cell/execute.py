@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.engine.run import train
-from blockyard.engine.stacked.runs import Member, StackedRuns
+from blockyard.engine.stacked.runs import StackedMember, StackedRuns
 from blockyard.errors import UserError, printable
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
@@ -185,7 +185,7 @@ def _train(task: Task, folder: RunFolder, together: StackedRuns | None, alone: s
     callbacks = trial_callbacks(task)
     if together is None:
         return train(folder, resume=folder.resumes, callbacks=callbacks)
-    member = Member(together)
+    member = StackedMember(together)
     try:
         return train(folder, resume=folder.resumes, callbacks={**callbacks, STACKED: member})
     finally:

@@ -1,0 +1,74 @@
+"""What tags say of words: which words are a span of which type, as in CoNLL's files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_OF_SPAN = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+OUTSIDE = "O"
+OPENS, CLOSES = 1, 2  # marks of a tag: B-, S- and U- begin a span, E-, L-, S- and U- end one
+_MARKS = {"B": OPENS, "I": 0, "E": CLOSES, "L": CLOSES, "S": OPENS | CLOSES, "U": OPENS | CLOSES}
+
+
+@dataclass(frozen=True)
+class Tags:
+    """What the tags of a data set say of spans. names: V, in the order of their numbers"""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def spans(self) -> bool:
+        """Whether they are of spans: every one is O, or begins with B-, I-, E-, S-, L- or U-."""
+        parts = [name == OUTSIDE or bool(_OF_SPAN.fullmatch(name)) for name in self.names]
+        return all(parts) and any(name != OUTSIDE for name in self.names)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The types of spans, sorted; where tags are of single words, the tags themselves."""
+        return tuple(sorted({kind for name in self.names if (kind := self._parts(name)[1])}))
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """The type of each tag by its number, -1 for O, (V,)."""
+        return [self.types.index(kind) if (kind := self._parts(name)[1]) else -1 for name in self.names]
+
+    @cached_property
+    def marks(self) -> list[int]:
+        """`OPENS`, `CLOSES`, both or neither for each tag, (V,)."""
+        return [self._parts(name)[0] for name in self.names]
+
+    def _parts(self, name: str) -> tuple[int, str]:
+        match = _OF_SPAN.fullmatch(name)
+        if not self.spans or match is None:
+            return OPENS | CLOSES, "" if self.spans else name
+        return _MARKS[match[1]], match[2]
+
+    def spans_of(self, tags: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Return the spans of a sentence by the numbers of its tags: first word, the one behind the last, type."""
+        row = torch.tensor([list(tags)], dtype=torch.int64)
+        kinds, ends = span_ends(torch.tensor(self.kinds)[row], torch.tensor(self.marks)[row])
+        spans = zip(kinds[0].tolist(), ends[0].tolist(), strict=True)
+        return [(start, end, self.types[kind]) for start, (kind, end) in enumerate(spans) if kind >= 0]
+
+
+def span_ends(kinds: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the type of the span that begins at each word, -1 where none does, and the word behind its end, (B, N).
+
+    kinds: (B, N) the type of each word's tag, -1 for O and behind the end; marks: (B, N) of `OPENS` and `CLOSES`. The
+    rules are those of conlleval: I- behind O, behind another type or behind the end of a span begins one as B- does.
+    """
+    inside = kinds >= 0
+    before = F.pad(kinds, (1, 0), value=-1)[:, :-1]
+    closed = F.pad(marks & CLOSES, (1, 0))[:, :-1] != 0  # by the word before
+    begins = inside & ((marks & OPENS != 0) | closed | (before != kinds))
+    columns = torch.arange(kinds.shape[1], device=kinds.device).expand_as(kinds)
+    stops = columns.masked_fill(~begins & inside, kinds.shape[1])  # no span goes on at such a word
+    nearest = stops.flip(1).cummin(1).values.flip(1)  # the first one from each word on
+    return kinds.masked_fill(~begins, -1), F.pad(nearest, (0, 1), value=kinds.shape[1])[:, 1:]
