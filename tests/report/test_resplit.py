@@ -99,7 +99,7 @@ def test_each_seed_has_a_folder_and_a_split_of_its_own(tmp_path: Path) -> None:
 def test_keys_that_it_does_not_suit_are_refused(tmp_path: Path) -> None:
     assert "no test with looks" in " ".join(refusals(tmp_path, text(seeds="{until: decided}")))
     assert "remove `over`" in " ".join(refusals(tmp_path, text(more="over: both")))
-    assert "no correction" in " ".join(refusals(tmp_path, text(more="success: test/accuracy >= 0.9")))
+    assert "without a correction" in " ".join(refusals(tmp_path, text(more="success: test/accuracy >= 0.9")))
     assert "from rms, base" in " ".join(refusals(tmp_path, text(base=", data.split_seed=1", arm=", data.split_seed=2")))
     assert "expected true or false" in " ".join(refusals(tmp_path, text().replace("resplit: true", "resplit: 3")))
 
