@@ -128,7 +128,7 @@ def submit(pool, sweep_plan, *indices, **changes):
 
 def test_the_seeds_of_an_arm_train_together(pool, tmp_path):
     sweep_plan = plan(tmp_path, *STACKABLE, seeds=(0, 1, 2))
-    assert pool.capacity == 4
+    assert (pool.capacity, pool.parallel) == (4, 1)
     submit(pool, sweep_plan, *range(6))
     outcomes = until_ended(pool, 6)
     assert {outcome.code for outcome in outcomes.values()} == {0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,17 @@ def test_each_run_has_a_record_at_wandb(tmp_path: Path) -> None:
     assert [len(each) for each in records] == [1, 1]
     for task in cells:
         assert "left out" not in (tmp_path / task.key / "log.txt").read_text()
+
+
+def test_the_seconds_of_runs_add_up_to_those_of_their_process(tmp_path: Path) -> None:
+    """A run does not count the turns of the others."""
+    cells = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=4)
+    began = time.perf_counter()
+    assert {outcome.code for outcome in together(cells).values()} == {0}
+    took = time.perf_counter() - began
+    seconds = [read_json(tmp_path / task.key / "summary.json")["seconds"] for task in cells]
+    assert min(seconds) > 0
+    assert sum(seconds) < took
 
 
 def test_a_signal_stops_all_of_them_and_each_resumes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

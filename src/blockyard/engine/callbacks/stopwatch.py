@@ -46,6 +46,10 @@ class Stopwatch:
         """Leave out the time since the last `pause`."""
         self._clock = time.perf_counter()
 
+    def add(self, seconds: float) -> None:
+        """Add time that was spent for this run while the clock was paused."""
+        self.state.seconds += seconds
+
     def lap(self) -> float:
         """Close the stretch since the last row of the log; return the seconds spent training, rounded."""
         self.pause()

@@ -9,6 +9,7 @@ read theirs, or have ended.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -49,6 +50,7 @@ class StackedRuns:
         self._gradients: dict[Learner, dict[str, Tensor | None] | None] = {}
         self._weights: StackedWeights | None = None
         self._checked = False
+        self._share = 0.0  # of each run, in the seconds of what was computed together last
 
     def run(self, runs: Sequence[Callable[[], None]]) -> None:
         """Call each function, which trains a run with a `StackedMember` among its callbacks, until all have ended.
@@ -74,11 +76,15 @@ class StackedRuns:
         member = self._members[learner]
         if self.reason is None:
             self._waiting[learner] = batch
+            clock = self._takers[learner].loop.stopwatch
+            clock.pause()  # the turns of others are not this run's time
             while learner not in self._results:
                 if len(self._waiting) == self._turns.alive:
                     self._step()
                 else:
                     self._turns.pass_on()
+            clock.resume()
+            clock.add(self._share)
             result = self._results.pop(learner)
             draw_as_alone(self._takers[learner])
             if isinstance(result, Exception):
@@ -114,8 +120,10 @@ class StackedRuns:
         waiting, self._waiting = self._waiting, {}
         learners = [learner for learner in self._members if learner in waiting]
         self._results = {learner: waiting[learner] for learner in learners}
+        self._share = 0.0
         if len(learners) == 1:
             return
+        began = time.perf_counter()
         try:
             self._together(learners)
         except UnlikeBatchesError:
@@ -126,6 +134,7 @@ class StackedRuns:
             # Of an operation that `vmap` cannot do, or of the memory. A learner that is broken raises it again.
             first = (str(error).splitlines() or [""])[0]
             self._part(f"{type(error).__name__}: {first[:200]}")
+        self._share = (time.perf_counter() - began) / len(learners)
 
     def _together(self, learners: list[Learner]) -> None:
         if self._weights is None or self._weights.learners != learners:

@@ -85,6 +85,11 @@ class LocalExecutor(Executor):
         return self._slots.workers * self._per_process
 
     @property
+    def parallel(self) -> int:
+        """Processes in parallel: the seconds of a cell are its share of those of its process."""
+        return self._slots.workers
+
+    @property
     def threads(self) -> int:
         """CPU threads of each cell."""
         return self._threads
