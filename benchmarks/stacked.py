@@ -36,33 +36,33 @@ def tasks(outputs: Path, overrides: list[str], seeds: range) -> list[Any]:
     from blockyard.runs.identity import run_name
     from blockyard.sweep.cells import Task
 
-    made = []
+    runs = []
     for seed in seeds:
         composed = compose([*overrides, f"outputs={outputs}", f"seed={seed}"])
-        made.append(Task(f"{run_name(composed.config)}/s{seed}", composed.config, composed.choices, ("benchmark",)))
-    return made
+        runs.append(Task(f"{run_name(composed.config)}/s{seed}", composed.config, composed.choices, ("benchmark",)))
+    return runs
 
 
-def step_seconds(outputs: Path, made: list[Any]) -> float:
+def step_seconds(outputs: Path, runs: list[Any]) -> float:
     """The median time of a step of finished cells, over the stretches between two rows of the log."""
     from blockyard.atomic_files import read_json
 
-    return statistics.median(read_json(outputs / task.key / "summary.json")["step_seconds"] for task in made)
+    return statistics.median(read_json(outputs / task.key / "summary.json")["step_seconds"] for task in runs)
 
 
 def trained(outputs: Path, overrides: list[str], cells: int, *, together: bool) -> tuple[float, list[Any]]:
     """Seconds of a step of one cell, and the tasks, trained together or the first one alone."""
     from blockyard.sweep.cell.execute import execute, execute_together
 
-    made = tasks(outputs, overrides, range(cells if together else 1))
+    runs = tasks(outputs, overrides, range(cells if together else 1))
     outcomes: list[Any] = []
     if together:
-        execute_together(made, outcomes.append)
+        execute_together(runs, outcomes.append)
     else:
-        outcomes.append(execute(made[0]))
+        outcomes.append(execute(runs[0]))
     if any(outcome.code for outcome in outcomes):
         raise SystemExit(f"a cell failed: {outcomes}")
-    return step_seconds(outputs, made), made
+    return step_seconds(outputs, runs), runs
 
 
 def largest_gap(folders: list[Path], key: str) -> float:
@@ -103,11 +103,11 @@ def main(argv: list[str] | None = None) -> int:
             times: tuple[list[float], list[float]] = ([], [])
             for _ in range(args.rounds):
                 with tempfile.TemporaryDirectory() as folder:
-                    places = [Path(folder) / "alone", Path(folder) / "together"]
-                    for took, place, together in zip(times, places, (False, True), strict=True):
-                        seconds, made = trained(place, overrides, args.cells, together=together)
+                    folders = [Path(folder) / "alone", Path(folder) / "together"]
+                    for took, outputs, together in zip(times, folders, (False, True), strict=True):
+                        seconds, runs = trained(outputs, overrides, args.cells, together=together)
                         took.append(seconds)
-                    worst = max(worst, largest_gap(places[::-1], made[0].key))
+                    worst = max(worst, largest_gap(folders[::-1], runs[0].key))
             alone, joint = (statistics.median(each) for each in times)
             row = (
                 size,

@@ -211,6 +211,20 @@ def test_a_run_whose_data_fails_in_a_burst_fails_alone(tmp_path: Path, monkeypat
     assert "the disk is gone" in str(outcomes[cells[1].key].reason)
 
 
+@pytest.mark.parametrize("name", ["apply", "close"])
+def test_an_error_between_steps_ends_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Some weights may have changed already, so that no run may go on as if nothing had been."""
+
+    def fail(self: Burst, *arguments: Any) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Burst, name, fail)
+    cells = tasks(tmp_path, *DIGITS, "optimizer=adamw", seeds=2)
+    outcomes = together(cells)
+    assert [outcomes[task.key].code for task in cells] == [1, 1]
+    assert "planted" in str(outcomes[cells[1].key].reason)
+
+
 def test_done_runs_are_not_trained_again_and_others_go_on(tmp_path: Path) -> None:
     cells = tasks(tmp_path, *DIGITS, "optimizer=adamw")
     assert execute(cells[1]).code == 0

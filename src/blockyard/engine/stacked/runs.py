@@ -28,6 +28,7 @@ from blockyard.engine.stacked.step import (
     StepResult,
     UnlikeBatchesError,
     check_first_step,
+    refusing,
 )
 from blockyard.engine.stacked.turns import Turns
 
@@ -126,19 +127,17 @@ class StackedRuns:
         began = time.perf_counter()
         try:
             self._together(learners)
-        except UnlikeBatchesError:
-            pass  # of this step
         except NotStackableError as error:
-            self._part(str(error))
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-            # Of an operation that `vmap` cannot do, or of the memory. A learner that is broken raises it again.
-            first = (str(error).splitlines() or [""])[0]
-            self._part(f"{type(error).__name__}: {first[:200]}")
+            if not isinstance(error, UnlikeBatchesError):  # which are those of this step alone
+                self._part(str(error))
+        except Exception as error:  # between the steps of a burst: none of the runs can go on
+            self._results = dict.fromkeys(learners, error)
         self._share = (time.perf_counter() - began) / len(learners)
 
     def _together(self, learners: list[Learner]) -> None:
         if self._weights is None or self._weights.learners != learners:
-            self._weights = StackedWeights(learners)
+            with refusing():
+                self._weights = StackedWeights(learners)
         weights = self._weights
         if not self._checked:
             alone = check_first_step(weights, self._batches(learners))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -86,6 +87,16 @@ class UnlikeBatchesError(NotStackableError):
     """The batches of this step have different shapes; those of another may have equal ones."""
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn an error of an operation that cannot be stacked, or of the memory, into NotStackableError."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise NotStackableError(f"{type(error).__name__}: {first[:200]}") from error
+
+
 class StepResult(NamedTuple):
     """What a step has computed for one learner. gradients: by the name of the weight, None where there is none."""
 
@@ -152,12 +163,13 @@ class StackedWeights:
             batch = replace(first, **dict(zip(names, tensors, strict=True)))
             return functional_call(self._losses, state | self._shared, (batch,))
 
-        with _FoldAttention():
-            loss, *auxiliary = vmap(losses)(self.weights | self._buffers, values)
         trained = {name: weight for name, weight in self.weights.items() if weight.requires_grad}
-        # Of the sum over learners, each one's gradient is that of its own losses.
-        whole = torch.stack([loss, *auxiliary]).sum()
-        computed = torch.autograd.grad(whole, list(trained.values()), allow_unused=True)
+        with refusing():
+            with _FoldAttention():
+                loss, *auxiliary = vmap(losses)(self.weights | self._buffers, values)
+            # Of the sum over learners, each one's gradient is that of its own losses.
+            whole = torch.stack([loss, *auxiliary]).sum()
+            computed = torch.autograd.grad(whole, list(trained.values()), allow_unused=True)
         # Fused optimizers read gradients in the layout of the weights.
         gradients: dict[str, Tensor | None] = {
             name: None if gradient is None else gradient.contiguous()
@@ -267,7 +279,8 @@ def _alone(learner: Learner, batch: Batch) -> StepResult:
     device = learner.device
     buffers = {name: buffer.clone() for name, buffer in learner.model.named_buffers()}
     before = _generators(device)
-    loss, auxiliary = learner.losses_of(batch)
+    with refusing():  # a learner that is broken raises the error again when it takes the step itself
+        loss, auxiliary = learner.losses_of(batch)
     drawn = any(not torch.equal(*pair) for pair in zip(before, _generators(device), strict=True))
     written = [name for name, buffer in learner.model.named_buffers() if not torch.equal(buffer, buffers[name])]
     # The learner takes the step itself where either is so, as if this had not been.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 
-class Place:
+class ProcessState:
     """What a run takes for its own of the process: the random generators, the standard streams, who logs where."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Place:
 class Turns:
     """Runs functions in threads that take turns: a thread runs until it passes its turn on, or ends.
 
-    Between two turns of a thread the others change nothing that it would notice: see `Place`.
+    Between two turns of a thread the others change nothing that it would notice: see `ProcessState`.
     """
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class Turns:
         here, after the others have ended.
         """
         errors: list[BaseException] = []
-        before = Place()
+        before = ProcessState()
         self._gates = {number: threading.Semaphore(0) for number in range(len(functions))}
         threads = [
-            threading.Thread(target=self._thread, args=(number, function, Place(), errors))
+            threading.Thread(target=self._thread, args=(number, function, ProcessState(), errors))
             for number, function in enumerate(functions)
         ]
         for thread in threads:
@@ -86,18 +86,20 @@ class Turns:
         following = self._after(number)
         if following == number:
             return
-        place = Place()
+        state = ProcessState()
         self._gates[following].release()
         self._gates[number].acquire()
-        place.restore()
+        state.restore()
 
     def _after(self, number: int) -> int:
         return next((each for each in self._gates if each > number), next(iter(self._gates)))
 
-    def _thread(self, number: int, function: Callable[[], None], place: Place, errors: list[BaseException]) -> None:
+    def _thread(
+        self, number: int, function: Callable[[], None], state: ProcessState, errors: list[BaseException]
+    ) -> None:
         self._own.number = number
         self._gates[number].acquire()
-        place.restore()
+        state.restore()
         try:
             function()
         except BaseException as error:  # raised again by `run`
