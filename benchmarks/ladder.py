@@ -1,6 +1,6 @@
 """How often the intervals of compute multipliers cover the truth, on simulated ladders.
 
-    python benchmarks/ladder.py [--ladders 100]
+    python benchmarks/ladder.py [--ladders 100] [--floors shared|own]
 
 Two arms of known laws over four rungs, five seeds each, noise of 1 % that both arms share in part. The answer is a
 Markdown table on standard output.
@@ -19,6 +19,7 @@ CASES = {
     "same power": (Law(1.5, 200.0, 0.2), Law(1.5, 180.0, 0.2)),
     "gap grows": (Law(1.5, 200.0, 0.2), Law(1.5, 400.0, 0.23)),
     "no difference": (Law(1.5, 200.0, 0.2), Law(1.5, 200.0, 0.2)),
+    "lower floor": (Law(1.5, 200.0, 0.2), Law(1.45, 200.0, 0.2)),
 }
 
 
@@ -40,6 +41,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ladders", type=int, default=100)
+    parser.add_argument("--floors", choices=("shared", "own"), default="shared", help="the E of the laws")
     args = parser.parse_args()
     print("| laws | multiplier | covered at the largest rung | covered at ten times | held-out error, median |")
     print("|---|---|---|---|---|")
@@ -48,7 +50,7 @@ def main() -> None:
         truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
         near, far, errors = [], [], []
         for seed in range(args.ladders):
-            found = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base")[1]
+            found = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base", args.floors)[1]
             assert found.interval is not None
             assert found.farther_interval is not None
             near.append(found.interval[0] <= truth <= found.interval[1])

@@ -42,6 +42,18 @@ def test_a_shared_floor_is_that_of_both_arms() -> None:
     assert second.power == pytest.approx(0.25, rel=0.03)
 
 
+def test_floors_of_their_own_are_those_of_each_arm() -> None:
+    """Two laws with other floors: a shared one misses the power of the first."""
+    computes = [float(c) for c in np.logspace(11, 15, 7)]
+    curves = [[(c, law.loss(c)) for c in computes] for law in (BASE, Law(0.8, 400.0, 0.25))]
+    own = fit(curves, floors="own")
+    assert [law.floor for law in own] == pytest.approx([1.5, 0.8], rel=0.02)
+    assert [law.power for law in own] == pytest.approx([0.2, 0.25], rel=0.03)
+    shared = fit(curves)
+    assert shared[0].floor == shared[1].floor
+    assert abs(shared[0].power - 0.2) > 0.02
+
+
 def test_the_multiplier_is_the_ratio_of_computes_for_one_loss() -> None:
     assert BASE.compute(BASE.loss(3e13)) == pytest.approx(3e13)
     assert multiplier(ARM, BASE, 3e13) == pytest.approx((200 / 180) ** (1 / 0.2))
@@ -147,6 +159,20 @@ def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> 
     assert "Ladder of sizes" in render(result.as_dict())
 
 
+def test_a_ladder_with_floors_of_their_own(tmp_path: Path) -> None:
+    shared = climbed(tmp_path).ladder
+    own = climbed(tmp_path / "own", ladder={"flops": [16.0, 32.0, 64.0, 128.0], "floors": "own"})
+    assert shared is not None
+    assert own.ladder is not None
+    assert (shared["floors"], own.ladder["floors"]) == ("shared", "own")
+    assert len({arm["floor"] for arm in shared["arms"]}) == 1
+    assert len({arm["floor"] for arm in own.ladder["arms"]}) == 2
+    assert '"floors":"own"' in render(own.as_dict()).replace(" ", "")
+    grid = sizes(tmp_path / "grid", ladder="size", floors="own").ladder
+    assert grid is not None
+    assert grid["floors"] == "own"
+
+
 def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path: Path) -> None:
     result = climbed(tmp_path)
     for rung in SIZES:
@@ -191,6 +217,8 @@ def test_a_ladder_without_a_law_says_so_and_compares_the_rest(tmp_path: Path) ->
     [
         ({"ladder": "sizes"}, "no factor of a grid; did you mean size"),
         ({"ladder": "size", "metric": "test/accuracy"}, "test/accuracy is not a loss"),
+        ({"ladder": "size", "floors": "owns"}, "floors=owns: expected shared or own; did you mean own?"),
+        ({"floors": "own"}, "floors=own: no laws are fitted here"),
     ],
 )
 def test_what_is_no_ladder_is_said(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

@@ -18,7 +18,7 @@ from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import question
-from blockyard.sweep.spec.ladder import label
+from blockyard.sweep.spec.ladder import label, parse_ladder
 from tests.sweep.spec_plans import plan_from, refusals
 
 SMALL = "experiment=gpt_code_small, model.depth=1, model.heads=1, data.batch_size=4, logger=none"
@@ -122,6 +122,14 @@ def test_the_dry_run_prints_the_rungs(climbed: SweepPlan, monkeypatch: pytest.Mo
     assert [str(size["dim"]), f"{size['params']:,}", f"{size['steps']:,}", f"{size['flops']:.3g}"] == row.split()[2:6]
 
 
+def test_floors_of_their_own_are_a_word_of_the_ladder() -> None:
+    problems: list[str] = []
+    rungs = {"params": [1e4, 3e4, 1e5, 3e5]}
+    assert parse_ladder({**rungs, "floors": "own"}, problems) == {**rungs, "floors": "own"}
+    assert parse_ladder({**rungs, "floors": "shared"}, problems) == rungs
+    assert not problems
+
+
 def test_an_arm_of_the_command_line_is_meant_at_all_rungs(climbed: SweepPlan) -> None:
     some = SweepArgs(file="x", arms="mlp,wide-1e9").only(climbed).cells
     assert {climbed.variants[cell.variant].arm for cell in some} == {
@@ -190,6 +198,7 @@ def test_plans_without_a_ladder_are_as_before(tmp_path: Path) -> None:
         ("ladder: {flops: [1, 2, 3, 4], params: [1, 2, 3, 4]}", "not one list of rungs"),
         (FLOPS.replace("tokens_per_param", "tokens_per_params"), "did you mean tokens_per_param?"),
         (FLOPS.replace("param: 5", "param: 0"), "expected a number above 0, such as 20, not 0"),
+        (FLOPS.replace("param: 5", "param: 5, floors: each"), "ladder.floors=each: expected shared or own"),
         (FLOPS.replace("param: 5", "param: null"), "leaves the steps of a rung open"),
         (FLOPS + "seeds: {first: 3, most: 9, until: decided}", "a sweep that stops when it is decided has no law"),
         (FLOPS + "tune: {model.dim: [8, 16]}", "ladder: it solves for the width, so tune cannot contain model.dim"),

@@ -14,6 +14,7 @@ objective, are compared task by task, the one with the most runs first; a file o
   --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
   --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
                      compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
+  --floors own       an E of its own for the law E + A / C^a of each arm, not one for all (shared; default: the sweep's)
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
                      default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
@@ -65,6 +66,7 @@ class CompareArgs(Args):
     interesting: float | None = None
     over: str | None = None
     ladder: str | None = None
+    floors: str | None = None
     cost: str | None = None
     markdown: str | None = None
     latex: str | None = None
@@ -97,6 +99,7 @@ def run(arguments: Sequence[str]) -> int:
             margin=args.interesting,
             over=args.over,
             ladder=args.ladder,
+            floors=args.floors,
             cost_axis=args.cost,
             outputs=outputs,
             changes="--html" in files,  # only the page shows them
@@ -142,7 +145,7 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
 def parser() -> Parser:
     """The flags of the command."""
     flags = Parser("compare")
-    for flag in ("--baseline", "--metric", "--by", "--direction", "--over", "--ladder"):
+    for flag in ("--baseline", "--metric", "--by", "--direction", "--over", "--ladder", "--floors"):
         flags.add_argument(flag)
     flags.add_argument("--interesting", type=flag_type(number(exclusive=True)))
     flags.add_argument("--cost")

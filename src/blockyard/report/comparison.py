@@ -58,7 +58,7 @@ from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
-from blockyard.sweep.spec.ladder import FACTOR, OWNER
+from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors, Ladder, expected_floors, floors_of
 from blockyard.sweep.spec.question import OVERS
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
@@ -151,6 +151,7 @@ def compare(
     task: int = 0,
     over: str | None = None,
     ladder: str | None = None,
+    floors: str | None = None,
 ) -> Comparison:
     """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
@@ -168,6 +169,7 @@ def compare(
         seeds. Samples need the predictions that runs keep
     ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and what each arm is worth in
         it; default the rungs of a sweep with `ladder`, whose arms are each compared with the baseline at their rung
+    floors: whether those laws have one E for all arms (shared) or one each (own); default the sweep's, else shared
     task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
         with the most runs first. Runs of different tasks are never compared
 
@@ -189,16 +191,27 @@ def compare(
     ratio = _split_ratio(data) if resplit else None
     differ = _differ(data, terms, over) if ratio is None else _over_splits(data, terms.metric, ratio)
     result = _result(data, terms, cost_axis, changes, differ, ratio)
+    climbed = (data.question or {}).get("ladder")
+    of_laws = _floors(floors, climbed, ladder)
     if ladder is not None:
-        result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder)
-    elif (data.question or {}).get("ladder"):
+        result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder, of_laws)
+    elif climbed:
         try:
-            result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, FACTOR)
+            result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, FACTOR, of_laws)
         except UserError as error:  # the rest of the comparison holds without a law
             result.warnings.append(str(error))
     if result.ladder is not None:
         result.answer = " ".join(filter(None, [result.answer, ladder_answer(result.ladder)]))
     return result
+
+
+def _floors(floors: str | None, climbed: Ladder | None, ladder: str | None) -> Floors:
+    """Return whether the laws of the arms share an E. Raises UserError for another word, or where there are no laws."""
+    if floors is None:
+        return floors_of(climbed or {})
+    if ladder is None and not climbed:
+        raise UserError(f"floors={floors}: no laws are fitted here; it goes with ladder=FACTOR or a key `ladder`")
+    return expected_floors(floors)
 
 
 def _split_ratio(data: ComparisonInput) -> float:

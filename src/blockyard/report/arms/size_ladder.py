@@ -13,10 +13,17 @@ from blockyard.report.load.document import LadderArmRow, LadderRow, Limits
 from blockyard.report.load.run_record import LoadedRun, is_finite
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder
 from blockyard.report.stats.metric_range import metric_range
-from blockyard.sweep.spec.ladder import FACTOR, OWNER
+from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors
 
 
-def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str | None, factor: str) -> LadderRow:
+def ladder_row(
+    data: ComparisonInput,
+    metric: str,
+    direction: str,
+    baseline: str | None,
+    factor: str,
+    floors: Floors = "shared",
+) -> LadderRow:
     """Return the ladders of the arms that differ in everything but `factor`, whose levels are the rungs.
 
     Raises UserError where the arms have no such factor, the metric is not a loss, or no law fits.
@@ -32,11 +39,13 @@ def ladder_row(data: ComparisonInput, metric: str, direction: str, baseline: str
     for arm in data.arms:
         groups.setdefault(_group(arm, factor), []).append(arm)
     base = next((name for name, arms in groups.items() if any(arm.name == baseline for arm in arms)), None)
-    fitted = ladder({name: _points(arms, metric) for name, arms in groups.items()}, base or next(iter(groups)))
+    points = {name: _points(arms, metric) for name, arms in groups.items()}
+    fitted = ladder(points, base or next(iter(groups)), floors)
     return LadderRow(
         factor=factor,
         baseline=base or next(iter(groups)),
         farther=FARTHER,
+        floors=floors,
         arms=[_arm(one) for one in fitted],
     )
 

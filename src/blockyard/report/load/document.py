@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
+from blockyard.sweep.spec.ladder import Floors
+
 Limits = Sequence[float]  # [low, high]
 Numbers = list[list[float | None]]  # a table of numbers, row by row
 
@@ -145,11 +147,16 @@ class LadderArmRow(TypedDict):
 
 
 class LadderRow(TypedDict):
-    """Arms over a ladder of sizes. factor: whose levels are the rungs; farther: times the largest, extrapolated."""
+    """Arms over a ladder of sizes.
+
+    factor: whose levels are the rungs; farther: times the largest, extrapolated; floors: the E of the laws, one for all
+    arms or one each
+    """
 
     factor: str
     baseline: str
     farther: float
+    floors: Floors
     arms: list[LadderArmRow]
 
 

@@ -31,7 +31,7 @@ function drawLadder(body) {
       short(arm.power), `${change(100 * arm.held_out, 1)} %`]), [1, 3, 4, 5]),
   figure("ladder", {
     chart: h("div", {}, keys, chart.root),
-    caption: `Means of each rung${factor === "rung" ? "" : ` of ${factor}`} (markers) and the law L = E + A / C^a of each arm, with one E for all. Right of the dotted line the laws are extrapolated. ` +
+    caption: `Means of each rung${factor === "rung" ? "" : ` of ${factor}`} (markers) and the law L = E + A / C^a of each arm, with ${data.ladder.floors === "own" ? "an E each" : "one E for all"}. Right of the dotted line the laws are extrapolated. ` +
       "The multiplier is how many times the compute the baseline needs for the loss that the arm has at the largest rung; intervals are 95 %, from a bootstrap over seeds.",
     table: () => grid("Loss by compute", ["arm", "FLOPs", data.metric], arms.flatMap((arm) => arm.compute.map((compute, n) => [n ? "" : arm.name, count(compute), short(arm.loss[n], 4)])), [1, 2]),
   }));

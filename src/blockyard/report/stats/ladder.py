@@ -3,9 +3,9 @@
     L(C) = E + A C^-a        E: what no compute removes; C: FLOPs of training
 
 Fitted to the runs of every rung by least squares of log L with Huber's loss, from many starts, with one E for all
-arms, which are trained on the same data. The compute multiplier of an arm at C is how many times the compute the
-baseline needs for the loss that the arm has at C. Its interval is Student's, on the log scale, from a bootstrap over
-seeds, which are drawn for all rungs and arms together.
+arms, which are trained on the same data, or with an E for each arm (`floors`). The compute multiplier of an arm at C is
+how many times the compute the baseline needs for the loss that the arm has at C. Its interval is Student's, on the log
+scale, from a bootstrap over seeds, which are drawn for all rungs and arms together.
 
 Source: Hoffmann et al. 2022, Training Compute-Optimal Large Language Models (arXiv 2203.15556), approach 3 and
 appendix D.3; Huber 1964; Efron 1979 (bootstrap); Hesterberg 2015, What Teachers Should Know About the
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from blockyard.errors import UserError
-from blockyard.sweep.spec.ladder import RUNGS
+from blockyard.sweep.spec.ladder import RUNGS, Floors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,11 +75,16 @@ class ArmLadder:
     trend: Literal["grows", "closes", "stays"] | None = None
 
 
-def fit(curves: Sequence[Sequence[tuple[float, float]]], *, start: Sequence[Law] | None = None) -> list[Law]:
-    """Fit one law to each list of (compute, loss), with a floor that all share.
+def fit(
+    curves: Sequence[Sequence[tuple[float, float]]], *, floors: Floors = "shared", start: Sequence[Law] | None = None
+) -> list[Law]:
+    """Fit one law to each list of (compute, loss), with a floor that all share, or a floor each.
 
     start: of an earlier fit; None tries many. Raises ValueError for fewer than three computes.
     """
+    if floors == "own" and len(curves) > 1:
+        known = [None] * len(curves) if start is None else [[law] for law in start]
+        return [fit([curve], start=laws)[0] for curve, laws in zip(curves, known, strict=True)]
     import numpy as np
     from scipy import optimize
 
@@ -124,15 +129,16 @@ def _inner(law: Law, middle: float) -> tuple[float, float]:
     return math.log(law.scale) - law.power * math.log(middle), math.log(law.power)
 
 
-def ladder(arms: Mapping[str, Points], baseline: str) -> list[ArmLadder]:
+def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared") -> list[ArmLadder]:
     """Return the ladder of each arm. Raises UserError where rungs are too few or the law does not fit.
 
     arms: name -> seed -> (compute, loss) of every rung, in the order of the rungs
+    floors: whether the laws share one floor; with floors of their own, intervals beyond the rungs are far wider
     """
     _refuse(arms)
     names = list(arms)
     curves = [_curve(arms[name]) for name in names]
-    laws = fit(curves)
+    laws = fit(curves, floors=floors)
     means = [_means(arms[name]) for name in names]
     worst = [max(abs(law.loss(c) / y - 1) for c, y in rungs) for law, rungs in zip(laws, means, strict=True)]
     for name, error in zip(names, worst, strict=True):
@@ -141,8 +147,8 @@ def ladder(arms: Mapping[str, Points], baseline: str) -> list[ArmLadder]:
                 f"ladder: no law E + A C^-a fits {name}: a rung is off by {100 * error:.0f} %; its losses may not fall "
                 "with compute, or its learning rate may not suit every rung"
             )
-    short = fit([_curve(arms[name], leave=1) for name in names])
-    drawn = _bootstrap(arms, laws)
+    short = fit([_curve(arms[name], leave=1) for name in names], floors=floors)
+    drawn = _bootstrap(arms, laws, floors)
     seeds = len(set.intersection(*(set(points) for points in arms.values())))
     base = names.index(baseline)
     result = []
@@ -235,7 +241,7 @@ def _means(points: Points) -> list[tuple[float, float]]:
     ]
 
 
-def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law]) -> list[list[Law]]:
+def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law], floors: Floors) -> list[list[Law]]:
     """Laws of seeds that are drawn with replacement, the same for all arms; none for too few seeds."""
     import numpy as np
 
@@ -247,5 +253,5 @@ def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law]) -> list[list[Law
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
         curves = [[pair for seed in seeds for pair in points[seed]] for points in arms.values()]
-        resampled.append(fit(curves, start=laws))
+        resampled.append(fit(curves, floors=floors, start=laws))
     return resampled

@@ -85,7 +85,9 @@ def _question(plan: SweepPlan) -> Iterator[str]:
     if ladder := question.get("ladder"):
         kind, tokens = ladders.kind(ladder), ladder.get("tokens_per_param")
         rungs = ", ".join(map(ladders.label, ladder[kind]))
-        yield f"  {'ladder':<9} {rungs} {ladders.UNITS[kind]}" + (f", {tokens:g} tokens a parameter" if tokens else "")
+        laws = ", a law with an E of its own for each arm" if ladders.floors_of(ladder) == "own" else ""
+        budget = f", {tokens:g} tokens a parameter" if tokens else ""
+        yield f"  {'ladder':<9} {rungs} {ladders.UNITS[kind]}{budget}{laws}"
     yield f"  {'base':<9} {' '.join(question['base']) or '(defaults)'}"
     if question.get("tune"):
         values = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())

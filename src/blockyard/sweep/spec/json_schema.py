@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from blockyard.sweep.spec import ladder
 from blockyard.sweep.spec.arms import KINDS
@@ -78,6 +78,7 @@ def sweep_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "tokens_per_param": {"anyOf": [positive, {"type": "null"}]},
+            "floors": {"enum": list(get_args(ladder.Floors))},
             **dict.fromkeys(ladder.KINDS, rungs),
         },
         "oneOf": [{"required": [kind]} for kind in ladder.KINDS],

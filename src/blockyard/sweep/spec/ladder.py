@@ -1,7 +1,7 @@
 """The key `ladder` of a sweep file: every arm at several sizes, which are its rungs.
 
     ladder: {flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20}
-    ladder: {params: [1e4, 3e4, 1e5, 3e5]}
+    ladder: {params: [1e4, 3e4, 1e5, 3e5], floors: own}
 
 Each arm of the file becomes one arm at each rung, `swiglu-1e12`, `swiglu-3e12` and so on. `plan.rungs` solves their
 widths and steps. The baseline, and the arms that `expect` names without a rung, are those of the largest one.
@@ -15,8 +15,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
+from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec.budget import LARGEST_FLOAT
 from blockyard.sweep.spec.fields import did_you_mean
@@ -29,10 +30,24 @@ MOST = 20
 TOKENS_PER_PARAM = 20.0
 UNITS = {"flops": "FLOPs", "params": "parameters"}
 KINDS = tuple(UNITS)
-KEYS = (*KINDS, "tokens_per_param")
+KEYS = (*KINDS, "tokens_per_param", "floors")
+
+Floors = Literal["shared", "own"]  # the E of the laws L = E + A C^-a: one for all arms, or one each
 FORM = "{flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20} or {params: [1e4, 3e4, 1e5, 3e5]}"
 
-Ladder = dict[str, Any]  # one of KINDS: its rungs, rising; tokens_per_param: where the rungs set the steps
+Ladder = dict[str, Any]  # one of KINDS: its rungs, rising; tokens_per_param: where the rungs set the steps; floors: own
+
+
+def floors_of(ladder: Ladder) -> Floors:
+    """Whether the laws of the arms share one floor."""
+    return expected_floors(ladder.get("floors", "shared"))
+
+
+def expected_floors(value: object) -> Floors:
+    """The value, where it is one of the two words. Raises UserError."""
+    if value == "shared" or value == "own":
+        return value
+    raise UserError(f"floors={value}: expected shared or own{did_you_mean(value, get_args(Floors))}")
 
 
 def kind(ladder: Ladder) -> str:
@@ -72,10 +87,17 @@ def parse_ladder(value: Any, problems: list[str]) -> Ladder | None:
         problems.append("ladder.tokens_per_param: null leaves the steps of a rung open; write tokens_per_param: 20")
     elif tokens is not None and not _is_positive(tokens):
         problems.append(f"ladder.tokens_per_param: expected a number above 0, such as 20, not {quote(tokens)}")
+    floors = value.get("floors", "shared")
+    try:
+        expected_floors(floors)
+    except UserError as error:
+        problems.append(f"ladder.{error}")
     if len(problems) > before:
         return None
-    ladder = {kinds[0]: [float(rung) for rung in rungs]}
-    return ladder if tokens is None else {**ladder, "tokens_per_param": float(tokens)}
+    ladder: Ladder = {kinds[0]: [float(rung) for rung in rungs]}
+    if tokens is not None:
+        ladder["tokens_per_param"] = float(tokens)
+    return ladder if floors == "shared" else {**ladder, "floors": floors}
 
 
 def owned_keys(ladder: Ladder) -> dict[str, str]:
