@@ -1,4 +1,7 @@
-"""Selections of a product of choices in which each two values meet; the rest of the product is for the full suite."""
+"""Selections of a product of choices; the rest of the product is marked `full`, which `make test-all` runs.
+
+`in_pairs`: each two values meet; `each_once`: each value occurs, where another test has the pairs.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,19 @@ def in_pairs(cases: Sequence[tuple[Hashable, ...]]) -> list[Any]:
     Each two values of two columns that meet in any case meet in the selection: cases with many new pairs are taken
     first, those with a single one last.
     """
-    pairs = {case: set(combinations(enumerate(case), 2)) for case in cases}
-    missing, selected = set().union(*pairs.values()), set()
-    for least in range(max(map(len, pairs.values())), 0, -1):
-        for case, its in pairs.items():
+    return _covering(cases, 2)
+
+
+def each_once(cases: Sequence[tuple[Hashable, ...]]) -> list[Any]:
+    """As `in_pairs`, of a smaller selection: each value of each column occurs in it."""
+    return _covering(cases, 1)
+
+
+def _covering(cases: Sequence[tuple[Hashable, ...]], strength: int) -> list[Any]:
+    held = {case: set(combinations(enumerate(case), strength)) for case in cases}
+    missing, selected = set().union(*held.values()), set()
+    for least in range(max(map(len, held.values())), 0, -1):
+        for case, its in held.items():
             if len(its & missing) >= least:
                 selected.add(case)
                 missing -= its

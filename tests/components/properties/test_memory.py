@@ -13,6 +13,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.rotate import rotate
 from tests.components.properties.checks import differs
 from tests.support.helpers import choices, combinations, context, factory, stir, tiny, token_ids, traits
+from tests.support.pairwise import each_once
 
 
 def sequence(n: int, position: nn.Module | None = None) -> Seq:
@@ -81,9 +82,9 @@ def test_prefix_tokens_are_mixed(mixer: str) -> None:
         before = after
 
 
-@pytest.mark.parametrize(("mixer", "position", "axes"), [case for case in combinations() if case[2] < 2])
+@pytest.mark.parametrize(("mixer", "position", "axes"), each_once([case for case in combinations() if case[2] < 2]))
 def test_lengths(mixer: str, position: str, axes: int) -> None:
-    """Sequences of any length where declared, of one length otherwise."""
+    """Sequences of any length where declared, of one length otherwise: each mixer, and each position."""
     model = tiny(token_mixer=mixer, position=position, axes=axes)
     if traits(mixer).any_length:
         for n in (1, 3, 5, 9):
