@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from blockyard.config.choices import catalog
-from tests.config.legality import FRAME, REST, fits, known_as_refused, takes_layers
+from tests.config.legality import FRAME, REST, fits, fits_beside, known_as_refused, takes_layers
 from tests.config.products import FAMILIES, names
 
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
@@ -23,9 +23,10 @@ def legal_cover(strength: int) -> list[dict[str, str]]:
 
 
 @cache
-def layered_cover() -> list[dict[str, str]]:
+def layered_cover(strength: int = 2) -> list[dict[str, str]]:
     """Legal rows with kinds of layers: every choice of layers beside every other choice that a row takes it with.
 
+    strength: 1 for every choice beside some choice of layers.
     Without token_mixer=cycle, whose own pattern decides together with that of the layers where a position scheme acts.
     """
     layered, seen = [], set()
@@ -33,17 +34,18 @@ def layered_cover() -> list[dict[str, str]]:
         for row in legal_cover(2):
             if row["token_mixer"] == "cycle":
                 continue
-            new = {(name, *choice) for choice in row.items()} - seen
+            choices = {*row.items()}
+            new = ({(name, *choice) for choice in choices} if strength == 2 else {name, *choices}) - seen
             if name != "same" and new and takes_layers(row, name):
                 layered.append({**row, "layers": name})
                 seen |= new
     return layered
 
 
-def refused_cover() -> list[dict[str, str]]:
-    """Rows in which every pair of choices occurs that no legal row can hold."""
+def refused_cover(step: int = 1) -> list[dict[str, str]]:
+    """Rows in which every pair of choices occurs that no legal row can hold, or every `step`-th of these pairs."""
     held = {pair for row in legal_cover(2) for pair in itertools.combinations(row.items(), 2)}
-    return _cover([pair for pair in _subsets(2) if pair not in held], 2, None)
+    return _cover([pair for pair in _subsets(2) if pair not in held][::step], 2, None)
 
 
 @cache
@@ -99,7 +101,8 @@ def _complete(
     random.shuffle(fitting)
     for frame, beside in fitting:
         row = {**frame, **{f: name for f, name in fixed.items() if f in beside}}
-        if all(row[f] in beside[f] for f in fixed if f in beside) and fits(row):
+        rest = [f for f in fixed if f in beside]
+        if all(row[f] in beside[f] for f in rest) and all(fits_beside(row, f) for f in rest):
             grown = _grow(row, beside, left, strength, random, legal=True)
             if grown is not None:
                 return grown
@@ -125,7 +128,7 @@ def _grow(
     shuffled = random.sample(lists[family], len(lists[family]))
     for name in sorted(shuffled, key=gain, reverse=True):
         longer = {**row, family: name}
-        if not legal or fits(longer, family):
+        if not legal or fits_beside(longer, family):
             grown = _grow(longer, lists, left, strength, random, legal=legal)
             if grown is not None:
                 return grown

@@ -29,6 +29,11 @@ def fits(row: dict[str, str], family: str | None = None) -> bool:
     return all(_allowed(number, row) for number in _rules_among(tuple(row), family))
 
 
+def fits_beside(row: dict[str, str], family: str) -> bool:
+    """As `fits`, for a row whose frame is legal and takes the choice of `family`: rules about two others are left."""
+    return all(_allowed(number, row) for number in _rules_beside(frozenset(row), family))
+
+
 def takes_layers(row: dict[str, str], layers: str) -> bool:
     """Whether no rule refuses a kind of a choice of layers in a legal row."""
     if not all(_allowed(number, {**row, "layers": layers}) for number, _ in _rules_about("layers")):
@@ -61,6 +66,12 @@ def _rules_about(family: str | None) -> list[tuple[int, frozenset[str]]]:
 def _rules_among(families: tuple[str, ...], family: str | None) -> list[int]:
     """The numbers of the rules of `_rules_about` whose pairs are among families."""
     return [number for number, pair in _rules_about(family) if pair <= {*families}]
+
+
+@cache
+def _rules_beside(families: frozenset[str], family: str) -> list[int]:
+    """The numbers of the rules about a family and another one that is not of the frame, both among families."""
+    return [number for number, pair in _rules_about(family) if pair <= families and not pair & {*FRAME}]
 
 
 @cache
