@@ -1,10 +1,14 @@
-"""What flows between layers besides the stream: values, keys, and token ids. The traits of mixers stay."""
+"""What flows between layers besides the stream: values, keys, and token ids. The traits of mixers stay.
+
+The full suite also has every mixer with every setting, and every setting compiled.
+"""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -34,6 +38,7 @@ from tests.components.tiny_models import build_tiny
 from tests.generate.decoding import beam, greedy
 from tests.support.every import every
 from tests.support.helpers import LENGTH, choices, combinations, context, cycle_model, factory, node, tiny, token_ids
+from tests.support.pairwise import each_once
 from tests.support.tiny import DECODER
 
 WITH_VALUES = [name for name in choices("token_mixer") if "value_residual" in node("token_mixer", name)[1]]
@@ -41,7 +46,14 @@ WITH_KEYS = [name for name in choices("token_mixer") if "kv_every" in node("toke
 EACH = [(mixer, setting) for mixer in WITH_VALUES for setting in SETTINGS if options(mixer, setting)]
 
 
-@pytest.mark.parametrize(("mixer", "setting"), EACH)
+def settings_of_mixers() -> list[Any]:
+    """Attention with every setting, another mixer with one setting in turn and with all of them."""
+    other = {mixer: list(SETTINGS)[number % 5] for number, mixer in enumerate(WITH_VALUES)}
+    kept = [case for case in EACH if case[0] == "attention" or case[1] in ("all", other[case[0]])]
+    return [case if case in kept else pytest.param(*case, marks=pytest.mark.full) for case in EACH]
+
+
+@pytest.mark.parametrize(("mixer", "setting"), settings_of_mixers())
 def test_traits_of_mixers_stay(mixer: str, setting: str) -> None:
     for causal in (False, True):
         model = built(mixer, setting, causal=causal)
@@ -51,8 +63,10 @@ def test_traits_of_mixers_stay(mixer: str, setting: str) -> None:
     cached_decoding(model, LENGTH)
 
 
-@pytest.mark.parametrize("mixer", WITH_KEYS)
-@pytest.mark.parametrize("position", sorted({name for _, name, axes in combinations("causal") if axes == 1}))
+POSITIONS = sorted({name for _, name, axes in combinations("causal") if axes == 1})
+
+
+@pytest.mark.parametrize(("mixer", "position"), each_once([*product(WITH_KEYS, POSITIONS)]))
 def test_every_position(mixer: str, position: str) -> None:
     """Behind class and register tokens too, whose keys no scheme rotates."""
     prefix = Prefix(registers=2)
@@ -132,7 +146,9 @@ def test_checkpointed_blocks_have_the_same_gradients(setting: str) -> None:
         assert torch.equal(parameter.grad, gradients[name].grad), name
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    "setting", [name if name in ("gated", "all") else pytest.param(name, marks=pytest.mark.full) for name in SETTINGS]
+)
 def test_one_graph(setting: str) -> None:
     """For torch.export, torch.compile of the whole model, and of each block, whose gradients are the same."""
     model = built(setting=setting, position="rope", sizes={"depth": 3, "order": (0, 1, 1, 2)})

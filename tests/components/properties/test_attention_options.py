@@ -1,13 +1,19 @@
-"""What a token mixer declares holds with each option of softmax attention."""
+"""What a token mixer declares holds with each option of softmax attention.
+
+The full suite also has every option as a decoder under both position schemes, and compiled and exported by itself.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
+from blockyard.channel_mixer.mlp import MLP
 from blockyard.contracts import Memory
 from blockyard.token_mixer.attention import Attention
 from blockyard.verify.checks import bfloat16, compiles, gradients
@@ -19,8 +25,29 @@ from tests.support.helpers import LENGTH, context, stir, tiny, token_ids
 CASE = pytest.mark.parametrize(("mixer", "options"), CASES, ids=str)
 
 
-@CASE
-@pytest.mark.parametrize("position", ["rope", "alibi"])
+# Under rotations and under a bias of scores: each case under one of them, the mixers of a kind in turn.
+SCHEMES = ("rope", "alibi")
+DECODERS = [
+    pytest.param(*case, position, marks=() if number % 2 == place else pytest.mark.full)
+    for number, case in enumerate(CASES)
+    for place, position in enumerate(SCHEMES)
+]
+# Each option occurs in one of these that are traced; in the full suite each is traced by itself.
+TRACED: list[tuple[str, dict[str, Any]]] = [
+    ("attention", {"gate": "channel", "num_kv_heads": 2, "bias": True, "qk_norm": "full", "sink": "learned"}),
+    ("attention", {"qk_norm": "sphere", "softcap": 2.0, "sink": "zero", "conv": 3, "score_scale": 0.3}),
+    ("attention", {"qk_norm": "cosine", "exclusive": True, "gate": "head"}),
+    ("attention", {"qk_norm": "layer", "tied_kv": True, "score_scale": "log_n"}),
+    ("attention", {"fused": False, "score_scale": "learned", "gate": "head"}),
+    ("attention", {"project": ("output",), "map": partial(MLP, expansion=2.0)}),
+    ("windowed_attention", {"stride": 2, "window": 2, "sink": "learned", "qk_norm": True}),
+    ("windowed_attention", {"chunked": True, "gate": "head"}),
+    ("memory_attention", {"conv": 3, "gate": "head", "softcap": 2.0}),
+    ("strict_attention", {"num_kv_heads": 2, "qk_norm": "sphere"}),
+]
+
+
+@pytest.mark.parametrize(("mixer", "options", "position"), DECODERS, ids=str)
 def test_a_decoder(mixer: str, options: dict[str, Any], position: str) -> None:
     model = tiny(causal=True, token_mixer=mixer, position=position, options={"token_mixer": options})
     causality(model, LENGTH)
@@ -37,11 +64,30 @@ def test_an_encoder(mixer: str, options: dict[str, Any]) -> None:
     gradients(model, LENGTH)
 
 
+def one_layer(mixer: str, options: dict[str, Any]) -> nn.Module:
+    """A decoder of one layer: what is traced grows with the layers."""
+    return tiny(causal=True, token_mixer=mixer, options={"token_mixer": options}, sizes={"depth": 1})
+
+
 @CASE
-def test_in_low_precision_and_compiled(mixer: str, options: dict[str, Any]) -> None:
-    # A layer of each option: what is traced grows with the layers.
-    model = tiny(causal=True, token_mixer=mixer, options={"token_mixer": options}, sizes={"depth": 1})
-    bfloat16(model, LENGTH)
+def test_in_low_precision(mixer: str, options: dict[str, Any]) -> None:
+    bfloat16(one_layer(mixer, options), LENGTH)
+
+
+def test_every_option_is_traced() -> None:
+    kinds = {(name, str(value)) for _, options in CASES for name, value in options.items()}
+    traced = {(name, str(value)) for _, options in TRACED for name, value in options.items()}
+    named = {name for name, _ in kinds}
+    assert named <= {name for name, _ in traced}
+    words = {each for each in kinds if each[1].isidentifier()}
+    assert words <= traced
+
+
+@pytest.mark.parametrize(
+    ("mixer", "options"), [*TRACED, *(pytest.param(*case, marks=pytest.mark.full) for case in CASES)], ids=str
+)
+def test_compiled_and_exported(mixer: str, options: dict[str, Any]) -> None:
+    model = one_layer(mixer, options)
     compiles(model, LENGTH)
     exported = torch.export.export(model, (token_ids(2, LENGTH),), strict=False).module()
     assert_close(exported(token_ids(2, LENGTH, seed=1)), model(token_ids(2, LENGTH, seed=1)))

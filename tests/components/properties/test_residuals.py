@@ -107,7 +107,15 @@ def test_every_model_with_blocks_has_it(name: str, residual: str) -> None:
     assert every(isinstance(kind, node("residual", residual)[0]) for kind in kinds)
 
 
-@each_variant
+# One that keeps a list of outputs and one that keeps streams; the full suite traces every variant.
+TRACED = [("dense", {}), ("hyper", {"dynamic": False, "streams": 3})]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [case if case in TRACED else pytest.param(*case, marks=pytest.mark.full) for case in VARIANTS],
+    ids=str,
+)
 def test_one_graph(name: str, options: dict[str, Any]) -> None:
     """torch.export and torch.compile take the whole model, and their programs give the same outputs."""
     model = tiny(residual=name, options={"residual": options}).float()
