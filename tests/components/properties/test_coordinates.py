@@ -1,7 +1,8 @@
 """The coordinate check: under muP, sizes of activations do not depend on the width, for every choice of every family.
 
-By default models of 32, 64 and 128 channels are compared; the longer run compares 32 to 512, and checks options and
-position schemes too.
+By default models of 32 and 128 channels are compared over one seed, which is enough to find planted exponents; what is
+not flat there, and other optimizers, at 32, 64 and 128 over two. The longer run compares 32 to 512, and checks options
+and position schemes too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from tests.support.helpers import (
     token_ids,
 )
 
-WIDTHS, WIDER = (32, 64, 128), (32, 64, 128, 256, 512)
+WIDTHS, WIDER, ENDS = (32, 64, 128), (32, 64, 128, 256, 512), (32, 128)
 SEEDS = (0, 1)
 BASE = MuP(base_dim=32)
 # Families whose choices are all checked; cycle holds other token mixers, which are.
@@ -129,10 +130,10 @@ def trainee(
 
 
 def measured(
-    widths: tuple[int, ...], shrinking: float = SHRINKING, **options: Any
+    widths: tuple[int, ...], shrinking: float = SHRINKING, seeds: tuple[int, ...] = SEEDS, **options: Any
 ) -> tuple[dict[str, Sizes], list[str]]:
     """The exponents, and what is not flat."""
-    sizes = growth(partial(trainee, **options), widths, SEEDS)
+    sizes = growth(partial(trainee, **options), widths, seeds)
     return sizes, problems(sizes, fading(trainee(widths[0], 0, **options).model), shrinking)
 
 
@@ -142,7 +143,10 @@ def names(value: object) -> str | None:
 
 @pytest.mark.parametrize(("family", "name", "options"), [each for each in CHECKED if each[0] != "position"], ids=names)
 def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, Any]) -> None:
-    sizes, faults = measured(WIDTHS, axes=axes_of(family, name), options={family: options}, **{family: name})
+    picks = {"axes": axes_of(family, name), "options": {family: options}, family: name}
+    sizes, faults = measured(ENDS, seeds=SEEDS[:1], **picks)
+    if faults:
+        sizes, faults = measured(WIDTHS, **picks)
     assert faults == []
     assert abs(sizes["prediction"].change) < GROWTH
 
@@ -213,7 +217,7 @@ class Exponent(MuP):
     ],
 )
 def test_a_wrong_exponent_is_caught(role: Role | Place, exponent: float, where: str) -> None:
-    sizes, faults = measured(WIDTHS, parametrization=Exponent(role, exponent))
+    sizes, faults = measured(ENDS, seeds=SEEDS[:1], parametrization=Exponent(role, exponent))
     assert any(fault.startswith(f"{where} ") for fault in faults), sizes
 
 
