@@ -21,6 +21,8 @@ from blockyard.sweep.spec.json_schema import sweep_schema
 from blockyard.sweep.spec.question import COMMAND_KEYS, KEYS
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.xdist_group("schema")  # which makes the schemas once
+
 
 @cache
 def validators() -> dict[str, Draft202012Validator]:

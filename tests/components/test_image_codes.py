@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +25,22 @@ from blockyard.weight_init import initialise
 
 MAKERS: dict[str, Callable[..., ImageTokens]] = {
     "patch_codes": lambda **options: PatchCodes(size=2, codes=8, **options),
-    "vq": lambda **options: VQ(size=2, codes=8, width=32, latent=4, steps=300, decay=0.9, **options),
+    "vq": lambda **options: VQ(size=2, codes=8, width=32, latent=4, decay=0.9, **{"steps": 300, **options}),
 }
 COLORS = DataSpec("image", (3, 4, 6), target="class", classes=2, levels=256)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
+def _cache_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What one test has fitted another one reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLOCKYARD_CACHE", str(tmp_path_factory.mktemp("codes")))
+        yield
+
+
+@pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one."""
     monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -108,7 +117,8 @@ def test_the_order_changes_no_code(name: str, order: str, images: Tensor) -> Non
 def test_what_is_learned_is_saved_and_cached(
     name: str, images: Tensor, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = fitted(name, images)
+    few = {"steps": 30} if name == "vq" else {}
+    tokenizer = fitted(name, images, **few)
     expected = tokenizer.encode(images)
     again = MAKERS[name]()
     again.load_state(json.loads(json.dumps(tokenizer.state())))
@@ -117,12 +127,12 @@ def test_what_is_learned_is_saved_and_cached(
     assert torch.equal(again.decode(expected), tokenizer.decode(expected))
     (file,) = (cache / name).glob("*.json")
     monkeypatch.setattr(type(tokenizer), "_learn", lambda *_: pytest.fail("the cache was not read"))
-    assert torch.equal(fitted(name, images).encode(images), expected)
+    assert torch.equal(fitted(name, images, **few).encode(images), expected)
     monkeypatch.undo()
     monkeypatch.setenv("BLOCKYARD_CACHE", str(cache))
     file.write_text('{"codes": [[1')
-    assert torch.equal(fitted(name, images).encode(images), expected)
-    fitted(name, images[:20])
+    assert torch.equal(fitted(name, images, **few).encode(images), expected)
+    fitted(name, images[:20], **few)
     assert len(list((cache / name).glob("*.json"))) == 2
 
 
@@ -250,6 +260,7 @@ def test_the_autoencoder_keeps_the_places_of_pixels() -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n == "vq")) for n in MAKERS])
+@pytest.mark.usefixtures("cache")
 def test_codes_follow_the_fit_seed_or_where_it_is_null_the_run(name: str, images: Tensor) -> None:
     def codes(fit_seed: int | None, run_seed: int) -> dict[str, object]:
         tokenizer = MAKERS[name](fit_seed=fit_seed)

@@ -33,8 +33,9 @@ def decoders() -> list[str]:
 
 @pytest.mark.parametrize("mixer", decoders())
 def test_greedy_tokens_are_those_of_plain_decoding(mixer: str) -> None:
-    positions = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
-    for position in {"learned", "rope", "none"} & set(positions):
+    legal = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
+    positions = [position for position in ("rope", "learned", "none") if position in legal]
+    for position in positions if mixer == "attention" else positions[:1]:
         model = tiny(causal=True, token_mixer=mixer, position=position)
         same_as_plain(model)
         same_proposals(model)

@@ -34,9 +34,13 @@ NEED_RUNS = {
     ],
     "pretraining": [("experiment=bert_code", "tokenizer=byte", "name=pretrained")],
 }
+# Most of the time of planning all questions: the widths of every arm are solved at every rung, or there are many cells.
+SLOW = ("ladder_field", "recall_state")
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in SWEEPS]
+)
 def test_a_shipped_sweep_can_be_planned_and_written_for_wandb(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
