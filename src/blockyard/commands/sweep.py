@@ -305,8 +305,8 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
 
 def _without_setting(plan: SweepPlan) -> bool:
     """Whether a search has no setting for an arm, because all its trials failed."""
-    arms = (plan.facts.get("search") or {}).get("arms") or {}
-    return any(arm["chosen"] is None for arm in arms.values())
+    search = plan.facts.get("search")
+    return search is not None and any(arm["chosen"] is None for arm in search["arms"].values())
 
 
 def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -194,14 +194,14 @@ class Composed:
     """A resolved config as plain data, the choice made in each family, and every problem.
 
     folders: the user's own config folders
-    matched: the record of the size that was solved for; see `size_matching.solve`
+    matched: the size that was solved for, if any
     """
 
     config: Node
     choices: Choices
     folders: tuple[Path, ...] = ()
     issues: list[Issue] = field(default_factory=list)
-    matched: dict[str, Any] = field(default_factory=dict)
+    matched: size_matching.SolvedSize | None = None
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:

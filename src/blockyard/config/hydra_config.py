@@ -173,11 +173,11 @@ def _refuse_reaching(composed: DictConfig) -> None:
 
 
 @cache
-def _own_keys() -> dict[str, Any]:
+def _own_keys() -> Node:
     return _hydra_keys(_compose(()))
 
 
-def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
+def _hydra_keys(composed: DictConfig) -> Node:
     """Hydra's own keys as plain data, without what it fills in from the command line."""
     from omegaconf import OmegaConf
 

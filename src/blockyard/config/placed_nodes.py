@@ -240,7 +240,7 @@ def _fill(node: Node, declared: dict[str, Option]) -> None:
     node.update({name: node.pop(name) for name in declared if name in node})
 
 
-def _merged(default: Node, value: dict[str, Any]) -> dict[str, Any]:
+def _merged(default: Node, value: Node) -> Node:
     """A mapping over its default, as Hydra merges them."""
     merged = dict(default)
     for name, inner in value.items():

@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -214,7 +214,7 @@ class SizeSearch:
         return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)
 
 
-__all__ = ["BUDGETS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
+__all__ = ["BUDGETS", "SIZES", "Axis", "SolvedSize", "axis", "describe_match", "nearest", "solve"]
 
 LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
 LONGEST = 1_048_576  # tokens, as of any sequence
@@ -266,7 +266,7 @@ def axis(config: Node, by: str = "dim") -> Axis | None:
     return None
 
 
-def _member(node: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+def _member(node: Node, key: str) -> tuple[Node, str]:
     """The node that a node takes by one name, such as that of an expert, and its key; itself where it takes none."""
     for option, (_, names, *_) in getattr(locate(node["_target_"]), "nested_choices", {}).items():
         name = node.get(names)
@@ -275,7 +275,7 @@ def _member(node: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     return node, key
 
 
-def _with_value(config: Node, keys: list[str], value: Any) -> dict[str, Any]:
+def _with_value(config: Node, keys: list[str], value: Any) -> Node:
     """The config with another value at a path of keys."""
     first, *rest = keys
     return config | {first: _with_value(config[first], rest, value) if rest else value}
@@ -293,52 +293,78 @@ def nearest(config: Node, what: str, target: int, sizes: ModelSizes, along: Axis
     return None if n is None or count is None else (n, count)
 
 
-def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> dict[str, Any]:
-    """Take `match` out of a complete config and put the solved size in; returns the record, {} without `match`.
+class SolvedSize(TypedDict):
+    """A size that was solved for.
+
+    by: of which of `BUDGETS`; over: the key that has it; target: the budget; value: what it came to; off: by which part
+        of the target that is off; size: the value of the key
+    vocabulary: how many token ids were counted; one learned from the data counts as large as it may become
+    tokens: of a budget of the state, after how many tokens
+    """
+
+    by: str
+    over: str
+    target: int
+    value: int
+    off: float
+    size: float
+    vocabulary: int | None
+    tokens: NotRequired[int]
+
+
+def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> SolvedSize | None:
+    """Take `match` out of a complete config and put the solved size in; returns it, None without `match`.
 
     overridden: the keys of the command line, which must not name the size that is solved for
-    The record is {by, over, target, value, off, size, vocabulary}; a problem becomes an issue. A vocabulary that is
-    learned from the data counts as large as it may become.
+    A problem becomes an issue.
     """
     match = config.pop(MATCH, None) or {}
     if all(match.get(each) is None for each in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
-        return {}
+        return None
     if issues or not are_sound(config):
-        return {}  # `check` reports the issues
+        return None  # `check` reports the issues
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
     by = match.get("by") or "dim"
     along = axis(config, by) if _is_known(by) and isinstance(config.get("model"), dict) else None
     problems = _problems(config, match, budgets, overridden, along)
     issues += problems
     if problems or not budgets:
-        return {}
+        return None
 
     (what, budget), sizes = next(iter(budgets.items())), ModelSizes()
     key = f"{MATCH}.{what}"
     if along is None:
         others = [f"{MATCH}.by={other}" for other in SIZES if axis(config, other) is not None]
         issues.append(Issue(key, f"the config has no {' or '.join(SIZES[by])} to solve for", others))
-        return {}
+        return None
     target, tokens = round(budget), match.get("tokens")
     measured = what if tokens is None else f"{what}@{tokens}"
     solved = nearest(config, measured, target, sizes, along)
     if solved is None:
         reason = sizes.failure(along.put(config, along.current), measured)
         issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({reason})"))
-        return {}
+        return None
     size, count = along.value(solved[0]), solved[1]
     if not target / MAX_FACTOR <= count <= target * MAX_FACTOR:
         problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {count:,}"
         issues.append(Issue(key, problem, [f"{key}={count}"]))
-        return {}
+        return None
     config.update(along.put(config, solved[0]))
-    record = {"by": what, "over": along.key, "target": target, "value": count, "off": count / target - 1}
+    record = SolvedSize(
+        by=what,
+        over=along.key,
+        target=target,
+        value=count,
+        off=count / target - 1,
+        size=size,
+        vocabulary=Components(config).tokens().vocabulary,
+    )
     if what == "state":
         record["tokens"] = tokens or Components(config).tokens().max_len
-    return record | {"size": size, "vocabulary": Components(config).tokens().vocabulary}
+    return record
 
 
-def describe_match(record: dict[str, Any]) -> str:
+def describe_match(record: SolvedSize) -> str:
     """The size that was solved for, and how far its count is from the budget, in one line."""
     vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}" if record["vocabulary"] else ""
     after = f" after {record['tokens']:,} tokens" if record["by"] == "state" else ""
@@ -353,9 +379,9 @@ def _is_known(by: Any) -> bool:
 
 
 def _problems(
-    config: dict[str, Any],
-    match: dict[str, Any],
-    budgets: dict[str, Any],
+    config: Node,
+    match: Node,
+    budgets: Node,
     overridden: Collection[str],
     along: Axis | None,
 ) -> list[Issue]:

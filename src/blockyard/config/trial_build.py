@@ -293,7 +293,7 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
             yield Issue("position", _message(error))
 
 
-def _problems(component: Any, built: dict[str, Any]) -> list[str]:
+def _problems(component: Any, built: Mapping[str, Any]) -> list[str]:
     """Problems that a plan reports with its data, objective and model, and a trainer with this machine."""
     problems = []
     if hasattr(component, "problems"):
@@ -310,7 +310,7 @@ def _message(error: Exception) -> str:
     return first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
 
 
-def _fit(built: dict[str, Any]) -> bool:
+def _fit(built: Mapping[str, Any]) -> bool:
     """Whether the tokenizers read the modality of the data and of its source, as far as they are there."""
     if not built.keys() >= {"data", "tokenizer"}:
         return True
@@ -320,7 +320,7 @@ def _fit(built: dict[str, Any]) -> bool:
     return bool(tokenizer.modality == data.modality and fits)
 
 
-def _context(built: dict[str, Any]) -> Context:
+def _context(built: Mapping[str, Any]) -> Context:
     own = built["tokenizer"]
     model = built["model"]
     ctx = context(built["data"].spec, own, built.get("source_tokenizer", own), built["objective"], model)

@@ -82,6 +82,7 @@ from blockyard.contracts.option_types import (
     LayerDecay,
     Length,
     NonNegative,
+    Options,
     Positive,
     Processes,
     Rate,
@@ -132,6 +133,7 @@ from blockyard.contracts.tokenizers import (
     SoundTokenizer,
     TextTokenizer,
     Tokenizer,
+    TokenizerState,
 )
 
 __all__ = [
@@ -190,6 +192,7 @@ __all__ = [
     "Norm",
     "Objective",
     "OptimizerBuilder",
+    "Options",
     "Parametrization",
     "Parts",
     "Place",
@@ -222,6 +225,7 @@ __all__ = [
     "TokenMixer",
     "TokenSpec",
     "Tokenizer",
+    "TokenizerState",
     "TorchMetric",
     "Traits",
     "Transcriber",

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from blockyard.contracts.option_types import Options
+
 # A tensor, or a named tuple of tensors that only the objective which made it reads.
 Target: TypeAlias = "Tensor | Any"
 
@@ -225,7 +227,7 @@ class Position(nn.Module):
         return False
 
     @classmethod
-    def concatenates(cls, options: dict[str, Any]) -> bool:
+    def concatenates(cls, options: Options) -> bool:
         """Whether `width` is not 0 under these options."""
         return False
 

@@ -6,8 +6,9 @@ typing error is refused before anything is allocated or started; `Because` says 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AllowInfNan, StringConstraints
@@ -26,6 +27,10 @@ class PerCore:
 
     count: int
 
+
+# The options with which a choice would be built, by name: what it declares of itself may depend on them. What each is
+# says the signature of its class, which `check` has compared them with.
+Options = Mapping[str, Any]
 
 LARGEST_COUNT = 10**9
 LARGEST_FLOAT = 3.4e38  # of float32

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 
+TokenizerState = dict[str, Any]  # plain JSON, under names that only the tokenizer knows
+
+
 class Tokenizer(ABC):
     """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode.
 
@@ -55,11 +58,11 @@ class Tokenizer(ABC):
         """Returns the name of a token id in tables and figures; None if it has none alone."""
         return None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns what `fit` learned, as plain JSON; saved with the run."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
+    def load_state(self, state: TokenizerState) -> None:  # noqa: B027
         """Restore what `state` returned."""
 
 

@@ -33,7 +33,7 @@ from blockyard.config.compose import Composed
 from blockyard.config.tree import Node
 from blockyard.contracts import Batch, Objective, OptimizerBuilder, Schedule, Split, Splits
 from blockyard.data.splits.order import EvalOrder, take
-from blockyard.engine.callbacks.base import RunCallback
+from blockyard.engine.callbacks.base import RunCallback, StateDict
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.faults.causality_probe import check_foreign
 from blockyard.engine.faults.small_maps import guard_small_maps
@@ -155,14 +155,14 @@ class TrainingBatches(DataLoader[Batch]):
             return None
         return 0 if getattr(self._trainer, "overfit_batches", 0) else self._trainer.current_epoch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the epoch and the batch that come next."""
         if self._trainer is None:
             return {}
         done = self._trainer.fit_loop.total_batch_idx + 1
         return dict(zip(("epoch", "batch"), divmod(done, int(self._trainer.num_training_batches)), strict=True))
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Begin the next pass where `state_dict` says."""
         if state_dict:
             self.numbers.position = state_dict["epoch"], state_dict["batch"]
@@ -252,7 +252,7 @@ class ScheduleRates(LRScheduler):
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the number of the step to come; the rest follows from the config."""
         return {"last_epoch": self.last_epoch}
 

@@ -262,6 +262,6 @@ def _write(
     with new_folder(soup.folder) as temporary:
         write_weights(temporary / WEIGHTS, weights)
         write_yaml(temporary / CONFIG, redact(config))
-        record = provenance() | kept | {"identity": identity(config), "resumes": [], "soup": of}
+        record: dict[str, object] = {**provenance(), **kept, "identity": identity(config), "resumes": [], "soup": of}
         write_json(temporary / RUN, record, checked=True)
         write_tokenizers(loaded, temporary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class InspectionResult:
     summary: one line below the table
     """
 
-    numbers: dict[str, Any]
+    numbers: Mapping[str, object]
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     figures: Iterable[Path]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from blockyard.contracts import (
     Inputs,
     Memory,
     Model,
+    Options,
     Parts,
     Positive,
     Rate,
@@ -140,7 +141,7 @@ class EncoderDecoder(Stack):
         self.cross, self.shared = crossing(cross), shared
 
     @classmethod
-    def shares(cls, options: dict[str, Any]) -> bool:
+    def shares(cls, options: Options) -> bool:
         """Whether `shared` is on."""
         return bool(options.get("shared", True))
 

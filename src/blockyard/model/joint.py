@@ -13,7 +13,7 @@ Cost: that of its blocks over M + N tokens
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from blockyard.contracts import (
     Inputs,
     Memory,
     Model,
+    Options,
     Parts,
     Positive,
     Rate,
@@ -196,7 +197,7 @@ class Joint(Stack):
         self.types, self.sees = types, sees
 
     @classmethod
-    def ties(cls, options: dict[str, Any]) -> bool:
+    def ties(cls, options: Options) -> bool:
         """Whether the tokens of a source see each other."""
         return options.get("sees") == "source"
 

@@ -36,6 +36,7 @@ from blockyard.contracts import (
     Because,
     DataSpec,
     NonNegative,
+    Options,
     Positive,
     Rate,
     Split,
@@ -99,7 +100,7 @@ class NextToken(DistilledObjective):
         self.own_position = shift == 0
 
     @classmethod
-    def needs_strict(cls, options: dict[str, Any]) -> bool:
+    def needs_strict(cls, options: Options) -> bool:
         """Whether `shift` is 0."""
         return options.get("shift", 1) == 0
 

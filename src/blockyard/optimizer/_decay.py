@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 from blockyard.optimizer._combined import CombinedOptimizer
 
 Decay = Literal["rate", "independent", "fading"]
+ParamGroup = dict[str, Any]  # as torch types them: "params" and the options that hold for these
 
 
-def spread_decay(groups: list[dict[str, Any]], decay: Decay) -> list[dict[str, Any]]:
+def spread_decay(groups: list[ParamGroup], decay: Decay) -> list[ParamGroup]:
     """Return parameter groups whose `weight_decay`, times the rate of the group, is the decay of a step."""
     if decay == "independent":
         for group in groups:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import Positive, UpdateRule
 from blockyard.optimizer._combined import CombinedOptimizer
-from blockyard.optimizer._decay import CautiousOptimizer
+from blockyard.optimizer._decay import CautiousOptimizer, ParamGroup
 from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available, hidden_matrices, split_by_decay
 
 NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
@@ -35,7 +34,7 @@ class MatrixOptimizer(GroupedOptimizer):
         """How large the updates of the matrices are; None where it is not known."""
 
     @abstractmethod
-    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """Return the optimizer of the matrices."""
 
     def model_problems(self, model: nn.Module) -> list[str]:

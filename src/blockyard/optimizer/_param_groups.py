@@ -32,7 +32,7 @@ from blockyard.errors import did_you_mean, fold
 from blockyard.model._layer_numbers import layer_numbers
 from blockyard.model._part_names import is_in
 from blockyard.model._prefix import PrefixTokens
-from blockyard.optimizer._decay import Decay, fade, spread_decay
+from blockyard.optimizer._decay import Decay, ParamGroup, fade, spread_decay
 
 # These modules own tables (of token ids, of positions) and learned tokens. They are looked up or added, never
 # multiplied by, so pulling them to zero would not limit the norm of a linear map.
@@ -113,7 +113,7 @@ class GroupedOptimizer(OptimizerBuilder):
         *,
         rule: UpdateRule | None,
         eps: float | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[ParamGroup]:
         """Return the parameter groups: those of the optimizer's own rate first, then those of the highest.
 
         parameters: of which groups are made; None is every trainable one
@@ -273,7 +273,7 @@ def _resolved(
     return values, problems
 
 
-def fused_available(groups: list[dict[str, Any]]) -> bool:
+def fused_available(groups: list[ParamGroup]) -> bool:
     """Whether torch has a fused kernel for the device and dtype of these groups' parameters."""
     parameters = [p for group in groups for p in group["params"]]
     devices = {p.device.type for p in parameters}

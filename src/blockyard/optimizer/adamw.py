@@ -11,12 +11,10 @@ Biases, gains, embedding and position tables, class and register tokens do not d
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._decay import CautiousOptimizer, Decay
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
@@ -57,7 +55,7 @@ class AdamW(GroupedOptimizer):
         self.eps = eps
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """Each coordinate moves by about the learning rate."""
         return "adam"
 

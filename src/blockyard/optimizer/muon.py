@@ -12,13 +12,13 @@ values side by side as one matrix.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
-from blockyard.optimizer._decay import Decay
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer
 from blockyard.optimizer._newton_schulz import Iterations
 from blockyard.optimizer._param_groups import NO_FACTORS
@@ -77,7 +77,7 @@ class Muon(MatrixOptimizer):
             )
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """That of its matrices; the rest is Adam's."""
         return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
 
@@ -86,7 +86,7 @@ class Muon(MatrixOptimizer):
         """By `scale`."""
         return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
 
-    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """torch's Muon over these groups."""
         return torch.optim.Muon(
             groups,

@@ -13,14 +13,14 @@ then a few outputs learn most. The updates have the root mean square 0.2, which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
-from blockyard.optimizer._decay import Decay
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer
 from blockyard.optimizer._newton_schulz import Iterations, orthogonal
 from blockyard.optimizer._param_groups import NO_FACTORS
@@ -67,7 +67,7 @@ class NorMuon(MatrixOptimizer):
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """That of its matrices; the rest is Adam's."""
         return "muon_rms"
 
@@ -76,7 +76,7 @@ class NorMuon(MatrixOptimizer):
         """As large as Adam's."""
         return "muon_rms"
 
-    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """NorMuon over these groups."""
         return RowNormalised(
             groups, lr=self.lr, momentum=self.momentum, second=self.second, steps=self.ns_steps, eps=self.eps
@@ -90,7 +90,7 @@ class RowNormalised(Optimizer):
     """The update of matrices."""
 
     def __init__(
-        self, params: list[dict[str, Any]], *, lr: float, momentum: float, second: float, steps: int, eps: float
+        self, params: list[ParamGroup], *, lr: float, momentum: float, second: float, steps: int, eps: float
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "second": second, "steps": steps, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, options)
@@ -114,7 +114,7 @@ class RowNormalised(Optimizer):
                     self._update(p, p.grad, group)
         return loss
 
-    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         state = self.state[p]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)

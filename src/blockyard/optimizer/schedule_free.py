@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
 from blockyard.model._unit_weights import without_unit_weights
+from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 
 
@@ -56,7 +57,7 @@ class ScheduleFree(GroupedOptimizer):
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """Each coordinate moves by about the learning rate."""
         return "adam"
 
@@ -86,7 +87,7 @@ class AveragedAdam(Optimizer):
     exchanged: of each group, whether the parameters hold x, and the state `average` y
     """
 
-    def __init__(self, params: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
+    def __init__(self, params: list[ParamGroup], *, lr: float, betas: tuple[float, float], eps: float) -> None:
         counts = {"steps": 0, "weight_sum": 0.0, "exchanged": False}
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **counts})
 
@@ -115,7 +116,7 @@ class AveragedAdam(Optimizer):
                     self._update(p, p.grad, group, share)
         return loss
 
-    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any], share: float) -> None:
+    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup, share: float) -> None:
         state, (mixed, second) = self.state[p], group["betas"]
         if not state:
             state |= {"step": 0, "z": p.detach().clone(), "average": p.detach().clone()}

@@ -8,12 +8,10 @@ Cost: one number of state per parameter, none without momentum
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -52,7 +50,7 @@ class SGD(GroupedOptimizer):
         self.tensors_per_weight = 1 if momentum else 0
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """A coordinate moves by its gradient."""
         return "sgd"
 

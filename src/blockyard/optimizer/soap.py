@@ -14,15 +14,25 @@ one power iteration and a QR decomposition at a time. A side longer than `larges
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import Count, DecayFactors, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    Count,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Options,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.contracts import Width as Side
-from blockyard.optimizer._decay import Decay
+from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer
 from blockyard.optimizer._param_groups import NO_FACTORS
 
@@ -71,7 +81,7 @@ class SOAP(MatrixOptimizer):
         self.shampoo = betas[1] if shampoo is None else shampoo
 
     @classmethod
-    def update_rule(cls, options: dict[str, Any]) -> UpdateRule | None:
+    def update_rule(cls, options: Options) -> UpdateRule | None:
         """Not known: how updates in an eigenbasis grow with the width depends on the gradients."""
         return None
 
@@ -80,7 +90,7 @@ class SOAP(MatrixOptimizer):
         """Not known."""
         return None
 
-    def matrix_optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """SOAP over these groups."""
         return EigenbasisAdam(
             groups,
@@ -98,7 +108,7 @@ class EigenbasisAdam(Optimizer):
 
     def __init__(
         self,
-        params: list[dict[str, Any]],
+        params: list[ParamGroup],
         *,
         lr: float,
         betas: tuple[float, float],
@@ -129,7 +139,7 @@ class EigenbasisAdam(Optimizer):
                     self._update(p, p.grad, group)
         return loss
 
-    def _update(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         state, (first, second) = self.state[p], group["betas"]
         sides = {"left": gradient @ gradient.T, "right": gradient.T @ gradient}
         sides = {side: products for side, products in sides.items() if len(products) <= group["largest"]}

@@ -25,7 +25,7 @@ base_depth; initial weights are those of base_depth.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from blockyard.contracts import (
     Architecture,
@@ -34,6 +34,7 @@ from blockyard.contracts import (
     Depth,
     Heads,
     Objective,
+    Options,
     Parametrization,
     Place,
     Positive,
@@ -85,12 +86,12 @@ class MuP(Parametrization):
         self.output, self.scores, self.branch, self.embedding = output, scores, branch, embedding
 
     @classmethod
-    def scales_branches(cls, options: dict[str, Any]) -> bool:
+    def scales_branches(cls, options: Options) -> bool:
         """With base_depth, or with branch."""
         return options.get("base_depth") is not None or options.get("branch", 1.0) != 1.0
 
     @classmethod
-    def scales_scores(cls, options: dict[str, Any]) -> bool:
+    def scales_scores(cls, options: Options) -> bool:
         """With scores."""
         return bool(options.get("scores", 1.0) != 1.0)
 

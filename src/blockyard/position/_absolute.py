@@ -6,12 +6,12 @@ combine=concat    [x (B, N, D - C), encoding (B|1, N, C)], where tokens are embe
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Position
+from blockyard.contracts import Context, Options, Position
 
 # Checks that position schemes share.
 
@@ -58,7 +58,7 @@ class Absolute(Position):
         self.width = channels if combine == "concat" else 0
 
     @classmethod
-    def concatenates(cls, options: dict[str, Any]) -> bool:
+    def concatenates(cls, options: Options) -> bool:
         """Whether the encoding has channels of its own."""
         return options.get("combine") == "concat"
 

@@ -59,7 +59,7 @@ from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
 from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors, Ladder, expected_floors, floors_of
-from blockyard.sweep.spec.question import OVERS
+from blockyard.sweep.spec.question import OVERS, QuestionRecord
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 
@@ -73,7 +73,7 @@ class Comparison:
     title: str
     claim: str | None
     source: str | None
-    question: dict[str, Any] | None
+    question: QuestionRecord | None
     metric: str
     direction: str
     metrics: list[str]

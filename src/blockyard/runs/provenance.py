@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from blockyard.runs.redact import redact_command
 from blockyard.runs.status import now
@@ -35,7 +35,40 @@ NOT_INSTALLED = "not installed"  # but read from a folder on the path, as benchm
 _GIT_SECONDS = 5
 
 
-def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
+class GitState(TypedDict):
+    """A checkout. diff_hash: of its uncommitted changes, None where it has none"""
+
+    commit: str
+    branch: str | None
+    dirty: bool
+    diff_hash: str | None
+
+
+class HostFacts(TypedDict):
+    """A machine. threads: OMP_NUM_THREADS as it is set; gpus: by name"""
+
+    name: str
+    system: str
+    cpu: str | None
+    cores: int | None
+    usable_cores: int | None
+    threads: str | None
+    memory_gib: float | None
+    gpus: list[str]
+
+
+class Provenance(TypedDict):
+    """What a run depends on besides its config. versions: of packages; git: None outside a checkout"""
+
+    time: str
+    command: list[str]
+    folder: str
+    versions: dict[str, str]
+    git: GitState | None
+    host: HostFacts
+
+
+def provenance(command: Sequence[str] | None = None) -> Provenance:
     """What a run depends on besides its config, as plain JSON without secrets."""
     return {
         "time": now(),
@@ -58,7 +91,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def git_state(folder: Path) -> GitState | None:
     """Commit, branch and a hash of uncommitted changes of the checkout around `folder`; None outside one.
 
     Only tracked files count. The address of the remote is not read, because it may contain a password.
@@ -78,7 +111,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts() -> HostFacts:
     """The machine: name, system, processor, cores, memory, and GPUs by name."""
     return {
         "name": socket.gethostname(),

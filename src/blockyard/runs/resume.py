@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blockyard.config import tree
@@ -139,7 +139,7 @@ def differences(folder: RunFolder, config: Node) -> str | None:
     return f"not bitwise equal to an uninterrupted run: {', '.join(changed)}" if changed else None
 
 
-def _machine(host: dict[str, Any]) -> dict[str, Any]:
+def _machine(host: Mapping[str, object]) -> dict[str, object]:
     return {name: host.get(name) for name in ("cpu", "usable_cores", "threads")}
 
 

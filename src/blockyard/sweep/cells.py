@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.config.tree import Node
+
+Setting = dict[str, Any]  # config key -> the value that a variant or a trial has of it
+
+
+class TrialAddress(TypedDict):
+    """Where the Optuna trial of a run is. prunes: whether the run reports to it, and may be ended early"""
+
+    storage: str
+    study: str
+    number: int
+    prunes: bool
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Variant:
     arm: str
     config: Node
     choices: dict[str, str | None]
-    setting: dict[str, Any] = field(default_factory=dict)
+    setting: Setting = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class Refused:
     """An arm, or one of its settings, that cannot run, with every reason."""
 
     arm: str
-    setting: dict[str, Any]
+    setting: Setting
     reasons: tuple[str, ...]
 
 
@@ -90,7 +101,7 @@ class Task:
     choices: dict[str, str | None] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     retry: bool = False
-    trial: dict[str, Any] | None = None
+    trial: TrialAddress | None = None
 
 
 @dataclass(frozen=True)

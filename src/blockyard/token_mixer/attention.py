@@ -31,7 +31,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DepthOrZero, Heads, Memory, Positive, Rate, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import (
+    Context,
+    DepthOrZero,
+    Heads,
+    Memory,
+    Options,
+    Positive,
+    Rate,
+    Seq,
+    TokenMixer,
+    Traits,
+    Width,
+)
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -200,12 +212,12 @@ class Attention(TokenMixer):
         return CAPPED if self.scores.cap is not None else None
 
     @classmethod
-    def traits_for(cls, options: dict[str, Any]) -> Traits:
+    def traits_for(cls, options: Options) -> Traits:
         """With what layers give and take. A layer that does so by an option reads no memory."""
         return _with_carry(cls.traits, options)
 
     @classmethod
-    def has(cls, method: str, options: dict[str, Any]) -> bool:
+    def has(cls, method: str, options: Options) -> bool:
         """With maps of their own it is no projection, mixing, projection."""
         named = {"project": "project", "fused": "fused", "map": "token_map"}
         settings: dict[str, Any] = {named[name]: value for name, value in options.items() if name in named}
@@ -423,7 +435,7 @@ class Attention(TokenMixer):
 MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_mixer.kv_every=2"
 
 
-def _with_carry(traits: Traits, options: dict[str, Any]) -> Traits:
+def _with_carry(traits: Traits, options: Options) -> Traits:
     """The traits with what layers give and take under these options."""
     traits, name = declared(traits, options), shared_name(options.get("window"))
     if options.get("exclusive"):  # what a memory holds is no token's own value

@@ -14,13 +14,13 @@ with model.heads=1 and a key_dim of its own the scheme has no others.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Expansion, Memory, Rate, Role, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import Context, Expansion, Memory, Options, Rate, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -101,7 +101,7 @@ class GatedAttentionUnit(TokenMixer):
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     @classmethod
-    def traits_for(cls, options: dict[str, Any]) -> Traits:
+    def traits_for(cls, options: Options) -> Traits:
         """With what layers give and read by their options."""
         return declared(cls.traits, options)
 

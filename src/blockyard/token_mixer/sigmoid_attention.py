@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Heads, Rate, Seq, Traits
+from blockyard.contracts import Context, Heads, Options, Rate, Seq, Traits
 from blockyard.ops.custom_weights import logistic, weigh
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
@@ -77,7 +77,7 @@ class SigmoidAttention(Attention):
         self.rule = partial(logistic, shift=-math.log(longest) if score_bias == "length" else None)
 
     @classmethod
-    def traits_for(cls, options: dict[str, Any]) -> Traits:
+    def traits_for(cls, options: Options) -> Traits:
         """As of attention; without memories where the bias is that of the sequence's own length."""
         return _traits(super().traits_for(options), options.get("score_bias", "length"))
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenizerState, TokenSpec
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._griffin_lim import griffin_lim, powers_of_bands
@@ -202,13 +202,13 @@ class AudioVQ(SoundTokenizer):
         """Returns the start token of every sound, (B,)."""
         return torch.full_like(classes, self.codes)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the codebooks as base64 of float32."""
         if self._books is None:
             return {}
         return {"shape": list(self._books.shape), "float32": base64.b64encode(self._books.numpy().tobytes()).decode()}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
         self._books = None
         if not state:

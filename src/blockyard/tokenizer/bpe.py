@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
 from blockyard.atomic_files import read_json
-from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
+from blockyard.contracts import DataSpec, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
 from blockyard.data.files.cache import cache_dir
 from blockyard.data.files.digest import sha256
 from blockyard.tokenizer._cache import save
@@ -69,11 +69,11 @@ class BPE(LookupTokenizer, TextTokenizer):
         """Returns the text of the bytes; invalid UTF-8 becomes U+FFFD."""
         return self._fitted().decode(token_ids)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the merges in the library's own format."""
         return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
         from tokenizers import Tokenizer
 

@@ -13,9 +13,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
+from blockyard.contracts import DataSpec, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
 from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, closed_vocabulary, text_tokens
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class Char(LookupTokenizer, TextTokenizer):
         """Returns a table of the characters; None before `fit`."""
         return closed_vocabulary(self._text[1:], r"[\s\S]") if self._fitted else None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the characters in the order of their token ids, from 1."""
         return {"symbols": "".join(self._text[1:])} if self._fitted else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
         characters = state.get("symbols", "" if not state else None)
         if not isinstance(characters, str):

@@ -18,7 +18,17 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Because, Context, DataSpec, Embedder, GraphTokenizer, Role, Seq, TokenSpec
+from blockyard.contracts import (
+    Because,
+    Context,
+    DataSpec,
+    Embedder,
+    GraphTokenizer,
+    Role,
+    Seq,
+    TokenizerState,
+    TokenSpec,
+)
 from blockyard.weight_init import Init
 
 MOST = 254  # distinct values of a column: codes are bytes, and 0 stands for other values
@@ -92,11 +102,11 @@ class Nodes(GraphTokenizer):
         codes = torch.tensor([codes_by_row.get(tuple(row), 1) for row in rows.tolist()], dtype=torch.int64)
         return codes[inverse]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the values of each column, and the rows of edges."""
         return {"nodes": self._nodes, "edges": self._edges} if self._fitted else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
         nodes, edges = state.get("nodes", []), state.get("edges", [])
         if state and not (state.keys() == {"nodes", "edges"} and _numbers(nodes) and _numbers(edges)):

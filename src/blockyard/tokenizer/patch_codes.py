@@ -13,13 +13,13 @@ image and its codes is the metric `reconstruction_mse`; bits per code of differe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Because, DataSpec, Side, TokenSpec
+from blockyard.contracts import Because, DataSpec, Side, TokenizerState, TokenSpec
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
@@ -99,11 +99,11 @@ class PatchCodes(ImageTokens):
         images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)
         return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the centres, one list of values from 0 to 1 for each."""
         return {} if self._centres is None else {"codes": self._centres.double().tolist()}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
         self._centres = None
         if not state:

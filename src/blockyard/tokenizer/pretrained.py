@@ -17,10 +17,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_bytes
-from blockyard.contracts import CountOrZero, DataSpec, Text, TextTokenizer, TokenSpec, Vocabulary
+from blockyard.contracts import CountOrZero, DataSpec, Text, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
 from blockyard.errors import UserError, first_line
 from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
 
@@ -89,11 +89,11 @@ class Pretrained(LookupTokenizer, TextTokenizer):
         """Returns the text of token ids, special tokens left out."""
         return str(self._read().decode(token_ids))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the tokenizer in the library's own format."""
         return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
         from tokenizers import Tokenizer
 

@@ -15,14 +15,14 @@ under a hash of those images and the options.
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenSpec, Width, auxiliary_loss
+from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenizerState, TokenSpec, Width, auxiliary_loss
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
@@ -137,7 +137,7 @@ class VQ(ImageTokens):
         images = torch.cat([network.decode(part) for part in vectors.split(_CHUNK)])
         return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the weights and the codes as base64 of float32, by name."""
         if self._network is None or self._quantizer is None:
             return {}
@@ -145,7 +145,7 @@ class VQ(ImageTokens):
         data = {name: base64.b64encode(tensor.numpy().tobytes()).decode() for name, tensor in tensors.items()}
         return {"channels": self._network.conv_in.in_channels, "float32": data}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
         self._network = self._quantizer = None
         if not state:

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
+from blockyard.contracts import DataSpec, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
 from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, closed_vocabulary, text_tokens
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Word(LookupTokenizer, TextTokenizer):
         """Returns a table of the words; None before `fit`."""
         return closed_vocabulary(self._text[1:], _pattern()) if self._fitted else None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TokenizerState:
         """Returns the words in the order of their token ids, from 1."""
         return {"words": self._text[1:]} if self._fitted else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: TokenizerState) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
         texts = state.get("words", [] if not state else None)
         if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):

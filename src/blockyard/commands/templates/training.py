@@ -192,7 +192,7 @@ class CLASS(RunCallback):
     def __init__(self, *, name: str = "weight_norm") -> None:
         self.name = name
 
-    def metrics(self, state: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> dict[str, torch.Tensor]:
         """Called when metrics are logged. A scalar on a device may be returned as it is."""
         squares = [weight.detach().double().square().sum() for weight in state.learner.model.parameters()]
         return {self.name: torch.stack(squares).sum().sqrt()}

@@ -8,7 +8,7 @@ from functools import cached_property, wraps
 from typing import Any
 
 from blockyard.config.choices.catalog import OF_SOURCE, SAME
-from blockyard.contracts import DataSpec, TokenSpec, Traits
+from blockyard.contracts import DataSpec, Options, TokenSpec, Traits
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Pick:
     family: str
     name: str
     target: type[Any]
-    options: dict[str, Any]
+    options: Options
 
     of_source: bool = False  # it stands for the source of a data set
 

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ def _content(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())[:300]}") from error
 
 
-def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
+def _names(path: Path, content: Mapping[str, object], key: str) -> list[str]:
     value = content.get(key)
     if value is None:
         return []

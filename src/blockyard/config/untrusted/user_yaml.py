@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def _read(path: Path, _stamp: tuple[int, ...]) -> str:
     return text
 
 
-def reaches_hydra(package: str | None, content: dict[str, Any]) -> bool:
+def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
     """Whether a file names Hydra's own keys: in its package, as a key, or in its defaults list.
 
     This gives the plain cases a message that names the file; `hydra_config` compares what Hydra composed.

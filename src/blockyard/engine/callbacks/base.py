@@ -5,17 +5,21 @@ A callback that needs more of a step is a `pytorch_lightning.Callback`; both kin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from blockyard.contracts import Split, StepOrder
     from blockyard.engine.growth import Growth
     from blockyard.engine.module import Learner
+
+# What a callback saves of itself with a run and restores, as torch calls it: plain data, under names of its own.
+StateDict = dict[str, Any]
 
 
 @dataclass
@@ -99,7 +103,7 @@ class RunCallback:
         """Put the other weights into the model for a while."""
         return nullcontext()
 
-    def metrics(self, state: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> Mapping[str, float | Tensor]:
         """Return more columns for the metrics about to be logged: numbers, or scalars on a device."""
         return {}
 
@@ -112,9 +116,9 @@ class RunCallback:
     def on_run_end(self, state: RunState) -> None:
         """Called after the last step, also after an error."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state that a resumed run needs, as plain data."""
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what `state_dict` returned."""

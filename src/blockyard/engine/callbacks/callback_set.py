@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytorch_lightning as pl
 
-from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.runs.status import reason_of
 
@@ -50,11 +49,11 @@ class CallbackSet:
             except Exception as error:
                 log.warning("%s could not be closed: %s", type(callback).__name__, reason_of(error))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The states of our callbacks by name; Lightning saves those of its own."""
         return {name: callback.state_dict() for name, callback in self.named.items()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what `state_dict` returned; a callback that is new to the run keeps its first state."""
         for name, callback in self.named.items():
             saved = state_dict.get(name)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from blockyard.contracts import Count
-from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.runs.checkpoint import BEST, LAST
 
 
@@ -57,11 +57,11 @@ class Checkpoint(RunCallback):
             self._improved = False
         write(state.checkpoints / LAST)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The best value, its step and its metrics."""
         return {"value": self.best_value, "step": self.best_step, "metrics": self.best_metrics}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the best value, its step and its metrics."""
         self.best_value, self.best_step = state_dict["value"], state_dict["step"]
         self.best_metrics = dict(state_dict["metrics"])

@@ -89,7 +89,7 @@ class DropoutSchedule(RunCallback):
         """Set the rates of the next step."""
         self._set(state)
 
-    def metrics(self, state: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> dict[str, float]:
         """The factor of the last step."""
         return {"dropout_factor": self.factor(max(state.step - 1, 0), state.total)}
 

@@ -7,10 +7,9 @@ Reference: pytorch_lightning.callbacks.EarlyStopping
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective, Text, any_split
-from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.errors import UserError
 
 
@@ -71,10 +70,10 @@ class EarlyStopping(RunCallback):
         if self._waited >= self.patience:
             state.stop = f"{key} did not improve in {self.patience} evaluations"
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The best value so far and the evaluations since."""
         return {"best": self._best, "waited": self._waited}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the best value and the evaluations since."""
         self._best, self._waited = state_dict["best"], state_dict["waited"]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from blockyard.contracts import Rate
-from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class EMA(RunCallback):
         finally:
             self._exchange()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The average as a complete state of the model."""
         if self._model is None:
             return {"average": self._saved}
@@ -92,7 +92,7 @@ class EMA(RunCallback):
         }
         return {"average": average}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the average."""
         self._saved = dict(state_dict["average"])
 

@@ -5,7 +5,9 @@ Reference: torch.nn.utils.get_total_norm
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from torch import Tensor
 
 from blockyard.engine.callbacks.base import RunCallback, RunState
 
@@ -18,7 +20,7 @@ class GradientNorm(RunCallback):
     def __init__(self) -> None:
         pass
 
-    def metrics(self, state: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> dict[str, Tensor]:
         """The norm that clipping and the guard used; it is computed anyway."""
         norm = state.learner.step.norm
         return {} if norm is None else {"train/grad_norm": norm}

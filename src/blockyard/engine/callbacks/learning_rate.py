@@ -5,7 +5,7 @@ Reference: pytorch_lightning.callbacks.LearningRateMonitor
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from blockyard.engine.callbacks.base import RunCallback, RunState
 
@@ -18,6 +18,6 @@ class LearningRate(RunCallback):
     def __init__(self) -> None:
         pass
 
-    def metrics(self, state: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> dict[str, float]:
         """The rate of the first parameter group."""
         return {"lr": state.learner.step.lr}

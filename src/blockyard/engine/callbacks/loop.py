@@ -13,8 +13,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 
-from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.callbacks.base import RunState, StateDict
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.lightning_hooks import around_validation
 from blockyard.engine.callbacks.stopwatch import Stopwatch
@@ -58,7 +59,7 @@ class LoopActions:
         """Log the mean loss since the last time, the metrics of callbacks and the position in the run."""
         state = self.state
         self.stopwatch.pause()
-        values: dict[str, Any] = {}
+        values: dict[str, float | Tensor] = {}
         loss = module.losses.take()
         if loss is not None:
             values["train/loss"] = trainer.strategy.reduce(loss.float(), reduce_op="mean")
@@ -118,11 +119,11 @@ class LoopActions:
         if self.callbacks.lightning:
             trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the metrics that were evaluated and logged last, as plain data."""
         return {"evaluated": self.evaluated_step, "values": self.last_values, "logged": list(self._logged)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what `state_dict` returned."""
         self.evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
@@ -257,7 +258,7 @@ class LoopCallback(pl.Callback):
         self.interrupts.waiting = True
         self.callbacks.close_all(self.state)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """What an exact resume needs in addition to weights and optimizer, as plain data."""
         return {
             "step": self.state.step,
@@ -269,7 +270,7 @@ class LoopCallback(pl.Callback):
             **self.stopwatch.state_dict(),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what `state_dict` returned."""
         # A run that was stopped after its last step takes none in this process.
         self.state.step = self.state.start_step = state_dict["step"]

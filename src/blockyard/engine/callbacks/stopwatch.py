@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.callbacks.base import RunState, StateDict
 from blockyard.engine.system.process import process_start
 
 _WINDOWS = 200  # saved in a checkpoint
@@ -59,11 +58,11 @@ class Stopwatch:
         self._window = (self.state.seconds, self.state.step)
         return round(self.state.seconds, 3)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The times so far."""
         return {"seconds": self.state.seconds, "windows": self.windows[-_WINDOWS:], "first": self.first_step_seconds}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the times."""
         self.state.seconds = state_dict["seconds"]
         self.windows = list(state_dict["windows"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
@@ -43,7 +42,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     )
 
 
-def _sound(sample: Sample) -> dict[str, Any]:
+def _sound(sample: Sample) -> dict[str, object]:
     """The times of the tokens of a sound, in seconds, and of the labels that CTC hears; empty for other inputs."""
     sound = sample.sound or sample.source_sound
     if sound is None:
@@ -55,7 +54,7 @@ def _sound(sample: Sample) -> dict[str, Any]:
     return {"sound": {"rate": sound.rate, "edges": to_json(sound.edges), "alignment": labels}}
 
 
-def _numbers(layer: LayerAttention) -> dict[str, Any]:
+def _numbers(layer: LayerAttention) -> dict[str, object]:
     return {
         "path": layer.path,
         "heads": layer.heads,

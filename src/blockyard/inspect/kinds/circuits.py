@@ -144,9 +144,11 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     ov = [spectrum(head.o, head.v, one_space=not head.cross) for head in heads]
     copying = [copying_spectrum(head, table) for head, table in zip(heads, tables, strict=True)]
     records = [_numbers(*each) for each in zip(heads, tables, qk, ov, copying, strict=True)]
-    left_out = list(dict.fromkeys(text for record in records for text in record["left_out"]))
+    left_out = list(
+        dict.fromkeys(text for each in zip(heads, tables, strict=True) for of in each for text in of.left_out)
+    )
     figures = [draw_spectra(heads, qk, ov, folder)]
-    numbers: dict[str, Any] = {"heads": records, "left_out": left_out}
+    numbers: dict[str, object] = {"heads": records, "left_out": left_out}
     if has_tokens:
         token_ids = select_tokens(loaded, samples, options.vocabulary)
         names = [token_text(loaded, token_id) for token_id in token_ids]
@@ -165,14 +167,14 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
 
 def _token_circuits(
     heads: list[HeadCircuits], tables: list[TokenTables], token_ids: list[int], names: list[str], folder: Path
-) -> tuple[dict[str, Any], list[Iterator[Path]]]:
+) -> tuple[dict[str, object], list[Iterator[Path]]]:
     """Returns the QK and OV circuits between tokens of the heads that have them: numbers, and figures."""
     pairs = list(zip(heads, tables, strict=True))
     with_circuit = {
         "qk": [pair for pair in pairs if pair[1].embedding is not None],
         "ov": [pair for pair in pairs if pair[1].unembedding is not None],
     }
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, object] = {}
     figures = []
     for which, circuit in (("qk", qk_circuit), ("ov", ov_circuit)):
         selected = with_circuit[which]
@@ -188,7 +190,7 @@ def _token_circuits(
 
 def _numbers(
     head: HeadCircuits, tables: TokenTables, qk: Spectrum, ov: Spectrum, copying: Spectrum | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "path": head.path,
         "head": head.head,
@@ -200,7 +202,7 @@ def _numbers(
     }
 
 
-def _spectrum_numbers(spectrum: Spectrum) -> dict[str, Any]:
+def _spectrum_numbers(spectrum: Spectrum) -> dict[str, object]:
     return {
         "norm": spectrum.norm,
         "effective_rank": spectrum.effective_rank,

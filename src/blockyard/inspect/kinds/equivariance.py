@@ -30,6 +30,7 @@ from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, 
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name
+from blockyard.model._record import Record
 from blockyard.position.none import NoPosition
 from blockyard.runs.load import Loaded
 
@@ -128,7 +129,7 @@ def _pairs(model: nn.Module, sample: Sample, order: Tensor) -> Iterator[tuple[st
         yield PREDICTION, left, right, False
 
 
-def _record(model: Any, batch: Batch, order: Tensor | None) -> dict[str, Any]:
+def _record(model: Any, batch: Batch, order: Tensor | None) -> Record:
     """The intermediates of a forward pass of one sample whose embedded tokens are in this order."""
     steps = getattr(model, "steps", None)
     assert steps is not None, "every model of ours names its intermediates"
@@ -144,7 +145,7 @@ def _record(model: Any, batch: Batch, order: Tensor | None) -> dict[str, Any]:
 
     handle = model.embedder.register_forward_hook(reorder)
     try:
-        record: dict[str, Any] = steps(batch)
+        record: Record = steps(batch)
     finally:
         handle.remove()
     seq = record.get("seq")
@@ -275,7 +276,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     )
 
 
-def _numbers(stage: PermutedStage) -> dict[str, Any]:
+def _numbers(stage: PermutedStage) -> dict[str, object]:
     tokens = None if stage.tokens is None else to_json(stage.tokens)
     return {"name": stage.name, "relative": stage.relative, "tokens": tokens}
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +58,9 @@ class LayerLoads:
 
 def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...] | None = None) -> list[LayerLoads]:
     """Returns the loads of the experts in the selected layers. Raises UserError where no layer has experts."""
-    mixers: dict[str, Any] = {path: module for path, module in model.named_modules() if isinstance(module, Experts)}
+    mixers: dict[str, nn.Module] = {
+        path: module for path, module in model.named_modules() if isinstance(module, Experts)
+    }
     if not mixers:
         raise UserError("experts: no layer of this model has experts; use a run with channel_mixer=experts")
     paths = select_layers(mixers, layers)
@@ -126,7 +127,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     )
 
 
-def _numbers(layer: LayerLoads) -> dict[str, Any]:
+def _numbers(layer: LayerLoads) -> dict[str, object]:
     return {
         "path": layer.path,
         "tokens": layer.tokens,

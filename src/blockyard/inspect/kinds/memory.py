@@ -233,7 +233,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     )
 
 
-def _numbers(layer: LayerKeys) -> dict[str, Any]:
+def _numbers(layer: LayerKeys) -> dict[str, object]:
     return {
         "path": layer.path,
         "coefficients": to_json(layer.coefficients),
@@ -242,7 +242,7 @@ def _numbers(layer: LayerKeys) -> dict[str, Any]:
     }
 
 
-def _examples(shown: ShownKey, causal: bool) -> dict[str, Any]:
+def _examples(shown: ShownKey, causal: bool) -> dict[str, object]:
     examples = []
     for example in shown.examples:
         part = window(example, BEFORE, causal=causal)

@@ -332,7 +332,7 @@ def _method(layers: list[LayerMixing]) -> str:
     return f"estimated from {probes} random directions a token (standard error {error:.0%})"
 
 
-def _numbers(layer: LayerMixing) -> dict[str, Any]:
+def _numbers(layer: LayerMixing) -> dict[str, object]:
     return {
         "path": layer.path,
         "mixer": layer.mixer,

@@ -112,7 +112,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     )
 
 
-def _numbers(layer: LayerNorms) -> dict[str, Any]:
+def _numbers(layer: LayerNorms) -> dict[str, object]:
     return {
         "name": layer.name,
         "outliers": layer.outliers,

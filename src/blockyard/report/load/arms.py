@@ -12,6 +12,9 @@ from blockyard.config.tree import Node
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
+from blockyard.sweep.cells import Setting
+from blockyard.sweep.plan.sweep_plan import PlanFacts
+from blockyard.sweep.spec.question import QuestionRecord
 from blockyard.sweep.stopping.due import Standing
 
 
@@ -32,7 +35,7 @@ class ArmRuns:
     levels: dict[str, str] = field(default_factory=dict)
     runs: list[LoadedRun] = field(default_factory=list)
     planned: int = 0
-    chosen: dict[str, Any] | None = None
+    chosen: Setting | None = None
     tried: int | None = None
     identity: str | None = None
     refused: tuple[str, ...] = ()
@@ -65,12 +68,12 @@ class ComparisonInput:
     arms: list[ArmRuns]
     records: list[LoadedRun]
     kind: str = "arms"
-    question: dict[str, Any] | None = None
+    question: QuestionRecord | None = None
     baseline: str | None = None
     metric: str | None = None
     direction: str | None = None
     folder: Path | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: PlanFacts = field(default_factory=PlanFacts)
     tuning: list[SettingRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -58,7 +58,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         metric=question.get("metric") or metric.get("name") or default_metric(records),
         direction=metric.get("direction"),
         folder=plan.folder,
-        facts=dict(plan.facts),
+        facts=plan.facts.copy(),
         tuning=_trials(plan) if question.get("search") else _settings(plan, metrics, failed),
         notes=[str(note) for note in plan.facts.get("notes") or ()],
         standing=now if question.get("until") else None,
@@ -106,14 +106,17 @@ def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[S
 
 def _trials(plan: SweepPlan) -> list[SettingRow]:
     """Return every trial of a search, with its value on validation."""
-    search = plan.facts.get("search") or {}
+    search = plan.facts.get("search")
+    if search is None:
+        return []
     seed = str(search.get("seed", 0))
     return [
         {
             "arm": arm,
             "setting": trial.get("setting") or {},
             "mean": trial.get("value"),
-            "values": trial.get("values") or ({seed: trial["value"]} if trial.get("value") is not None else {}),
+            # A plan of an earlier release has no values of single seeds.
+            "values": {**trial.get("values", {})} or ({} if (mean := trial.get("value")) is None else {seed: mean}),
             "chosen": study.get("chosen") == f"{arm}#{trial.get('number')}",
             "state": trial.get("state"),
         }
@@ -148,7 +151,8 @@ def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str
 def _tried(plan: SweepPlan, arm: str, records: list[LoadedRun]) -> int | None:
     """Return how many settings of an arm gave a value or were pruned; None where nothing is tuned."""
     if plan.question.get("search"):
-        trials = ((plan.facts.get("search") or {}).get("arms") or {}).get(arm, {}).get("trials") or []
+        search = plan.facts.get("search")
+        trials = search["arms"][arm]["trials"] if search and arm in search["arms"] else []
         return sum(trial.get("state") in ("complete", "pruned") for trial in trials)
     if plan.question.get("tune"):
         return len({run.variant for run in records if run.arm == arm and run.done})

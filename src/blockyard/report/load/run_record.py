@@ -12,6 +12,7 @@ from blockyard.atomic_files import read_json
 from blockyard.report.load.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.status import read_status
+from blockyard.sweep.cells import Setting
 
 State = Literal["done", "failed", "running", "queued", "interrupted", "missing", "refused"]
 
@@ -31,7 +32,7 @@ class LoadedRun:
     path: Path
     state: State
     reason: str | None = None
-    setting: dict[str, Any] = field(default_factory=dict)
+    setting: Setting = field(default_factory=dict)
     variant: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class LoadedRun:
 
 
 def read_run(
-    path: Path, *, arm: str = "", seed: int = 0, setting: dict[str, Any] | None = None, variant: str = ""
+    path: Path, *, arm: str = "", seed: int = 0, setting: Setting | None = None, variant: str = ""
 ) -> LoadedRun:
     """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason."""
     record = partial(LoadedRun, arm=arm, seed=seed, path=path, setting=dict(setting or {}), variant=variant)

@@ -15,7 +15,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.cell.trial_store import QUESTION, make_pruner, make_sampler, storage
-from blockyard.sweep.cells import Task
+from blockyard.sweep.cells import Task, TrialAddress
 
 log = logging.getLogger("blockyard")
 
@@ -45,7 +45,7 @@ class TrialReporter(RunCallback):
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
     priority = 5  # after early stopping, before the checkpoint
 
-    def __init__(self, folder: RunFolder, trial: dict[str, Any]) -> None:
+    def __init__(self, folder: RunFolder, trial: TrialAddress) -> None:
         self._folder = folder
         self._address = trial
         self._trial: Any = None

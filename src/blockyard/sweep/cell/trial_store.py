@@ -8,14 +8,16 @@ import math
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import quote_from_bytes
 
 from blockyard.atomic_files import TEMPORARY, is_regular
 from blockyard.errors import UserError
 from blockyard.runs.lock import held
+from blockyard.sweep.cells import Setting
+from blockyard.sweep.spec.budget import Space
 
 if TYPE_CHECKING:
     import optuna
@@ -75,7 +77,21 @@ def storage_url(folder: Path) -> str:
     return f"{_SQLITE}{folder.absolute() / FILE}"
 
 
-def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) -> optuna.Study:
+class SearchPurpose(TypedDict):
+    """What a study is for: a search of an arm with another purpose is another study.
+
+    seed: of all trials; identity: of the arm's config; seeds: on how many a setting is tried, where not on one
+    """
+
+    metric: str
+    pruner: str
+    space: Space
+    seed: int
+    identity: str
+    seeds: NotRequired[int]
+
+
+def open_study(folder: Path, arm: str, purpose: SearchPurpose, direction: str) -> optuna.Study:
     """Open the study of an arm, or create it. Call it inside `exclusive`.
 
     purpose: what is searched, see QUESTION. A study with another purpose is kept under the name
@@ -132,7 +148,7 @@ def _create_file(path: Path) -> None:
     os.replace(new, path)
 
 
-def _create(arm: str, store: Any, purpose: dict[str, Any], direction: str) -> optuna.Study:
+def _create(arm: str, store: Any, purpose: SearchPurpose, direction: str) -> optuna.Study:
     import optuna
 
     study = optuna.create_study(
@@ -191,18 +207,18 @@ def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM, constant_liar=True)
 
 
-def distributions(space: dict[str, Any]) -> dict[str, optuna.distributions.BaseDistribution]:
+def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistribution]:
     """Optuna's distributions for `space`: a list of choices, or {low, high, log, int, step}, per key."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    result: dict[str, Any] = {}
+    result: dict[str, optuna.distributions.BaseDistribution] = {}
     for key, dimension in space.items():
         if not isinstance(dimension, dict):
             result[key] = CategoricalDistribution([storable(choice) for choice in dimension])
             continue
         low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
         if dimension.get("int"):
-            result[key] = IntDistribution(low, high, log=log, step=step or 1)
+            result[key] = IntDistribution(int(low), int(high), log=log, step=int(step or 1))
         else:
             result[key] = FloatDistribution(float(low), float(high), log=log, step=None if log else step)
     return result
@@ -213,7 +229,7 @@ def storable(choice: Any) -> Any:
     return choice if choice is None or isinstance(choice, bool | int | float | str) else repr(choice)
 
 
-def to_setting(params: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
+def to_setting(params: Mapping[str, Any], space: Space) -> Setting:
     """A trial's parameters as config values; floats are rounded to six digits, so that they can be typed."""
     return {key: _config_value(params[key], dimension) for key, dimension in space.items()}
 

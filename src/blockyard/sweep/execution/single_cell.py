@@ -11,16 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from blockyard.config.option_text import config_value, read_option
+from blockyard.config.tree import Node
 from blockyard.engine.loggers.run_log import replay
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
-from blockyard.sweep.cells import cell_name
+from blockyard.sweep.cells import Setting, cell_name
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
@@ -58,7 +58,7 @@ def run_cell(
 
 def cell_config(
     path: Path, arguments: Sequence[str], *, outputs: str, config_dirs: Sequence[str] = (), command: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Node, dict[str, str | None]]:
     """The complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
     question = read(path)
     factors = question.body if question.kind == "grid" else {}
@@ -97,7 +97,7 @@ def _has_levels(levels: dict[str, str], values: dict[str, str | None]) -> bool:
     )
 
 
-def _setting(plan: SweepPlan, arm: str, values: dict[str, str]) -> dict[str, Any]:
+def _setting(plan: SweepPlan, arm: str, values: dict[str, str]) -> Setting:
     """The value of every key that is tuned or searched. Raises UserError where one is missing."""
     space = [*(plan.question.get("tune") or {}), *(space_of(plan.search, arm) if plan.question.get("search") else {})]
     missing = [key for key in space if key not in values]
@@ -115,7 +115,7 @@ def _seed(plan: SweepPlan, values: dict[str, str]) -> int:
     return int(text)
 
 
-def _config(plan: SweepPlan, arm: str, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _config(plan: SweepPlan, arm: str, setting: Setting, seed: int) -> tuple[Node, dict[str, str | None]]:
     """The cell's complete config and choices. Raises UserError where it was refused or is not in the plan."""
     if plan.question.get("search"):
         template = arm_template(plan, arm, CellComposer(plan.facts.get("config_dirs") or (), outputs=plan.outputs))
@@ -132,7 +132,7 @@ def _config(plan: SweepPlan, arm: str, setting: dict[str, Any], seed: int) -> tu
     return with_run_name(config, cell_name(arm, setting, seed)), choices
 
 
-def _reasons(plan: SweepPlan, arm: str, setting: dict[str, Any]) -> list[str]:
+def _reasons(plan: SweepPlan, arm: str, setting: Setting) -> list[str]:
     refused = (each for each in plan.refused if each.arm == arm and each.setting in ({}, setting))
     reasons = [reason for each in refused for reason in each.reasons]
     settings = [str(variant.setting) for variant in plan.variants.values() if variant.arm == arm]

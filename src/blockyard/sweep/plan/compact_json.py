@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
 from blockyard.config.tree import Node
 from blockyard.runs.redact import is_secret_key, redact, redact_command, redact_text
+from blockyard.sweep.cells import Variant
 
 FORMAT = 1
+
+
+class PackedPlan(TypedDict):
+    """Variants and cells, as lists in a fixed order, that refer to nodes by index."""
+
+    format: int
+    nodes: list[Any]
+    variants: list[list[Any]]
+    cells: list[list[Any]]
 
 
 class SharedNodes:
@@ -31,13 +41,13 @@ class SharedNodes:
         """The stored value that equals this one."""
         return self.values[self.index(value)]
 
-    def config(self, config: Node) -> dict[str, Any]:
+    def config(self, config: Node) -> Node:
         """A config made of stored nodes. Many configs share them: do not write into them."""
         return {key: self.shared(node) for key, node in config.items()}
 
 
-def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
-    """Variants and cells as plain data that refers to nodes by index."""
+def pack(variants: Iterable[Any], cells: Iterable[Any]) -> PackedPlan:
+    """Variants and cells as plain data."""
     nodes = SharedNodes()
     packed = [
         [
@@ -72,22 +82,22 @@ def without_secrets(value: Any) -> Any:
     return copied(value)
 
 
-def variants(packed: dict[str, Any]) -> list[dict[str, Any]]:
-    """The fields of each variant. Equal nodes are one object."""
+def variants(packed: PackedPlan) -> list[Variant]:
+    """The variants. Equal nodes are one object."""
     nodes = packed["nodes"]
     return [
-        {
-            "key": key,
-            "arm": arm,
-            "setting": setting,
-            "choices": dict(nodes[choices]),
-            "config": {name: nodes[index] for name, index in zip(nodes[names], indices, strict=True)},
-        }
+        Variant(
+            key=key,
+            arm=arm,
+            setting=setting,
+            choices=dict(nodes[choices]),
+            config={name: nodes[index] for name, index in zip(nodes[names], indices, strict=True)},
+        )
         for key, arm, setting, choices, names, indices in packed["variants"]
     ]
 
 
-def cells(packed: dict[str, Any]) -> list[tuple[str, int, str]]:
+def cells(packed: PackedPlan) -> list[tuple[str, int, str]]:
     """(variant, seed, run) of each cell."""
     return [(variant, seed, f"{folder}/s{seed}") for variant, folder, seeds in packed["cells"] for seed in seeds]
 

@@ -17,7 +17,7 @@ from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
-from blockyard.sweep.cells import Arm, Cell, Refused, Variant
+from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant
 from blockyard.sweep.plan import cell_settings, matched_widths, rungs
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
@@ -26,6 +26,7 @@ from blockyard.sweep.plan.rungs import Climb, LadderSizes
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
+from blockyard.sweep.spec.budget import Space
 from blockyard.sweep.spec.ladder import OWNER
 from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
@@ -55,7 +56,7 @@ class SizeMatch:
         return [f"it changes the {QUANTITIES[self.by]} of {arm}, so the arms would no longer match; remove it"]
 
 
-def infer_integers(space: dict[str, Any], config: Node) -> None:
+def infer_integers(space: Space, config: Node) -> None:
     """Mark the ranges of a search space that are of whole numbers, because their option takes no others.
 
     config: complete, of the sweep's base, or of the arm that has the space
@@ -104,7 +105,7 @@ def _owner(config: Node, key: str) -> tuple[Node | None, str]:
 
 
 def space_problems(
-    arm: str, space: dict[str, Any], where: str, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
+    arm: str, space: Space, where: str, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
 ) -> Iterator[str]:
     """Yield which values of a search space an arm, composed from `overrides`, cannot have, and why. where: its key"""
     for key, dimension in space.items():
@@ -316,7 +317,7 @@ class _Planner:
     def _overrides(self, arm: Arm, sized: dict[str, list[str]]) -> list[str]:
         return [*self.base, *arm.overrides, *sized.get(arm.name, ())]
 
-    def _add(self, key: str, arm: Arm, setting: dict[str, Any], overrides: list[str]) -> None:
+    def _add(self, key: str, arm: Arm, setting: Setting, overrides: list[str]) -> None:
         composed, reasons = self.composer.checked(overrides)
         self.mistakes += [f"{arm.name}: {issue}" for issue in composed.issues if issue.unknown]
         if not reasons and arm.name in self.climb.refused:

@@ -17,14 +17,17 @@ import copy
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
-from blockyard.sweep.cells import Arm, Cell, Refused, Variant, cell_name
+from blockyard.runs.provenance import GitState, HostFacts
+from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant, cell_name
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name, with_split
+from blockyard.sweep.plan.matched_widths import MatchedSizes
+from blockyard.sweep.plan.rungs import LadderSizes
 from blockyard.sweep.spec.budget import Search
 from blockyard.sweep.spec.question import QuestionRecord
 
@@ -40,6 +43,46 @@ class MetricFacts(TypedDict, total=False):
     direction: str
 
 
+class TrialRecord(TypedDict):
+    """One trial in plan.json. value: the mean over its seeds, each in `values`; run: the folder of the first one.
+
+    curve: the values that the pruner saw, of the first seed
+    """
+
+    number: int
+    state: str
+    setting: Setting
+    value: float | None
+    run: str | None
+    values: dict[str, float]
+    reason: str | None
+    curve: list[float | None]
+
+
+class ArmTrials(TypedDict):
+    """The trials of an arm. chosen: the variant that won; None where no trial is complete"""
+
+    chosen: str | None
+    trials: list[TrialRecord]
+
+
+class SearchFacts(TypedDict):
+    """What a search does. metric: on validation; direction: max or min; seed: of all trials"""
+
+    trials: int
+    sampler: str
+    pruner: str
+    metric: str
+    direction: str
+    seed: int
+
+
+class SearchRecord(SearchFacts):
+    """A search that has ended."""
+
+    arms: dict[str, ArmTrials]
+
+
 class PlanFacts(TypedDict, total=False):
     """How a plan came about; of an earlier release without later keys.
 
@@ -53,16 +96,16 @@ class PlanFacts(TypedDict, total=False):
     command: list[str] | str
     folder: str
     versions: dict[str, str]
-    git: dict[str, Any] | None
-    host: dict[str, Any]
+    git: GitState | None
+    host: HostFacts
     overrides: list[str]
     file: str
     config_dirs: list[str]
     metric: MetricFacts
     notes: list[str]
-    match: dict[str, Any]
-    ladder: dict[str, Any]
-    search: dict[str, Any]
+    match: MatchedSizes
+    ladder: LadderSizes
+    search: SearchRecord
 
 
 @dataclass(frozen=True)
@@ -134,7 +177,7 @@ class SweepPlan:
                 # From the path, because the folder may have moved together with its runs.
                 outputs=str(folder.absolute().parents[1]),
                 arms=tuple(Arm(a["name"], tuple(a["overrides"]), a["levels"]) for a in data["arms"]),
-                variants={each["key"]: Variant(**each) for each in compact_json.variants(data)},
+                variants={each.key: each for each in compact_json.variants(data)},
                 cells=tuple(Cell(*cell) for cell in compact_json.cells(data)),
                 refused=tuple(Refused(r["arm"], r["setting"], tuple(r["reasons"])) for r in data["refused"]),
                 facts=data["facts"],

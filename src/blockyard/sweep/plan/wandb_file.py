@@ -67,7 +67,7 @@ def files(plan: SweepPlan) -> dict[str, str]:
     return {f"{plan.name}.yaml": _text(plan, plan.name, _grid(plan, arms))}
 
 
-def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
+def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, object]:
     seeds = list(plan.question["seeds"])
     tuning = seeds[: plan.question.get("tune_seeds") or len(seeds)] if plan.question.get("tune") else seeds
     tuned = {key: _values(values) for key, values in (plan.question.get("tune") or {}).items()}
@@ -75,13 +75,13 @@ def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
     return {"method": "grid", "parameters": {**parameters, **tuned, SEED: {"values": tuning}}}
 
 
-def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
+def _searched(plan: SweepPlan, arm: str) -> dict[str, object]:
     search = plan.search
     if search.get("seeds", 1) > 1:
         raise UserError(
             f"{plan.name}: W&B's agents run a setting once, and search.seeds asks for {search['seeds']} seeds"
         )
-    content: dict[str, Any] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
+    content: dict[str, object] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
     if search["pruner"] == "halving":
         content["early_terminate"] = {"type": "hyperband", "min_iter": 1, "eta": 2}
     space = {key: _distribution(dimension) for key, dimension in space_of(search, arm).items()}
@@ -89,7 +89,7 @@ def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
     return content | {"parameters": {**fixed, **space}}
 
 
-def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
+def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, object]:
     """Each factor of a grid as a parameter; empty where the factors do not identify an arm, or an arm is refused."""
     if plan.question.get("kind") != "grid" or len(arms) < len(plan.arms):
         return {}
@@ -102,7 +102,7 @@ def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
     }
 
 
-def _distribution(dimension: Any) -> dict[str, Any]:
+def _distribution(dimension: Any) -> dict[str, object]:
     if not isinstance(dimension, dict):
         return _values(dimension)
     low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
@@ -117,7 +117,7 @@ def _distribution(dimension: Any) -> dict[str, Any]:
     return {"distribution": "log_uniform_values" if log else "uniform", **bounds}
 
 
-def _values(values: list[Any]) -> dict[str, Any]:
+def _values(values: list[Any]) -> dict[str, object]:
     return {"values": [_value(value) for value in values]}
 
 
@@ -125,7 +125,7 @@ def _value(value: Any) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text.to_text(value)
 
 
-def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:
+def _text(plan: SweepPlan, name: str, content: dict[str, object]) -> str:
     metric = plan.facts["metric"]
     document = {
         "program": "blockyard",

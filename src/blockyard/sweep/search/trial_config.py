@@ -13,7 +13,7 @@ from blockyard.config import layer_kinds
 from blockyard.config.compose import LEFT_OUT, Composed
 from blockyard.config.tree import Node, is_node
 from blockyard.contracts import Issue
-from blockyard.sweep.cells import Variant
+from blockyard.sweep.cells import Setting, Variant
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_split
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -34,7 +34,7 @@ class ArmTemplate:
     resplit: bool = False
     _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
-    def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    def config(self, setting: Setting, seed: int) -> tuple[Node, dict[str, str | None], list[str]]:
         """The complete config under a setting, its choices, and every reason why it cannot run."""
         config = copy.deepcopy(self.variant.config) | {"seed": seed, "outputs": self.outputs}
         choices = dict(self.variant.choices)
@@ -63,7 +63,7 @@ class ArmTemplate:
         config[layer_kinds.FAMILY] = copy.deepcopy(composed.config[layer_kinds.FAMILY])
         return []
 
-    def _set_choice(self, config: Node, choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
+    def _set_choice(self, config: Node, choices: dict[str, str | None], family: str, choice: Any) -> list[Issue]:
         key = (family, str(choice))
         if key not in self._composed:
             self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])

@@ -13,39 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep.cell import trial_store
-from blockyard.sweep.cells import OWNER
+from blockyard.sweep.cell.trial_store import SearchPurpose
+from blockyard.sweep.cells import OWNER, Setting
+from blockyard.sweep.plan.sweep_plan import TrialRecord
 from blockyard.sweep.spec.budget import Search, space_of
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
     from blockyard.sweep.search.trial_config import ArmTemplate
 
 
 AGAIN = "again"
-
-
-class TrialRecord(TypedDict):
-    """One trial in plan.json. value: the mean over its seeds, each in `values`; run: the folder of the first one.
-
-    curve: the values that the pruner saw, of the first seed
-    """
-
-    number: int
-    state: str
-    setting: dict[str, Any]
-    value: float | None
-    run: str | None
-    values: dict[str, float]
-    reason: str | None
-    curve: list[float | None]
 
 
 @dataclass
@@ -59,7 +46,7 @@ class Trials:
     study: Study
     template: ArmTemplate
     search: Search
-    space: dict[str, Any]
+    space: dict[str, BaseDistribution]
     budget: int
     direction: str
 
@@ -73,7 +60,7 @@ class Trials:
         Raises UserError where Optuna rejects the space, or while another process searches for another purpose.
         """
         arm = template.variant.arm
-        purpose: dict[str, Any] = {
+        purpose: SearchPurpose = {
             "metric": metric,
             "pruner": search.get("pruner") or "none",
             "space": space_of(search, arm),
@@ -114,7 +101,7 @@ class Trials:
         """Trials that have failed; pruned ones have not."""
         return [trial for trial in self.counted() if trial.state.name == "FAIL"]
 
-    def setting(self, trial: FrozenTrial) -> dict[str, Any]:
+    def setting(self, trial: FrozenTrial) -> Setting:
         """The config values that a trial tries."""
         return trial.user_attrs.get("setting") or trial_store.to_setting(trial.params, space_of(self.search, self.arm))
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
 
 from blockyard.runs.identity import run_name
-from blockyard.sweep.cells import Cell, Refused, Variant
+from blockyard.sweep.cells import Cell, Refused, Setting, Variant
 from blockyard.sweep.plan.cell_settings import with_split
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import ArmTrials, SearchFacts, SweepPlan
 from blockyard.sweep.search.trials import Trials
 
 Values = Mapping[str, float | Mapping[str, float]]  # by run: the validation value, or all metrics
@@ -31,7 +30,7 @@ class SettingResult:
 
     variant: str
     arm: str
-    setting: dict[str, Any]
+    setting: Setting
     values: dict[int, float]
     mean: float | None
     settled: bool
@@ -101,23 +100,13 @@ def _value(metrics: float | Mapping[str, float] | None, name: str) -> float | No
 # The result of a search: the best setting of each arm as cells on all seeds, and the record of the trials.
 
 
-class SearchFacts(TypedDict):
-    """What plan.json records of a search besides its trials. seed: of all trials."""
-
-    trials: int
-    sampler: str
-    pruner: str
-    metric: str
-    direction: str
-    seed: int
-
-
 def plan_with_chosen(plan: SweepPlan, arms: Sequence[Trials], facts: SearchFacts, seeds: Sequence[int]) -> SweepPlan:
     """The plan with the chosen settings. An arm without a complete trial is refused, with the reasons.
 
     facts: about the search, stored with the record
     """
-    variants, cells, refused, record = {}, [], list(plan.refused), {}
+    variants, cells, refused = {}, [], list(plan.refused)
+    record: dict[str, ArmTrials] = {}
     for arm in arms:
         best, trials, key = arm.best(), arm.record(), None
         if best is None:
@@ -136,5 +125,5 @@ def plan_with_chosen(plan: SweepPlan, arms: Sequence[Trials], facts: SearchFacts
         variants=variants,
         cells=tuple(cells),
         refused=tuple(refused),
-        facts=plan.facts | {"search": facts | {"arms": record}},
+        facts={**plan.facts, "search": {**facts, "arms": record}},
     )

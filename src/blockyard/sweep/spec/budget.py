@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import Any, NotRequired, Required, TypedDict, cast
 
+from blockyard.sweep.cells import Setting
 from blockyard.sweep.spec.fields import LARGEST_FLOAT, did_you_mean, is_number, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
 
 MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")
-SEARCH: dict[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
+SEARCH: Mapping[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
 FURTHER = ("seeds", "only")  # keys of a search that plans have only where the file has them
 RANGE = ("low", "high", "log", "int", "step")
 _WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
@@ -116,7 +118,7 @@ def parse_tune(value: Any, problems: list[str]) -> dict[str, list[Any]]:
     return {str(key): list(values) for key, values in value.items()}
 
 
-def settings(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def settings(grid: dict[str, list[Any]]) -> list[Setting]:
     """Every setting of a grid in order; one empty setting where nothing is tuned."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
@@ -141,6 +143,19 @@ def parse_tune_seeds(value: Any, tuned: bool, searched: bool, seeds: int, proble
     return None
 
 
+class Range(TypedDict, total=False):
+    """The range of a searched key; whole numbers where `int`. low and high are always there."""
+
+    low: Required[float]
+    high: Required[float]
+    log: bool
+    int: bool
+    step: float | None
+
+
+Space = dict[str, list[Any] | Range]  # what is searched: config key -> its choices, or their range
+
+
 class Search(TypedDict):
     """The search of a sweep file with its defaults.
 
@@ -151,12 +166,12 @@ class Search(TypedDict):
     trials: int
     sampler: str
     pruner: str
-    space: dict[str, Any]
+    space: Space
     seeds: NotRequired[int]
-    only: NotRequired[dict[str, dict[str, Any]]]
+    only: NotRequired[dict[str, Space]]
 
 
-def space_of(search: Search, arm: str) -> dict[str, Any]:
+def space_of(search: Search, arm: str) -> Space:
     """What is searched for an arm: the space that all arms share, and what only this one has."""
     return search["space"] | search.get("only", {}).get(arm, {})
 
@@ -172,7 +187,7 @@ def parse_search(value: Any, seeds: int, problems: list[str]) -> Search | None:
         if key not in (*SEARCH, *FURTHER):
             keys = (*SEARCH, *FURTHER)
             problems.append(f"search.{key}: unknown key{did_you_mean(key, keys)} (keys: {', '.join(keys)})")
-    search = SEARCH | value
+    search = {**SEARCH, **value}
     trials = search["trials"]
     if not _is_int(trials) or not 1 <= trials <= MAX_TRIALS:
         problems.append(
@@ -202,7 +217,7 @@ def parse_search(value: Any, seeds: int, problems: list[str]) -> Search | None:
     return result
 
 
-def _only(value: Any, shared: dict[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+def _only(value: Any, shared: Space, problems: list[str]) -> dict[str, Space]:
     """Spaces of single arms, by their names."""
     if not isinstance(value, dict) or not value or not all(isinstance(own, dict) and own for own in value.values()):
         form = "{ARM: {KEY: [values]}}"
@@ -214,7 +229,7 @@ def _only(value: Any, shared: dict[str, Any], problems: list[str]) -> dict[str, 
     return value
 
 
-def _check_space(where: str, space: dict[str, Any], problems: list[str]) -> None:
+def _check_space(where: str, space: Mapping[str, object], problems: list[str]) -> None:
     for key, dimension in space.items():
         problems += [problem] if (problem := key_problem(str(key), where)) else []
         _check_dimension(f"{where}.{key}", dimension, problems)
@@ -248,10 +263,10 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
         bound = f" (at most {LARGEST_FLOAT:g})" if isinstance(dimension.get(key), int | float) and not whole else ""
         problems.append(f"{where}.{key}: expected {kind}, not {quote(dimension.get(key))}{bound}")
     if not bad:
-        _check_range(where, dimension, problems)
+        _check_range(where, cast("Range", dimension), problems)
 
 
-def _check_range(where: str, dimension: dict[str, Any], problems: list[str]) -> None:
+def _check_range(where: str, dimension: Range, problems: list[str]) -> None:
     low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), dimension.get("log") is True
     if isinstance(low, int) and isinstance(high, int) and max(abs(low), abs(high)) > _WHOLE:
         problems.append(f"{where}: integers beyond 2^53 are not exact; choose a smaller range")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from blockyard.errors import near
 from blockyard.sweep.spec.expectation import FORM, parse_expectation, unknown_arm
@@ -115,7 +115,16 @@ def reached(content: Mapping[str, object], problems: list[str]) -> Threshold | N
     return None
 
 
-def external(content: Mapping[str, object], problems: list[str]) -> dict[str, dict[str, Any]] | None:
+class Figure(TypedDict):
+    """A figure from a paper or another tool: of how many runs, and their standard deviation, where that is known."""
+
+    value: float
+    source: str
+    n: NotRequired[int | None]
+    sd: NotRequired[float | None]
+
+
+def external(content: Mapping[str, object], problems: list[str]) -> dict[str, Figure] | None:
     """Figures from papers and other tools: name -> value and source, and n and sd where they are known."""
     value, form = content.get("external"), "{paper: {value: 0.91, source: Author 2020 table 2, n: 5, sd: 0.004}}"
     if value is None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
-from blockyard.sweep.spec.budget import LARGEST_FLOAT
+from blockyard.sweep.spec.budget import LARGEST_FLOAT, Space
 from blockyard.sweep.spec.fields import did_you_mean
 from blockyard.sweep.spec.override_text import quote
 
@@ -35,7 +35,17 @@ KEYS = (*KINDS, "tokens_per_param", "floors")
 Floors = Literal["shared", "own"]  # the E of the laws L = E + A C^-a: one for all arms, or one each
 FORM = "{flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20} or {params: [1e4, 3e4, 1e5, 3e5]}"
 
-Ladder = dict[str, Any]  # one of KINDS: its rungs, rising; tokens_per_param: where the rungs set the steps; floors: own
+
+class Ladder(TypedDict, total=False):
+    """The rungs of a sweep, rising, of one of two kinds.
+
+    tokens_per_param: where the rungs set the steps; floors: missing where the laws share one
+    """
+
+    flops: list[float]
+    params: list[float]
+    tokens_per_param: float
+    floors: Floors
 
 
 def floors_of(ladder: Ladder) -> Floors:
@@ -50,9 +60,9 @@ def expected_floors(value: object) -> Floors:
     raise UserError(f"floors={value}: expected shared or own{did_you_mean(value, get_args(Floors))}")
 
 
-def kind(ladder: Ladder) -> str:
+def kind(ladder: Ladder) -> Literal["flops", "params"]:
     """What the rungs are numbers of: flops or params."""
-    return next(each for each in KINDS if each in ladder)
+    return "flops" if "flops" in ladder else "params"
 
 
 def label(rung: float) -> str:
@@ -94,10 +104,13 @@ def parse_ladder(value: Any, problems: list[str]) -> Ladder | None:
         problems.append(f"ladder.{error}")
     if len(problems) > before:
         return None
-    ladder: Ladder = {kinds[0]: [float(rung) for rung in rungs]}
+    numbers = [float(rung) for rung in rungs]
+    ladder = Ladder(flops=numbers) if kinds[0] == "flops" else Ladder(params=numbers)
     if tokens is not None:
         ladder["tokens_per_param"] = float(tokens)
-    return ladder if floors == "shared" else {**ladder, "floors": floors}
+    if floors != "shared":
+        ladder["floors"] = floors
+    return ladder
 
 
 def owned_keys(ladder: Ladder) -> dict[str, str]:
@@ -116,7 +129,7 @@ def only_problems(only: Mapping[str, Mapping[str, Any]], ladder: Ladder) -> Iter
                 yield f"{reason}, so search.only.{name} cannot contain {key}"
 
 
-def at_every_rung(only: Mapping[str, dict[str, Any]], ladder: Ladder) -> dict[str, dict[str, Any]]:
+def at_every_rung(only: Mapping[str, Space], ladder: Ladder) -> dict[str, Space]:
     """The spaces of single arms of the file as those of each of their rungs."""
     labels = [label(rung) for rung in ladder[kind(ladder)]]
     return {at_rung(Arm(name), rung).name: space for name, space in only.items() for rung in labels}

@@ -140,7 +140,7 @@ class QuestionRecord(TypedDict, total=False):
     steps_to: str | None
     over: str | None
     resplit: bool | None
-    external: dict[str, dict[str, Any]] | None
+    external: dict[str, fields.Figure] | None
     expect: str | None
     margin: float | None
 
@@ -184,13 +184,13 @@ class Question:
     steps_to: str | None
     over: str | None
     resplit: bool | None
-    external: dict[str, dict[str, Any]] | None
+    external: dict[str, fields.Figure] | None
     expect: str | None
     margin: float | None
     reached: Threshold | None
 
     @property
-    def space(self) -> dict[str, Any]:
+    def space(self) -> spending.Space:
         """The search space; empty where nothing is searched."""
         return self.search["space"] if self.search else {}
 

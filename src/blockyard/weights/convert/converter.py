@@ -14,7 +14,7 @@ from blockyard.config.layer_kinds import nodes_of_layers
 from blockyard.config.tree import Node
 from blockyard.contracts import Context, DataSpec
 from blockyard.weights.convert.rules import ConversionRule
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,7 @@ class Converter:
     library: Library
     architecture: str
     read: Callable[[LibrarySettings], Foreign]
-    write: Callable[[Trained], dict[str, Any]] | None = None
+    write: Callable[[Trained], LibraryConfig] | None = None
     model_type: str = ""
     others: tuple[str, ...] = ()
     partly: str = ""

@@ -222,4 +222,4 @@ def _write_run(folder: Path, composition: Composed, components: Components, fact
     if state:
         write_json(folder / TOKENIZER, state, checked=True)
     run = {"identity": identity(composition.config), "choices": composition.choices, "resumes": [], "import": facts}
-    write_json(folder / RUN, provenance() | run, checked=True)
+    write_json(folder / RUN, {**provenance(), **run}, checked=True)

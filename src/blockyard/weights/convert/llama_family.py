@@ -34,7 +34,7 @@ from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import flag, mapping, real_number, whole_number
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 SCALINGS = ("linear", "llama3", "yarn")  # of rotary positions, under the same names
 ORIGINAL = "original_max_position_embeddings"
@@ -277,7 +277,7 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
     return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
 
 
-def written_rotary(run: Trained) -> dict[str, Any]:
+def written_rotary(run: Trained) -> LibraryConfig:
     """The mapping of rotary positions."""
     base, kind = float(run.option("position.base") or 10000.0), run.option("position.scaling")
     if kind not in SCALINGS:
@@ -323,7 +323,7 @@ def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
     return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope.get("rope_theta", 1e4))
 
 
-def written_rotations(run: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
+def written_rotations(run: Trained, config: Mapping[str, Any]) -> LibraryConfig:
     """The rotary positions of each type of layer. config: from `shared`."""
     near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
     local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
@@ -430,7 +430,7 @@ FREE_OF_EXPERTS = frozenset(
 )
 
 
-def shared(run: Trained) -> dict[str, Any]:
+def shared(run: Trained) -> LibraryConfig:
     """The keys of the family."""
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     mixers = [layer["channel_mixer"] for layer in run.layers]
@@ -464,7 +464,7 @@ def windows(run: Trained) -> list[int | None]:
     return [layer["token_mixer"].get("window") for layer in run.layers]
 
 
-def written_types(run: Trained) -> dict[str, Any]:
+def written_types(run: Trained) -> LibraryConfig:
     """The keys about windows, where layers may differ in them. Several windows are read back as the first one."""
     of_layers = windows(run)
     used = [window for window in of_layers if window is not None]

@@ -8,6 +8,9 @@ from typing import Any
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.declared_sizes import Stored, flag, mapping, real_number, whole_number
 
+# The config of a class of transformers or timm, or a part of it, under the keys that the library gives them.
+LibraryConfig = dict[str, Any]
+
 _ABSENT = object()
 _LONGEST = 64  # numbers in a list
 # Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.

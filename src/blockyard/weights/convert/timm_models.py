@@ -7,6 +7,7 @@ from typing import Any
 
 from blockyard.errors import UserError, near, quoted
 from blockyard.weights.convert.declared_sizes import Stored, flag, real_number, whole_number
+from blockyard.weights.convert.settings import LibraryConfig
 
 # Names whose sizes an export tries, of each preset: timm fixes width, depth and patch by them.
 _NAMES = {
@@ -38,7 +39,7 @@ INITIAL = 1e-5  # value of LayerScale, which the weights replace
 _WIDEST = 64.0  # ratio of a hidden width
 
 
-def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | None = None) -> dict[str, Any]:
+def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | None = None) -> LibraryConfig:
     """Arguments of a model of timm from a file. Raises UserError for one that is unknown, or out of its bounds."""
     where, checked = f"cannot build {name}: model_args", dict[str, Any]()
     for key, value in arguments.items():
@@ -83,7 +84,7 @@ def create(name: str, arguments: Mapping[str, Any]) -> Any:
         raise UserError(f"timm cannot build {name} with {dict(arguments)}: {error}") from error
 
 
-def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfig]:
     """The preset of a timm model and its sizes. Raises UserError for a model that no preset is like."""
     model = create(name, arguments)
     kind = type(model).__name__
@@ -105,7 +106,7 @@ def _weighted(module: Any) -> bool:
     return module is not None and any(True for _ in module.parameters())
 
 
-def _common(model: Any, stem: Any) -> dict[str, Any]:
+def _common(model: Any, stem: Any) -> LibraryConfig:
     if type(stem).__name__ != "PatchEmbed" or _weighted(stem.norm):
         raise UserError(f"the stem of the model is {type(stem).__name__}, expected plain patches")
     (height, width), (rows, columns) = stem.img_size, stem.patch_size
@@ -125,7 +126,7 @@ def _common(model: Any, stem: Any) -> dict[str, Any]:
     }
 
 
-def _vision_transformer(model: Any) -> dict[str, Any]:
+def _vision_transformer(model: Any) -> LibraryConfig:
     block = model.blocks[0]
     if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention" or type(block.mlp).__name__ != "Mlp":
         raise UserError(
@@ -149,7 +150,7 @@ def _vision_transformer(model: Any) -> dict[str, Any]:
     }
 
 
-def _mixer(model: Any) -> dict[str, Any]:
+def _mixer(model: Any) -> LibraryConfig:
     block = model.blocks[0]
     return _common(model, model.stem) | {
         "token_hidden": block.mlp_tokens.fc1.out_features,
@@ -159,7 +160,7 @@ def _mixer(model: Any) -> dict[str, Any]:
     }
 
 
-def _gated(model: Any) -> dict[str, Any]:
+def _gated(model: Any) -> LibraryConfig:
     block = model.blocks[0]
     return _common(model, model.stem) | {
         "hidden": block.mlp_channels.fc1.out_features,
@@ -168,7 +169,7 @@ def _gated(model: Any) -> dict[str, Any]:
     }
 
 
-def _metaformer(model: Any) -> dict[str, Any]:
+def _metaformer(model: Any) -> LibraryConfig:
     stage = model.stages[0]
     block = stage.blocks[0]
     if type(block.token_mixer).__name__ != "Pooling":
@@ -184,7 +185,7 @@ def _metaformer(model: Any) -> dict[str, Any]:
     }
 
 
-def arguments_of(preset: str, sizes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def arguments_of(preset: str, sizes: Mapping[str, Any]) -> tuple[str, LibraryConfig]:
     """A name of timm and arguments that build a model of these sizes. Raises UserError where there is none."""
     shared = {key: sizes[key] for key in ("img_size", "in_chans", "num_classes")}
     if preset in ("vit", "dinov2"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 CLASSIFIER = "BertForSequenceClassification"
@@ -150,7 +149,7 @@ def _classifier(
     )
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """BERT's config of a model of ours."""
     config = shared(run) | {"num_attention_heads": run.ctx.heads}
     if run.shape("prefix.class_token"):
@@ -166,7 +165,7 @@ def write(run: Trained) -> dict[str, Any]:
     return config
 
 
-def shared(run: Trained) -> dict[str, Any]:
+def shared(run: Trained) -> LibraryConfig:
     """The keys of BERT and FNet."""
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {

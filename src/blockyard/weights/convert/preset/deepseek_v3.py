@@ -32,7 +32,7 @@ from blockyard.weights.convert.llama_family import (
     yarn_gain,
 )
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, stacked
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
 MLP = "model.layers.{n}.mlp"
@@ -131,7 +131,7 @@ def _rows(order: Tensor) -> tuple[Any, Any]:
     return (lambda x: x[order]), (lambda x: x[back])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """DeepSeek V3's config of a model of ours. Raises UserError where its first layers alone cannot be dense."""
     dense = ["count" not in nodes["channel_mixer"] for nodes in run.layers]
     first = dense.index(False) if False in dense else len(dense)
@@ -171,7 +171,7 @@ def write(run: Trained) -> dict[str, Any]:
     }
 
 
-def _scaled(scale: float | None, width: int, config: dict[str, Any]) -> dict[str, Any]:
+def _scaled(scale: float | None, width: int, config: LibraryConfig) -> LibraryConfig:
     """What says a factor on the scores other than 1 / sqrt(width). Raises UserError where nothing does."""
     gain = 1.0 if scale is None else math.sqrt(scale * math.sqrt(width))
     factor = config["rope_parameters"].get("factor", 1.0)

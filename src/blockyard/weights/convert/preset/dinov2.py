@@ -6,12 +6,11 @@ Reference: timm models/vision_transformer.py, vit_small_patch14_dinov2
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
 from blockyard.weights.convert.preset import vit
 from blockyard.weights.convert.rules import per_block, same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 from blockyard.weights.convert.timm_models import INITIAL
 
 SCALES = {"token_finish": "ls1", "channel_finish": "ls2"}
@@ -25,7 +24,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return replace(foreign, rules=[*foreign.rules, *per_block(scales, settings.integer("depth"))])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """What `describe` would read off the library's model."""
     return vit.write(run) | {"init_values": INITIAL}
 

@@ -20,7 +20,7 @@ from blockyard.weights.convert.converter import Converter, Foreign, Trained, boo
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.llama_family import DecoderSizes, shared
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, scaled, stacked, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ATTENTION, MAMBA = (f"blocks.{{n}}.token_mixer.members.{name}" for name in ("attention", "mamba2"))
 THEIRS = "model.layers.{n}"
@@ -143,7 +143,7 @@ def _table_rules(is_tied: bool, one_table: bool, table: float, head: float) -> l
     return [scaled(ours[0], theirs, table), scaled(ours[1], "lm_head.weight", head)]
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Falcon-H1's config of a model of ours."""
     attention, mamba = (run.option(f"{MEMBER}.{name}") or {} for name in ("attention", "mamba2"))
     heads, width = mamba.get("num_heads") or run.ctx.heads, mamba.get("value_dim") or 2 * run.ctx.dim // run.ctx.heads

@@ -6,7 +6,6 @@ Reference: transformers FNetForMaskedLM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained
 from blockyard.weights.convert.preset.bert import LAYER, is_spare, layers, masked_head, shared, sizes
 from blockyard.weights.convert.rules import ConversionRule, modules, spare
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _PROJECTION = ("fnet.embeddings.projection.weight", "fnet.embeddings.projection.bias")
 
@@ -65,7 +64,7 @@ def _projection(dim: int) -> ConversionRule:
     return ConversionRule((), _PROJECTION, check, lambda _: [torch.eye(dim), torch.zeros(dim)])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """FNet's config of a model of ours."""
     return shared(run)
 

@@ -5,8 +5,6 @@ Reference: transformers Gemma2ForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FOUR_NORMS,
@@ -21,7 +19,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -52,7 +50,7 @@ def _cap(settings: LibrarySettings, key: str, default: float) -> str:
     return "null" if settings.values.get(key, default) is None else repr(settings.number(key, default))
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Gemma 2's config of a model of ours."""
     config, scale = shared(run), run.option("token_mixer.score_scale")
     return {

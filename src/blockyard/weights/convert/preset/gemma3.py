@@ -30,7 +30,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import mapped, modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 EVERY = 6  # layers of which one has no window, where a config does not name them
 
@@ -70,7 +70,7 @@ def _gain(ours: str, theirs: str, factor: float) -> Any:
     return mapped(f"{ours}.weight", f"{theirs}.weight", to_ours, to_theirs)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Gemma 3's config of a model of ours."""
     config = shared(run)
     return {

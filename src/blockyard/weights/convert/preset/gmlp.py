@@ -5,11 +5,9 @@ Reference: timm models/mlp_mixer.py, SpatialGatingBlock
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
 from blockyard.weights.convert.preset.mixer import mlp_mixer, mlp_mixer_settings
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _LAYER = {
     "token_norm": "norm",
@@ -26,7 +24,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return mlp_mixer(settings, _LAYER, [f"token_mixer.expansion={hidden / dim!r}"])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """What `describe` would read off the library's model."""
     hidden = (run.shape("blocks.0.token_mixer.proj_in.weight") or (1,))[0]
     return mlp_mixer_settings(run) | {"hidden": hidden}

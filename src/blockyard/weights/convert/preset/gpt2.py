@@ -6,12 +6,11 @@ Reference: transformers GPT2LMHeadModel
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied, transposed
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"} | {
     "silu": "silu",
@@ -81,7 +80,7 @@ def read(settings: LibrarySettings) -> Foreign:
     )
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """GPT-2's config of a model of ours."""
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {
@@ -91,7 +90,7 @@ def write(run: Trained) -> dict[str, Any]:
     }
 
 
-def shared(run: Trained, names: dict[str, str]) -> dict[str, Any]:
+def shared(run: Trained, names: dict[str, str]) -> LibraryConfig:
     """The settings that GPT-2 and Image GPT have in common, by the library's keys."""
     return {
         "n_positions": run.ctx.tokens.max_len,

@@ -8,7 +8,6 @@ Reference: transformers GptOssForCausalLM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import ConversionRule, modules, same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ALPHA = 1.702  # of our activation quick_gelu
 OURS, THEIRS = "blocks.{n}.channel_mixer", "model.layers.{n}.mlp"
@@ -91,7 +90,7 @@ def _expert_rules(count: int, hidden: int) -> list[ConversionRule]:
     ]
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """gpt-oss' config of a model of ours."""
     member = run.option(MEMBER) or {}
     return {

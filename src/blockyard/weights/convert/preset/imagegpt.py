@@ -6,14 +6,13 @@ Reference: transformers ImageGPTForCausalImageModeling
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
 from blockyard.weights.convert.preset.gpt2 import ACTIVATIONS, blocks, is_buffer, shared, sizes
 from blockyard.weights.convert.rules import same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -40,7 +39,7 @@ def read(settings: LibrarySettings) -> Foreign:
     )
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Image GPT's config of a model of ours."""
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run, names)

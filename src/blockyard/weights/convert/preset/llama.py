@@ -5,8 +5,6 @@ Reference: transformers LlamaForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     NORMS,
@@ -17,7 +15,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -37,7 +35,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, is_tied)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Llama's config of a model of ours."""
     biases = {"attention_bias": run.option("token_mixer.bias"), "mlp_bias": run.option("channel_mixer.bias")}
     return shared(run) | {key: bool(value) for key, value in biases.items()}

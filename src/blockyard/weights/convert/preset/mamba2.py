@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import CONTEXT
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
 # How initial weights are drawn, and how it is computed.
@@ -104,7 +103,7 @@ def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     ]
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Mamba-2's config of a model of ours."""
     heads = (run.shape("blocks.0.token_mixer.decay.rate") or (1,))[0]
     inner = (run.shape("blocks.0.token_mixer.proj_out.weight") or (0, 2 * run.ctx.dim))[1]

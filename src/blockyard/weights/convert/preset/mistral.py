@@ -5,8 +5,6 @@ Reference: transformers MistralForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     NORMS,
@@ -17,7 +15,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -35,7 +33,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, is_tied)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Mistral's config of a model of ours."""
     return shared(run) | {"sliding_window": run.option("token_mixer.window")}
 

@@ -6,12 +6,11 @@ Reference: timm models/mlp_mixer.py, MlpMixer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
 from blockyard.weights.convert.preset.vit import images, patches, square
 from blockyard.weights.convert.rules import modules, per_block
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _LAYER = {
     "token_norm": "norm1",
@@ -50,13 +49,13 @@ def mlp_mixer(settings: LibrarySettings, layer: Mapping[str, str], expansions: S
     return Foreign(overrides, [*rules, *patches(settings, data, "stem")], data, outputs=data.classes)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """What `describe` would read off the library's model."""
     token_hidden = (run.shape("blocks.0.token_mixer.expand.weight") or (1,))[0]
     return mlp_mixer_settings(run) | {"token_hidden": token_hidden, "hidden": run.hidden}
 
 
-def mlp_mixer_settings(run: Trained) -> dict[str, Any]:
+def mlp_mixer_settings(run: Trained) -> LibraryConfig:
     """The settings of a model of timm's class MlpMixer, without the widths of its MLPs."""
     return square(run) | {
         "depth": run.ctx.depth,

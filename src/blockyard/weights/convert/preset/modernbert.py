@@ -7,8 +7,6 @@ Reference: transformers ModernBertForMaskedLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     ACTIVATIONS,
@@ -23,7 +21,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import modules, same, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 EVERY = 3  # layers of which one has no window, where a config does not name them
 MODULES = {
@@ -78,7 +76,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, True, layers)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """ModernBERT's config of a model of ours."""
     config = shared(run)
     dropped = ("hidden_act", "rms_norm_eps", "rope_parameters", "num_key_value_heads", "head_dim")

@@ -5,8 +5,6 @@ Reference: transformers Olmo2ForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     QK_NORMS,
@@ -17,7 +15,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 NORMS = {
     "blocks.{n}.token_finish": "model.layers.{n}.post_attention_layernorm",
@@ -35,7 +33,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, is_tied)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """OLMo 2's config of a model of ours."""
     config = {key: value for key, value in shared(run).items() if key != "head_dim"}
     return config | {"attention_bias": bool(run.option("token_mixer.bias"))}

@@ -22,7 +22,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import modules, scaled
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -58,7 +58,7 @@ def _halves(head_dim: int) -> tuple[Any, Any]:
     return apart, beside
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Command-R's config of a model of ours."""
     return {key: value for key, value in shared(run).items() if key != "rms_norm_eps"} | {
         "layer_norm_eps": run.option("norm.eps") or 1e-5,

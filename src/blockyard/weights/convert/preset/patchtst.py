@@ -12,7 +12,7 @@ import torch
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import modules, per_block, same, spare, stacked
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "norm_type": ("batchnorm",),
@@ -93,7 +93,7 @@ def read(settings: LibrarySettings) -> Foreign:
     )
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """PatchTST's config of a model of ours."""
     assert run.ctx.data.values is not None
     return {

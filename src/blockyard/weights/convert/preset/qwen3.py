@@ -5,8 +5,6 @@ Reference: transformers Qwen3ForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FULL,
@@ -22,7 +20,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -43,7 +41,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, is_tied, layers)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Qwen3's config of a model of ours."""
     return shared(run) | written_types(run) | {"attention_bias": bool(run.option("token_mixer.bias"))}
 

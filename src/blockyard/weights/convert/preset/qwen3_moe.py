@@ -5,8 +5,6 @@ Reference: transformers Qwen3MoeForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
@@ -24,7 +22,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -51,7 +49,7 @@ def read(settings: LibrarySettings) -> Foreign:
     return sizes.foreign(overrides, rules, is_tied, [LayerFacts(dense=mixer if each else ()) for each in dense])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """The config of Qwen3-MoE for a model of ours. Raises UserError where no layer has experts."""
     dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
     if len(dense) == run.ctx.depth:

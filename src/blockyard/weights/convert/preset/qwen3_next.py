@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
 )
 from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modules, same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LINEAR = "linear_attention"  # in `layer_types`
 EVERY = 4  # layers of which one has attention, where a config does not name them
@@ -139,7 +138,7 @@ def _by_heads(ours: str, theirs: str, heads: int, widths: Sequence[int]) -> Conv
     return mapped(ours, theirs, lambda x: x[order], lambda x: x[back])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Qwen3-Next's config of a model of ours. Raises UserError where no layer has a delta rule, or experts."""
     recurrent = ["output_gate" in nodes["token_mixer"] for nodes in run.layers]
     dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]

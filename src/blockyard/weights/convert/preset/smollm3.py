@@ -5,8 +5,6 @@ Reference: transformers SmolLM3ForCausalLM
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
@@ -22,7 +20,7 @@ from blockyard.weights.convert.llama_family import (
     written_types,
 )
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 NO_POSITIONS = "blockyard.position.none.NoPosition"
 EVERY = 4  # layers of which one has no positions
@@ -58,7 +56,7 @@ def _rotated(settings: LibrarySettings, depth: int) -> list[bool]:
     return [bool(each) for each in layers]
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """SmolLM3's config of a model of ours."""
     rotated = [layer["position"]["_target_"] != NO_POSITIONS for layer in run.layers]
     biases = {"attention_bias": run.option("token_mixer.bias"), "mlp_bias": run.option("channel_mixer.bias")}

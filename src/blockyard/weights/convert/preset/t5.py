@@ -7,13 +7,11 @@ Reference: transformers T5ForConditionalGeneration
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, scaled, stacked, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LENGTH = 512  # tokens of each side; the biases have no limit of their own
 
@@ -98,7 +96,7 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
     return rules if to == "" else [*rules, same(f"{to}final_norm.weight", f"{stack}.final_layer_norm.weight")]
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """T5's config of a model of ours."""
     gated = str(run.option("channel_mixer._target_")).endswith(".GLU")
     is_tied = bool(run.option("head.tied"))

@@ -6,7 +6,6 @@ Reference: timm models/vision_transformer.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, reshaped, same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _LAYER = {
     "token_norm": "norm1",
@@ -94,7 +93,7 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     return ConversionRule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """What `describe` would read off the library's model."""
     has_class = bool(run.shape("prefix.class_token"))
     return square(run) | {
@@ -112,7 +111,7 @@ def write(run: Trained) -> dict[str, Any]:
     }
 
 
-def square(run: Trained) -> dict[str, Any]:
+def square(run: Trained) -> LibraryConfig:
     """The keys that every model of images has."""
     channels, side = run.ctx.data.shape[0], run.ctx.data.shape[-1]
     return {

@@ -6,7 +6,6 @@ Reference: transformers Wav2Vec2ForCTC, the base model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, spare, stacked
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 RATE, SECONDS = 16000, 20
 # Of pre-training, of other tasks, and of masking in training.
@@ -134,7 +133,7 @@ def _norm(weight: Tensor) -> Tensor:
     return weight.norm(dim=(0, 1), keepdim=True)
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Wav2vec's config of a model of ours."""
     kernels = run.option("source_tokenizer.kernels")
     if not kernels:

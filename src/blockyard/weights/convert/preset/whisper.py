@@ -6,7 +6,6 @@ Reference: transformers WhisperForConditionalGeneration
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 RATE, HOP = 16000, 160  # samples a second, and from one frame to the next
 # Of other tasks, and of masking in training.
@@ -133,7 +132,7 @@ def _waves(frames: int, dim: int) -> ConversionRule:
     return ConversionRule((), (_WAVES,), check, lambda _: [waves])
 
 
-def write(run: Trained) -> dict[str, Any]:
+def write(run: Trained) -> LibraryConfig:
     """Whisper's config of a model of ours."""
     source = run.ctx.source_tokens
     start = run.ctx.tokens.start
