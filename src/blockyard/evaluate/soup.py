@@ -252,7 +252,9 @@ def _write(
     # The average has neither the initial weights nor the teacher of an ingredient.
     config = {key: node for key, node in loaded.config.items() if key != "init"} | {"name": soup.folder.name}
     facts = RunFolder(loaded.folder.path, loaded.folder.config).facts()
-    kept = {key: facts[key] for key in ("choices", "data", "precision", "threads") if key in facts}
+    kept: dict[str, object] = {
+        name: facts[name] for name in ("choices", "data", "precision", "threads") if name in facts
+    }
     of = {
         "recipe": recipe,
         "metric": f"val/{soup.metric[0]}",

@@ -17,7 +17,7 @@ import copy
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.config.tree import Node
@@ -26,10 +26,12 @@ from blockyard.runs.provenance import GitState, HostFacts
 from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant, cell_name
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name, with_split
-from blockyard.sweep.plan.matched_widths import MatchedSizes
-from blockyard.sweep.plan.rungs import LadderSizes
 from blockyard.sweep.spec.budget import Search
 from blockyard.sweep.spec.question import QuestionRecord
+
+if TYPE_CHECKING:
+    from blockyard.sweep.plan.matched_widths import MatchedSizes
+    from blockyard.sweep.plan.rungs import LadderSizes
 
 FILE = "plan.json"
 FOLDER = "sweeps"
