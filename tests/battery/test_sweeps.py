@@ -91,8 +91,8 @@ SERVER = [
 ]
 SEARCHED = [
     ("blockyard.sweep.search.trials:Trials.create", 2, "planner"),
-    ("blockyard.sweep.search.trial_loop:TrialLoop._start", 2, "planner"),
-    ("blockyard.sweep.search.trial_loop:TrialLoop._finish", 2, "planner"),
+    ("blockyard.sweep.search.search_runner:TrialLoop._start", 2, "planner"),
+    ("blockyard.sweep.search.search_runner:TrialLoop._finish", 2, "planner"),
     ("blockyard.sweep.search.trials:Trials.complete", 1, "planner"),
     ("blockyard.sweep.search.search_runner:plan_with_chosen", 1, "planner"),
     ("blockyard.sweep.cell.pruning:TrialReporter.on_evaluate", 1, "self"),

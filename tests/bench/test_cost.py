@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from blockyard.bench.cost import Cost, costs, peak
-from blockyard.bench.growth import crossing, exponent
-from blockyard.bench.output import crossings, series
-from blockyard.bench.subject import Subject
+from blockyard.bench.cost import Cost, Subject, costs, peak
+from blockyard.bench.output import crossing, crossings, exponent, series
 from blockyard.cli import main
 from blockyard.errors import UserError
 from tests.support.every import every

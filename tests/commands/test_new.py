@@ -16,8 +16,7 @@ from blockyard.cli import main
 from blockyard.commands.templates import KINDS, TEMPLATES, template_of
 from blockyard.commands.templates.shared import Template
 from blockyard.config.untrusted import project_file
-from blockyard.verify.properties import PROPERTIES
-from blockyard.verify.run import verify
+from blockyard.verify.run import PROPERTIES, verify
 from tests.support.every import every
 from tools import pages
 

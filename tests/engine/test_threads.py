@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockyard.engine import threads
+from blockyard.engine import setup_model
 from tests.support.engine_runs import run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
@@ -31,9 +31,9 @@ def test_threads_follow_from_the_flops_of_a_batch(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: available)
-    assert threads.thread_count(int(flops), processes=processes)["threads"] == expected
+    assert setup_model.thread_count(int(flops), processes=processes)["threads"] == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
-    assert threads.thread_count(int(flops))["threads"] == available
+    assert setup_model.thread_count(int(flops))["threads"] == available
 
 
 def test_threads_are_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_columns_are_labelled_unless_those_below_are_the_same(
 ) -> None:
     drawn: list[list[str]] = []
     monkeypatch.setattr(
-        "blockyard.inspect.figures.attention_figure.label_ticks",
+        "blockyard.inspect.kinds.attention.label_ticks",
         lambda panel, labels, side, which: drawn.append(labels) if which == "x" else None,
     )
     layers = inspect_run(translation, "attention", "samples=1", "heads=0")["layers"]

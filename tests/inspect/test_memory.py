@@ -13,7 +13,7 @@ from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.contracts import Batch
 from blockyard.errors import UserError
-from blockyard.inspect.memory_keys import coefficients, key_mixers, strongest
+from blockyard.inspect.kinds.memory import coefficients, key_mixers, strongest
 from blockyard.model._prefix import Prefix
 from tests.support import engine_runs
 from tests.support.every import every

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.spec.file_paths import beside
-from blockyard.sweep.spec.question import BadQuestionError
+from blockyard.sweep.spec.question import BadQuestionError, beside
 from tests.support.engine_runs import run
 from tests.support.tiny import SHORTEST
 

@@ -15,8 +15,7 @@ from blockyard.contracts import Context, Role, UpdateRule
 from blockyard.errors import UserError
 from blockyard.head.mean_pool import MeanPool
 from blockyard.parametrization.mup import MuP
-from blockyard.verify.properties import PROPERTIES
-from blockyard.verify.run import Finding, verify
+from blockyard.verify.run import PROPERTIES, Finding, verify
 from tests.support.paths import ROOT
 from tests.verify.own_mixer import write_package
 

@@ -171,8 +171,7 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
 def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
-    from blockyard.inspect.figures.spoken_figure import draw_spoken, write_spoken
-    from blockyard.inspect.figures.written_images_figure import draw_written_images
+    from blockyard.inspect.figures.split_outputs_figure import draw_spoken, draw_written_images, write_spoken
     from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = evaluate_written(name, beam=beam, length_penalty=penalty, judge=judge, **settings)

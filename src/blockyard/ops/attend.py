@@ -15,8 +15,9 @@ Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees not
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +26,9 @@ from torch.nn import functional as F
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, maps, mask, online, reference, ring
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.flex import flex, refusal
+from blockyard.ops.flex import block_mask, flex, refusal
 from blockyard.ops.mask import Visibility
 from blockyard.ops.shaping import PLAIN, Shaping, with_sink_key
-from blockyard.ops.shared_masks import shared_block_mask, shared_dense_mask
 
 
 def shifted(
@@ -209,3 +209,34 @@ def prepare(
         shared_block_mask(seq, k_seq, visibility, len(like))
     else:
         shared_dense_mask(seq, k_seq, visibility, heads)
+
+
+# Masks that the layers of one forward pass share, kept in the memo of the sequence.
+
+
+Mask = TypeVar("Mask")
+
+
+def shared_block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
+    """FlexAttention's mask, from the memo where it is there."""
+    return _memoised("blocks", 0, seq, k_seq, visibility, lambda: block_mask(seq, k_seq, visibility, batch))
+
+
+def shared_dense_mask(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
+    """The mask of scaled_dot_product_attention and the blind queries, from the memo where they are there."""
+    return _memoised("dense", heads, seq, k_seq, visibility, lambda: mask.dense(seq, k_seq, visibility, heads))
+
+
+def _memoised(kind: str, heads: int, seq: Seq, k_seq: Seq, visibility: Visibility, make: Callable[[], Mask]) -> Mask:
+    """The result of `make`, kept in the memo of the queries where the keys are the same in all layers."""
+    name = "self" if k_seq is seq else k_seq.memo.get("name")
+    if name is None or (k_seq is not seq and seq.memo.get(name) is not k_seq):
+        return make()
+    key = (kind, heads, visibility, name)
+    if key in seq.memo:
+        kept: Mask = seq.memo[key]
+        return kept
+    result = make()
+    if not torch.compiler.is_compiling():
+        seq.memo[key] = result
+    return result

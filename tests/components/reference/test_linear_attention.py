@@ -15,7 +15,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Memory
 from blockyard.model._prefix import Prefix
-from blockyard.token_mixer import _linear_sums
+from blockyard.token_mixer import linear_attention
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.linear_attention import LinearAttention, RandomFeatures
 from blockyard.weight_init import initialise
@@ -337,7 +337,7 @@ def test_half_precision_keeps_sums_exact(feature: str) -> None:
 
 def test_planted_leak_between_documents_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the state carries over from one document to the next."""
-    plain = _linear_sums.chunked_sums
+    plain = linear_attention.chunked_sums
     model = tiny(causal=True, token_mixer="linear_attention", options={"token_mixer": {"chunk": 2}})
     packing(model, 6)
     monkeypatch.setattr(

@@ -17,8 +17,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec, Seq
 from blockyard.head.mixture import Mixture
 from blockyard.objective import patch_density
-from blockyard.objective._mixture import OPEN, draw, log_density, log_mass, mixture_of
-from blockyard.objective.patch_density import PatchDensity
+from blockyard.objective.patch_density import OPEN, PatchDensity, draw, log_density, log_mass, mixture_of
 from blockyard.tokenizer.patch_values import PatchValues
 from tests.support.helpers import context
 from tests.support.tolerances import FLOAT32_STEPS

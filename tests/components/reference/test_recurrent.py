@@ -10,8 +10,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Seq
 from blockyard.model._prefix import Prefix
-from blockyard.token_mixer._documents import split_documents
-from blockyard.token_mixer._recurrent import reverse, scan
+from blockyard.token_mixer._recurrent import reverse, scan, split_documents
 from blockyard.token_mixer.gru import GRU
 from blockyard.token_mixer.linear_recurrence import LinearRecurrence
 from blockyard.token_mixer.lstm import LSTM

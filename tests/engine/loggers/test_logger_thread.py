@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.engine.loggers.logger_thread import LoggerThread
+from blockyard.engine.loggers.run_log import LoggerThread
 from tests.support.engine_runs import assert_same_bits, run
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -26,11 +26,11 @@ from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import budget as spending
-from blockyard.sweep.spec import fields, file_paths, sweep_yaml
+from blockyard.sweep.spec import fields, sweep_yaml
 from blockyard.sweep.spec import ladder as ladders
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms, name_problem
 from blockyard.sweep.spec.expectation import unknown_arm
-from blockyard.sweep.spec.override_text import key_of
+from blockyard.sweep.spec.override_text import key_of, to_override
 from blockyard.sweep.spec.threshold import Threshold
 
 # The error of a sweep file: every problem of it.
@@ -217,8 +217,8 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Q
         raise BadQuestionError([f"{path}: {error}"]) from error
     content |= _seeds(content.get("seeds"), seeds, until_decided)
     question = parse(content, name=path.stem, path=str(path), header=header)
-    arms = tuple(replace(arm, overrides=file_paths.beside(arm.overrides, path)) for arm in question.arms)
-    return replace(question, base=file_paths.beside(question.base, path), arms=arms)
+    arms = tuple(replace(arm, overrides=beside(arm.overrides, path)) for arm in question.arms)
+    return replace(question, base=beside(question.base, path), arms=arms)
 
 
 def _only_problems(search: spending.Search, arms: list[Arm]) -> Iterator[str]:
@@ -363,3 +363,28 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestionError(messages, question.base, question.arms)
     return question
+
+
+# Paths in the overrides of a sweep file: as the command line reads them, or else beside the file.
+# A relative path names what lies in the working folder, as for `blockyard train`. What is not there and lies beside the
+# sweep file is meant there, so that a file and its data work from any folder.
+
+
+# Options that take the path of a file or a folder.
+PATH_KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.teacher", "tokenizer.path")
+_NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
+
+
+def beside(overrides: Iterable[str], file: Path) -> tuple[str, ...]:
+    """The overrides with the absolute path where a relative one exists only beside `file`."""
+    return tuple(_beside(text, file.absolute().parent) for text in overrides)
+
+
+def _beside(override: str, folder: Path) -> str:
+    key, _, value = override.partition("=")
+    if key.lstrip("+") not in PATH_KEYS or not value or _NOT_PLAIN & set(value) or os.path.isabs(value):
+        return override
+    there = Path(os.path.normpath(folder / value))
+    if value.startswith("~") or os.path.lexists(value) or not there.exists():
+        return override
+    return to_override(key, str(there))
