@@ -49,7 +49,7 @@ STANDARD = {
     ("report/load/document.py", "words"): "a key of comparison.json",
 }
 RIDDLES = re.compile(r"\bis no \w|\bare no \w|nothing reads|has no say|does not fit\b|there is no such")
-SHAPE = re.compile(r"\([A-Z]\w{0,2}(?:, [^()]*|,)?\)|\([A-Z] ?[|*+,]")
+SHAPE = re.compile(r"\((?:\.{3}, )?[A-Z]\w{0,2}(?:, [^()]*|,)?\)|\([A-Z] ?[|*+,]|\(\.{3}, \w+\)")
 
 
 @dataclass

@@ -190,7 +190,7 @@ class Transformer(Tower):
             self.unit_weights = UnitWeights(self)  # the last part: what it normalises is initialised before it
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
-        """Return the predictions for a batch. With a cache, `inputs` are the new tokens only."""
+        """Return the predictions (B, V) or (B, N, V) for a batch. With a cache, `inputs` are the new tokens only."""
         inputs = Inputs.of(inputs, cache)
         check_no_source(self, inputs)
         x, seq = self.forward_features(inputs, cache, record)

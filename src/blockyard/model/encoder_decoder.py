@@ -76,7 +76,7 @@ class SequenceToSequence(SourceModel):
             check_parts(tower.ctx, NO_PREFIX, tower.placed_mixers(), self.head)
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
-        """Return the predictions for a batch. With a cache, `inputs` are the new tokens only.
+        """Return the predictions (B, V) or (B, N, V) for a batch. With a cache, `inputs` are the new tokens only.
 
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.

@@ -72,7 +72,7 @@ class SourceTokens(Embeds):
         check_only_embeds(ctx, self.position, "mixers leave the source alone")
 
     def forward(self, source: Tensor) -> tuple[Tensor, Seq]:
-        """Return the tokens of a source (`Batch.source`) and their facts."""
+        """Return the tokens (B, M, D) of a source (`Batch.source`) and their facts."""
         return self.embed_tokens(Inputs(source))  # (B, M, D)
 
 

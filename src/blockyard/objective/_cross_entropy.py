@@ -108,6 +108,7 @@ class _Chunked(torch.autograd.Function):
         target: Tensor,
         options: _Options,
     ) -> Tensor:
+        """x (N, D), weight (V, D), bias (V,), target (N,) -> the mean loss, a scalar."""
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         exact = torch.promote_types(dtype, torch.float32)

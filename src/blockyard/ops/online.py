@@ -143,6 +143,7 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *weights: Tensor) -> Tensor:
+        """Return what the queries (B, H, N, K) read from keys and values (B, H', M, ...): (B, H, N, values)."""
         with full_precision(q):
             out, log_sum = with_sink(*forward(call, q, k, v), sink)
         out = out.to(v.dtype)

@@ -175,6 +175,7 @@ class _Ring(torch.autograd.Function):
         sink: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
+        """Return what the queries (B, H, n, K) of this rank read from the keys of all ranks: (B, H, n, values)."""
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
             for hop in range(ring.world):

@@ -38,7 +38,7 @@ class DecayRates(nn.Module):
         init.copy("step", initial_steps(len(self.step), init.generator("step")))
 
     def forward(self, s: Tensor) -> Tensor:
-        """In the dtype of s."""
+        """s (B, N, H, C) -> log a (B, N, H, C), in the dtype of s."""
         return self.with_steps(s)[0]
 
     def with_steps(self, s: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ class GatedNorm(nn.Module):
         init.ones("weight")
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """In the dtype of x."""
+        """x (..., V), gate (..., V) -> (..., V), in the dtype of x."""
         x = F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
         if self.gate == "none":
             return x

@@ -20,20 +20,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Heads, Length, Rate, Seq
 from blockyard.ops import mask, reference
-from blockyard.ops.custom_weights import weigh
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer.attention import Attention
 
 
-class BlockSelection(Attention):
+class BlockSelection(RuleAttention):
     """For tokens on a line. A document begins a block; class and register tokens see all tokens and are seen by all.
 
     The choice of blocks has no gradient: keys learn from the scores of the blocks that were chosen.
@@ -47,7 +46,6 @@ class BlockSelection(Attention):
         dropout: dropout rate on the attention weights
     """
 
-    fused: ClassVar[bool] = False
     traits = replace(Attention.traits, equivariant=False, cross=False, axes=frozenset({1}))
 
     def __init__(
@@ -63,15 +61,6 @@ class BlockSelection(Attention):
     ) -> None:
         super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
         self.rule = partial(selected, block=block, top=top)
-
-    def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Does nothing: these layers share no masks."""
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
-        """As `Attention._attend`, over the selected blocks: (B, N, H values)."""
-        rate = self.dropout if self.training else 0.0
-        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
-        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
 
 def selected(

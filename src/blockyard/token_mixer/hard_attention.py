@@ -12,19 +12,15 @@ Cost: O(N^2 D) time, O(N^2) memory in each head: no fused kernel gives the gradi
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
 
-from torch import Tensor
-
-from blockyard.contracts import Context, Heads, Positive, Rate, Seq
-from blockyard.ops.custom_weights import hard, weigh
-from blockyard.ops.mask import Visibility
+from blockyard.contracts import Context, Heads, Positive, Rate
+from blockyard.ops.custom_weights import hard
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
-from blockyard.token_mixer.attention import Attention
 
 
-class HardAttention(Attention):
+class HardAttention(RuleAttention):
     """Keys that tie for the highest score share the weight.
 
     Options:
@@ -40,8 +36,6 @@ class HardAttention(Attention):
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
             one, the last among them (alternate)
     """
-
-    fused: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -65,20 +59,3 @@ class HardAttention(Attention):
             value_embedding=value_embedding,
         )
         self.rule = partial(hard, temperature=temperature)
-
-    def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Does nothing: these layers share no masks."""
-
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seq: Seq,
-        k_seq: Seq,
-        visibility: Visibility,
-    ) -> Tensor:
-        """As `Attention._attend`, with all weight on the most similar key: (B, N, H values)."""
-        rate = self.dropout if self.training else 0.0
-        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
-        return y.transpose(1, 2).flatten(2)  # (B, N, H values)

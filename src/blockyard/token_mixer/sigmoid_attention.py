@@ -14,19 +14,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
-from torch import Tensor
-
-from blockyard.contracts import Context, Heads, Options, Rate, Seq, Traits
-from blockyard.ops.custom_weights import logistic, weigh
-from blockyard.ops.mask import Visibility
+from blockyard.contracts import Context, Heads, Options, Rate, Traits
+from blockyard.ops.custom_weights import logistic
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
+from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
-from blockyard.token_mixer.attention import Attention, OutputGate
+from blockyard.token_mixer.attention import OutputGate
 
 
-class SigmoidAttention(Attention):
+class SigmoidAttention(RuleAttention):
     """The weights of a token add up to any number between zero and the number of keys.
 
     Options:
@@ -46,7 +44,6 @@ class SigmoidAttention(Attention):
             one, the last among them (alternate)
     """
 
-    fused: ClassVar[bool] = False
     fades = "its weights add up to more where random scores are larger, as they are in narrow models before training"
 
     def __init__(
@@ -80,23 +77,6 @@ class SigmoidAttention(Attention):
     def traits_for(cls, options: Options) -> Traits:
         """As of attention; without memories where the bias is that of the sequence's own length."""
         return _traits(super().traits_for(options), options.get("score_bias", "length"))
-
-    def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Does nothing: these layers share no masks."""
-
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seq: Seq,
-        k_seq: Seq,
-        visibility: Visibility,
-    ) -> Tensor:
-        """As `Attention._attend`, with a sigmoid in place of the softmax: (B, N, H values)."""
-        rate = self.dropout if self.training else 0.0
-        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
-        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
 
 def _traits(traits: Traits, score_bias: str) -> Traits:

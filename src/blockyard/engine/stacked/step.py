@@ -26,6 +26,7 @@ class _Folded(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, settings: dict[str, Any]) -> Tensor:
+        """q (B, H, N, K), k (B, H', M, K), v (B, H', M, V) -> (B, H, N, V)."""
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **settings)
 
     @staticmethod
