@@ -22,7 +22,8 @@ from pytorch_lightning.callbacks import (
 from pytorch_lightning.loggers import CSVLogger
 
 import blockyard
-from blockyard.engine.plain_trainer import TrainerData, TrainerModule
+from blockyard.engine.plain_trainer import TrainerModule
+from blockyard.engine.plain_trainer_data import TrainerData
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import BadCheckpointError

@@ -11,7 +11,8 @@ import pytorch_lightning as pl
 import torch
 
 import blockyard
-from blockyard.engine.plain_trainer import TrainerData, TrainerModule
+from blockyard.engine.plain_trainer import TrainerModule
+from blockyard.engine.plain_trainer_data import TrainerData
 from tests.support.tiny import TEXT
 
 pytest.importorskip("jsonargparse")

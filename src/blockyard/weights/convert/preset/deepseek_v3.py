@@ -29,8 +29,8 @@ from blockyard.weights.convert.llama_family import (
     shared,
     shared_expert_rules,
     table_rules,
-    yarn_gain,
 )
+from blockyard.weights.convert.rotary import yarn_gain
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FOUR_NORMS,
-    FULL,
-    SLIDING,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -18,6 +16,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
     written_types,
 )
+from blockyard.weights.convert.rotary import FULL, SLIDING
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

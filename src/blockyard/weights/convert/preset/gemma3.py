@@ -15,20 +15,16 @@ from torch import Tensor
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FOUR_NORMS,
-    FULL,
     QK_NORMS,
-    SLIDING,
     DecoderSizes,
     LayerFacts,
     attention_rules,
     gated_rules,
-    rotations,
     shared,
     table_rules,
-    window_base,
-    written_rotations,
     written_types,
 )
+from blockyard.weights.convert.rotary import FULL, SLIDING, rotations, window_base, written_rotations
 from blockyard.weights.convert.rules import mapped, modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

@@ -15,9 +15,7 @@ from torch import Tensor
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
-    FULL,
     NORMS,
-    SLIDING,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -26,6 +24,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
     written_types,
 )
+from blockyard.weights.convert.rotary import FULL, SLIDING
 from blockyard.weights.convert.rules import ConversionRule, modules, same
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

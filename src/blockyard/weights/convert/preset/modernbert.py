@@ -8,18 +8,8 @@ Reference: transformers ModernBertForMaskedLM
 from __future__ import annotations
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.llama_family import (
-    ACTIVATIONS,
-    FULL,
-    SLIDING,
-    DecoderSizes,
-    LayerFacts,
-    rotations,
-    shared,
-    window_base,
-    written_rotations,
-    written_types,
-)
+from blockyard.weights.convert.llama_family import ACTIVATIONS, DecoderSizes, LayerFacts, shared, written_types
+from blockyard.weights.convert.rotary import FULL, SLIDING, rotations, window_base, written_rotations
 from blockyard.weights.convert.rules import modules, same, tied
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FULL,
     NORMS,
     QK_NORMS,
-    SLIDING,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -19,6 +17,7 @@ from blockyard.weights.convert.llama_family import (
     table_rules,
     written_types,
 )
+from blockyard.weights.convert.rotary import FULL, SLIDING
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

@@ -17,7 +17,6 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
-    FULL,
     NORMS,
     QK_NORMS,
     DecoderSizes,
@@ -30,6 +29,7 @@ from blockyard.weights.convert.llama_family import (
     shared_expert_rules,
     table_rules,
 )
+from blockyard.weights.convert.rotary import FULL
 from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modules, same
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 

@@ -1,0 +1,135 @@
+"""Rotary positions in configs of transformers: the base, the share of the channels, and how they are scaled.
+
+Older files have keys of their own for them (`rope_theta`, `rope_scaling`), newer ones a mapping, `rope_parameters`,
+and where layers with a window rotate by another base one mapping for each type of layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.errors import UserError, quoted
+from blockyard.weights.convert.converter import Trained, boolean
+from blockyard.weights.convert.declared_sizes import flag, mapping, real_number, whole_number
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+
+SCALINGS = ("linear", "llama3", "yarn")  # of rotary positions, under the same names
+ORIGINAL = "original_max_position_embeddings"
+SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
+
+
+def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None, usual: float | None = None) -> list[str]:
+    """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
+
+    usual: the share of the channels that rotate, as of `DecoderSizes`
+    """
+    rope = dict(rope or settings.mapping("rope_parameters") or settings.mapping("rope_scaling"))
+    settings.take("rope_scaling", None)
+    where = f"{settings.name}: rope_parameters"
+    kind = rope.pop("rope_type", rope.pop("type", "default"))
+    theta = rope.pop("rope_theta", None)
+    base = real_number(where, "rope_theta", theta) if theta else settings.number("rope_theta", 10000.0)
+    settings.take("rope_theta", None)
+    overrides = [f"position.base={base!r}"]
+    if kind in SCALINGS:
+        factor = real_number(where, "factor", rope.pop("factor", 1.0))
+        overrides += [
+            f"position.scaling={kind}",
+            f"position.factor={factor!r}",
+            *_bounds(settings, where, kind, rope, factor),
+        ]
+    elif kind != "default":
+        expected = " or ".join(map(repr, ("default", *SCALINGS)))
+        settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected {expected}")
+        return overrides
+    share = rope.pop("partial_rotary_factor", settings.take("partial_rotary_factor", usual or 1.0))
+    if usual is not None:
+        overrides.append(f"position.fraction={real_number(where, 'partial_rotary_factor', share)!r}")
+    elif share != 1.0 or settings.values.get("partial_rotary_factor", 1.0) != 1.0:
+        settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
+    settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
+    return overrides
+
+
+def yarn_gain(factor: float, slope: float = 1.0) -> float:
+    """The factor of YaRN on queries and keys. slope: `mscale`, by which DeepSeek multiplies the logarithm."""
+    return 0.1 * slope * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any], factor: float) -> list[str]:
+    """The overrides of a scaling beside its factor; takes their keys out of `rope`."""
+    if kind == "linear":
+        return []
+    length = whole_number(where, ORIGINAL, rope.pop(ORIGINAL, None), is_dimension=False)
+    overrides = [f"position.original={length}"]
+    if kind == "llama3":
+        keys = {"low": ("low_freq_factor", 1.0), "high": ("high_freq_factor", 4.0)}
+        return overrides + [
+            f"position.{ours}={real_number(where, key, rope.pop(key, default))!r}"
+            for ours, (key, default) in keys.items()
+        ]
+    for key, value in {"beta_fast": 32, "beta_slow": 1}.items():
+        if (stated := rope.pop(key, value)) not in (value, None):
+            settings.problems.append(f"rope_parameters.{key}={quoted(stated)}: expected {value}")
+    gain, *scales = (rope.pop(key, None) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if gain is not None:
+        overrides.append(f"position.gain={real_number(where, 'attention_factor', gain)!r}")
+    elif all(scales):
+        numbers = [real_number(where, "mscale", each) for each in scales]
+        overrides.append(f"position.gain={yarn_gain(factor, numbers[0]) / yarn_gain(factor, numbers[1])!r}")
+    return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
+
+
+def written_rotary(run: Trained) -> LibraryConfig:
+    """The mapping of rotary positions."""
+    base, kind = float(run.option("position.base") or 10000.0), run.option("position.scaling")
+    if kind not in SCALINGS:
+        return {"rope_type": "default", "rope_theta": base}
+    factor = run.option("position.factor")
+    rope = {"rope_type": kind, "factor": factor, "rope_theta": base}
+    if kind != "linear":
+        rope[ORIGINAL] = run.option("position.original") or round(run.ctx.tokens.max_len / factor)
+    if kind == "llama3":
+        rope |= {"low_freq_factor": run.option("position.low"), "high_freq_factor": run.option("position.high")}
+    if kind == "yarn":
+        rope["truncate"] = run.option("position.truncate") is not False
+        if (gain := run.option("position.gain")) is not None:
+            rope["attention_factor"] = gain
+    return rope
+
+
+def rotations(
+    settings: LibrarySettings, full: tuple[str, float], near: tuple[str, float]
+) -> dict[str, Mapping[str, Any]]:
+    """The rotary positions of each type of layer, of both ways to write them. Raises UserError for anything else.
+
+    full, near: the keys of the bases in older files, and their defaults
+    """
+    bases = {FULL: settings.number(*full), SLIDING: settings.number(*near)}
+    rope = settings.mapping("rope_parameters")
+    if not rope:
+        return {
+            FULL: {**settings.mapping("rope_scaling"), "rope_theta": bases[FULL]},
+            SLIDING: {"rope_theta": bases[SLIDING]},
+        }
+    if not {*rope} <= {*bases}:
+        raise UserError(f"{settings.name}: rope_parameters={quoted(rope)}: expected {FULL} and {SLIDING}")
+    where = f"{settings.name}: rope_parameters"
+    return {each: mapping(where, each, rope.get(each) or {"rope_theta": base}) for each, base in bases.items()}
+
+
+def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
+    """The base of the layers with a window, whose positions are not scaled."""
+    rest = {key: value for key, value in rope.items() if key != "rope_theta"}
+    if rest not in ({}, {"rope_type": "default"}):
+        settings.problems.append(f"rope_parameters.{SLIDING}={quoted(rest)}: expected rope_type='default' alone")
+    return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope.get("rope_theta", 1e4))
+
+
+def written_rotations(run: Trained, config: Mapping[str, Any]) -> LibraryConfig:
+    """The rotary positions of each type of layer. config: from `shared`."""
+    near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
+    local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
+    return {FULL: config["rope_parameters"], SLIDING: local}
