@@ -39,6 +39,10 @@ STANDARD = {
     ("generate/images.py", "given"): "an option of `blockyard generate`",
     ("objective/tag.py", "piece"): "an option of conf/objective, part of a run's identity",
     **dict.fromkeys(
+        (("contracts/batch.py", "given"), ("contracts/specs.py", "given")),
+        "what layers gave to later ones, beside `gives` and `takes` in the contract of token mixers",
+    ),
+    **dict.fromkeys(
         (
             *(("tokenizer/char.py", "pieces"), ("tokenizer/word.py", "pieces"), ("contracts/tokenizers.py", "pieces")),
             *(("data/splits/tagged.py", "pieces"), ("data/tagged_text.py", "pieces"), ("evaluate/tagged.py", "pieces")),
@@ -201,13 +205,31 @@ class Tree:
         return list(each.values())
 
     def small_modules(self) -> str:
-        """Modules shorter than 40 lines, and modules that one other imports."""
+        """Modules shorter than 40 lines, and modules that one other imports.
+
+        Some of these stand alone by rule: what is found by its name (a choice, a preset, a command), and what its
+        folder's `__init__` passes on to whoever imports the folder.
+        """
         importers: dict[str, set[str]] = {}
         for each in self.imports:
             importers.setdefault(each.imported, set()).add(each.importer)
-        single = sum(len(names) == 1 for names in importers.values())
+        single = {name: next(iter(names)) for name, names in importers.items() if len(names) == 1}
+        package = self.package.name
+        named = {target.rpartition(".")[0] for target in self._targets()}
+        rules = sum(
+            name in named
+            or name.startswith(f"{package}.weights.convert.preset.")
+            or (name.startswith(f"{package}.commands.") and "._" not in name and name.count(".") == 2)
+            or importer == name.rpartition(".")[0]
+            for name, importer in single.items()
+        )
         short = sum(s.lines < 40 for s in self.sources if s.path.name != "__init__.py")
-        return f"{short} / {single} of {len(self.sources)}"
+        return f"{short} / {len(single)} of {len(self.sources)} ({rules} by rule)"
+
+    def _targets(self) -> Iterator[str]:
+        """The `_target_` of every choice."""
+        for path in (self.path / "conf").rglob("*.yaml"):
+            yield from re.findall(r"^\s*_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 
     def import_share(self) -> str:
         """The share of import statements in the lines of code: all but blank lines, comments and docstrings."""
