@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
-from blockyard.weights.safetensors_files import INDEX
+from blockyard.runs.weights_file import INDEX
 from blockyard.weights.sources import find_source, outline, read_weights
 from blockyard.weights.transfer import content_hash
 from tests.support.engine_runs import folder, run

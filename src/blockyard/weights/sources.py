@@ -26,10 +26,9 @@ from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRunError, find
-from blockyard.runs.weights_file import WEIGHTS
+from blockyard.runs.weights_file import WEIGHTS, files_of_folder, read_files
 from blockyard.weights.library_source import KEY, converted_weights, files_to_watch, library_folder, library_of
 from blockyard.weights.lora import merged
-from blockyard.weights.safetensors_files import files_of_folder, read_files
 from blockyard.weights.transfer import WeightLayout, content_hash
 
 if TYPE_CHECKING:
