@@ -47,7 +47,7 @@ Examples:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, checkpoint, read, run_of
@@ -197,7 +197,7 @@ def out_path(options: dict[str, Any], suffix: str) -> Path | None:
     return out
 
 
-def refuse_with(option: str, others: dict[str, Any], *, needed: bool = False, reason: str = "") -> None:
+def refuse_with(option: str, others: Mapping[str, object], *, needed: bool = False, reason: str = "") -> None:
     """Raises UserError for one of `others` that has a value, which has no effect with, or without, an option.
 
     reason: behind the option, where only some runs have no use for it

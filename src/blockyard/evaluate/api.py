@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from blockyard.errors import UserError
@@ -75,14 +75,14 @@ def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, Pa
         _use_threads(threads)
 
 
-def _precision(summary: dict[str, Any], configured: str | int) -> str:
+def _precision(summary: Mapping[str, Any], configured: str | int) -> str:
     recorded = summary.get("precision")
     if isinstance(recorded, dict) and recorded.get("precision"):
         return str(recorded["precision"])
     return "32" if configured == "auto" else str(configured)
 
 
-def _device(summary: dict[str, Any], accelerator: str) -> str:
+def _device(summary: Mapping[str, Any], accelerator: str) -> str:
     import torch
 
     recorded = summary.get("device")
@@ -104,7 +104,7 @@ def _use_threads(threads: int | None) -> int:
     return before
 
 
-def _same_data(fingerprint: str, summary: dict[str, Any]) -> None:
+def _same_data(fingerprint: str, summary: Mapping[str, Any]) -> None:
     recorded = (summary.get("data") or {}).get("fingerprint")
     if recorded and recorded != fingerprint:
         log.warning("the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -51,7 +51,7 @@ def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suff
             )
 
 
-def check_only_gaps(others: dict[str, Any]) -> None:
+def check_only_gaps(others: Mapping[str, object]) -> None:
     """Raises UserError for an option of another way to write. others: by name; None where not given, cache True"""
     for name, value in others.items():
         if value is not None and not (name == "cache" and value):

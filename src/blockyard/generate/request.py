@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None)
         raise UserError(f"beam={beam} and draft= exclude each other: a beam search does not sample; leave one out")
 
 
-def check_compiled(compiled: bool, others: dict[str, Any], cache: bool) -> None:
+def check_compiled(compiled: bool, others: Mapping[str, object], cache: bool) -> None:
     """Raises UserError for compile=true with what reads more than one token in a pass, or keeps no cache.
 
     others: options that exclude it, by name; None where not given

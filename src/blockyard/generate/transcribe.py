@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -18,7 +17,11 @@ Steps = Iterator[list[tuple[int, int]]]
 
 
 def transcription(
-    loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None, beam: int | None, unused: dict[str, Any]
+    loaded: Loaded,
+    prompts: Sequence[str],
+    sources: Sequence[str] | None,
+    beam: int | None,
+    unused: Mapping[str, object],
 ) -> tuple[list[GeneratedText], Steps, Stats]:
     """The texts to be written, their token ids, which come in one step, and what they cost.
 

@@ -86,7 +86,7 @@ def reopen(
     return folder
 
 
-def apply(folder: RunFolder, overrides: dict[str, Any], config_dirs: Sequence[str] = ()) -> tuple[Node, list[str]]:
+def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence[str] = ()) -> tuple[Node, list[str]]:
     """The frozen config with the incidental `overrides`, and one line for each that is refused."""
     frozen = folder.config
     choices = folder.facts().get("choices") or {}

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from blockyard.data.files.token_shards import TokenizerRecord
 from blockyard.data.splits.split import by_size
@@ -39,7 +39,7 @@ class Cutting:
                 "to train on; their sum must be below 1"
             )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns plain data."""
         return asdict(self)
 
@@ -75,7 +75,7 @@ def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPl
 
 def plan_record(
     sources: Sequence[TextSource], cutting: Cutting, tokenizer: TokenizerRecord, shards: Sequence[ShardPlan]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns what makes a second start the continuation of the first: texts, options, tokenizer, shards."""
     listed = json.dumps([asdict(shard) for shard in shards], sort_keys=True)
     return {

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from blockyard.data.files.tables import kind_of
 from blockyard.errors import UserError
@@ -30,7 +29,7 @@ class TextSource:
     characters: int
     sha256: str
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns plain data."""
         return asdict(self)
 

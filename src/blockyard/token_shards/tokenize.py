@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, remove_temporary, write_json
 from blockyard.contracts import TextTokenizer
@@ -126,7 +125,7 @@ def _manifest_of(folder: Path) -> Manifest:
     return manifest
 
 
-def _started(folder: Path, plan: dict[str, Any]) -> Manifest | None:
+def _started(folder: Path, plan: dict[str, object]) -> Manifest | None:
     """The manifest of a folder that this plan has written; None where shards are missing, with the plan saved."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_temporary(folder)

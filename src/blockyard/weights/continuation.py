@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def longer(
     return config, choices, f"going on from {run.path} at step {done} of {total}"
 
 
-def _parent(name: str, values: dict[str, Any], outputs: str) -> RunFolder:
+def _parent(name: str, values: Mapping[str, object], outputs: str) -> RunFolder:
     """The run that is to go on: of those that follow each other under one name, the last that is not longer already."""
     run = find(name, outputs)
     exact = name.strip().rstrip("/") == run.name or Path(name).expanduser().absolute() == run.path
@@ -100,7 +100,7 @@ def _parent(name: str, values: dict[str, Any], outputs: str) -> RunFolder:
     return run
 
 
-def _is_beyond(run: RunFolder, values: dict[str, Any]) -> bool:
+def _is_beyond(run: RunFolder, values: Mapping[str, object]) -> bool:
     budgets = [(values[key], tree.get(run.config, key)) for key in BUDGET if key in values]
     return any(isinstance(new, int) and isinstance(old, int) and new < old for new, old in budgets)
 

@@ -216,7 +216,7 @@ class Manifest(TypedDict, total=False):
     version: int
     dtype: str
     vocabulary: int
-    plan: dict[str, Any]
+    plan: dict[str, object]
     tokenizer: TokenizerRecord
     splits: dict[str, SplitRecord]
 
