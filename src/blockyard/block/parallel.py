@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.block._base import BranchDropout, ChannelFactory, MixerFactory, NormFactory, check_mixers
-from blockyard.contracts import Block, Context, Memory, Options, Projected, Rate, Seq, TokenMixer
+from blockyard.contracts import Block, ChoiceOptions, Context, Memory, Projected, Rate, Seq, TokenMixer
 from blockyard.token_mixer._checks import check_call, check_context
 
 
@@ -63,7 +63,7 @@ class Parallel(Block):
         self.cross_mixer = mixer(replace(ctx, causal=False))
 
     @classmethod
-    def fuses(cls, options: Options) -> bool:
+    def fuses(cls, options: ChoiceOptions) -> bool:
         """Whether both mixers must be `Projected`: where `fused` is on."""
         return bool(options.get("fused", True))
 

@@ -32,7 +32,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, ChannelMixer, Context, NonNegative, Options, Positive, Seq
+from blockyard.contracts import Because, ChannelMixer, ChoiceOptions, Context, NonNegative, Positive, Seq
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear, output
 
@@ -127,7 +127,7 @@ class Experts(ChannelMixer):
             self.register_buffer("offset", torch.zeros(count))
 
     @classmethod
-    def mixes_tokens(cls, options: Options) -> bool:
+    def mixes_tokens(cls, options: ChoiceOptions) -> bool:
         """Where experts choose tokens: whether a token is chosen depends on all others of its sequence."""
         return options.get("route") == "expert"
 

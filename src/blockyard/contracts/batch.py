@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts.option_types import Options
+from blockyard.contracts.option_types import ChoiceOptions
 
 # A tensor, or a named tuple of tensors that only the objective which made it reads.
 Target: TypeAlias = "Tensor | Any"
@@ -227,7 +227,7 @@ class Position(nn.Module):
         return False
 
     @classmethod
-    def concatenates(cls, options: Options) -> bool:
+    def concatenates(cls, options: ChoiceOptions) -> bool:
         """Whether `width` is not 0 under these options."""
         return False
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
-from blockyard.contracts.option_types import Options
+from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
 from blockyard.contracts.splits import Splits
 from blockyard.contracts.tokenizers import Tokenizer
@@ -162,12 +162,12 @@ class Architecture(ABC):
     stacks: ClassVar[bool] = True  # it has blocks; without them, every part of a block is `none`
 
     @classmethod
-    def shares(cls, options: Options) -> bool:
+    def shares(cls, options: ChoiceOptions) -> bool:
         """Whether the source and the sequence share one embedder under these options."""
         return False
 
     @classmethod
-    def ties(cls, options: Options) -> bool:
+    def ties(cls, options: ChoiceOptions) -> bool:
         """Whether tokens of a source see each other although the model is causal, under these options."""
         return False
 
@@ -193,7 +193,7 @@ class OptimizerBuilder(ABC):
     tensors_per_weight: int = 0  # that it keeps for each parameter at least, each as large as the parameter
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """How large its updates are under these options, which a parametrization must know; None where it is not."""
         return None
 

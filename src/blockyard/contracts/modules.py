@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from blockyard.contracts.batch import Memory, Position, Seq
-from blockyard.contracts.option_types import Options
+from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.specs import Context
 
 
@@ -117,12 +117,12 @@ class TokenMixer(nn.Module):
     takes_placed: frozenset[str] = frozenset()
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Returns the traits under these options; override if an option changes them."""
         return cls.traits
 
     @classmethod
-    def has(cls, method: str, options: Options) -> bool:
+    def has(cls, method: str, options: ChoiceOptions) -> bool:
         """Whether the mixer has, under these options, a method that not every mixer has: init_cache, mix."""
         return callable(getattr(cls, method, None))
 
@@ -160,7 +160,7 @@ class ChannelMixer(nn.Module):
             cls.forward = _without_seq(forward)  # type: ignore[method-assign]
 
     @classmethod
-    def mixes_tokens(cls, options: Options) -> bool:
+    def mixes_tokens(cls, options: ChoiceOptions) -> bool:
         """Whether a token's output depends on other tokens of its sequence under these options.
 
         Causal models and packed sequences refuse such a mixer.
@@ -250,7 +250,7 @@ class Block(nn.Module):
         raise ValueError(f"block {type(self).__name__} cannot have a cross-attention branch; use block=pre_norm")
 
     @classmethod
-    def fuses(cls, options: Options) -> bool:
+    def fuses(cls, options: ChoiceOptions) -> bool:
         """Whether both mixers must be `Projected` under these options."""
         return False
 
@@ -306,7 +306,7 @@ class Head(nn.Module):
     has_blocks: ClassVar[bool] = False  # it has blocks of its own for training, which `add_blocks` builds
 
     @classmethod
-    def ties(cls, options: Options) -> bool:
+    def ties(cls, options: ChoiceOptions) -> bool:
         """Whether it shares the embedder's table under these options."""
         return False
 

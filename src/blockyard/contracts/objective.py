@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts.baselines import Baselines
 from blockyard.contracts.batch import Batch, Target
-from blockyard.contracts.option_types import Options
+from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.specs import DataSpec, TokenSpec
 from blockyard.contracts.splits import Split, Splits
 
@@ -96,7 +96,7 @@ class Objective(ABC):
     causal: bool = False  # whether the model is, set where both are built
 
     @classmethod
-    def needs_strict(cls, options: Options) -> bool:
+    def needs_strict(cls, options: ChoiceOptions) -> bool:
         """Whether, under these options, it predicts tokens at their own positions, which the model must not read."""
         return False
 

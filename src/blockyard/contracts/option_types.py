@@ -30,7 +30,7 @@ class PerCore:
 
 # The options with which a choice would be built, by name: what it declares of itself may depend on them. What each is
 # says the signature of its class, which `check` has compared them with.
-Options = Mapping[str, Any]
+ChoiceOptions = Mapping[str, Any]
 
 LARGEST_COUNT = 10**9
 LARGEST_FLOAT = 3.4e38  # of float32

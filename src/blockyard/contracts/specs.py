@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from blockyard.contracts.option_types import Options
+from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.roles import Role
 from blockyard.errors import fold, printable, shortened
 
@@ -147,12 +147,12 @@ class Parametrization:
         return hash((type(self), *sorted(vars(self).items(), key=str)))
 
     @classmethod
-    def scales_branches(cls, options: Options) -> bool:
+    def scales_branches(cls, options: ChoiceOptions) -> bool:
         """Whether what blocks add has a factor under these options; then blocks must add to the stream."""
         return False
 
     @classmethod
-    def scales_scores(cls, options: Options) -> bool:
+    def scales_scores(cls, options: ChoiceOptions) -> bool:
         """Whether scores have a factor at every width under these options; then the token mixer must have scores."""
         return False
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import Context, Embedder, Head, Options, Positive, Seq
+from blockyard.contracts import ChoiceOptions, Context, Embedder, Head, Positive, Seq
 from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
 from blockyard.ops.linear import Linear, linear, output
@@ -84,7 +84,7 @@ class Token(Head):
         self.gain = ScaledVector(ctx, ctx.outputs, role="fixed") if gain else None
 
     @classmethod
-    def ties(cls, options: Options) -> bool:
+    def ties(cls, options: ChoiceOptions) -> bool:
         """Whether the head shares the embedder's table."""
         return bool(options.get("tied", False))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Options, Parts, Positive, Rate, Width
+from blockyard.contracts import BlockOrder, ChoiceOptions, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
 from blockyard.model._ngrams import ROWS, Rows, Size
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
@@ -68,7 +68,7 @@ class Decoder(Stack):
         self.sees = sees
 
     @classmethod
-    def ties(cls, options: Options) -> bool:
+    def ties(cls, options: ChoiceOptions) -> bool:
         """With sees=source."""
         return options.get("sees") == "source"
 

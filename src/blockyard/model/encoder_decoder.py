@@ -20,6 +20,7 @@ from torch import Tensor
 
 from blockyard.contracts import (
     BlockOrder,
+    ChoiceOptions,
     Context,
     DataSpec,
     Depth,
@@ -27,7 +28,6 @@ from blockyard.contracts import (
     Inputs,
     Memory,
     Model,
-    Options,
     Parts,
     Positive,
     Rate,
@@ -141,7 +141,7 @@ class EncoderDecoder(Stack):
         self.cross, self.shared = crossing(cross), shared
 
     @classmethod
-    def shares(cls, options: Options) -> bool:
+    def shares(cls, options: ChoiceOptions) -> bool:
         """Whether `shared` is on."""
         return bool(options.get("shared", True))
 

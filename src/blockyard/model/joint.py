@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from blockyard.contracts import (
     BlockOrder,
+    ChoiceOptions,
     Context,
     Depth,
     Heads,
     Inputs,
     Memory,
     Model,
-    Options,
     Parts,
     Positive,
     Rate,
@@ -197,7 +197,7 @@ class Joint(Stack):
         self.types, self.sees = types, sees
 
     @classmethod
-    def ties(cls, options: Options) -> bool:
+    def ties(cls, options: ChoiceOptions) -> bool:
         """Whether the tokens of a source see each other."""
         return options.get("sees") == "source"
 

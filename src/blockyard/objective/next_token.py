@@ -34,9 +34,9 @@ from blockyard.contracts import (
     Baselines,
     Batch,
     Because,
+    ChoiceOptions,
     DataSpec,
     NonNegative,
-    Options,
     Positive,
     Rate,
     Split,
@@ -100,7 +100,7 @@ class NextToken(DistilledObjective):
         self.own_position = shift == 0
 
     @classmethod
-    def needs_strict(cls, options: Options) -> bool:
+    def needs_strict(cls, options: ChoiceOptions) -> bool:
         """Whether `shift` is 0."""
         return options.get("shift", 1) == 0
 

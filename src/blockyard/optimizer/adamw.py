@@ -14,7 +14,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.optimizer._decay import CautiousOptimizer, Decay
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
@@ -55,7 +64,7 @@ class AdamW(GroupedOptimizer):
         self.eps = eps
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """Each coordinate moves by about the learning rate."""
         return "adam"
 

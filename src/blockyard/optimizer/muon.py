@@ -17,7 +17,16 @@ from typing import Literal
 import torch
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer
 from blockyard.optimizer._newton_schulz import Iterations
@@ -77,7 +86,7 @@ class Muon(MatrixOptimizer):
             )
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """That of its matrices; the rest is Adam's."""
         return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
 

@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer
 from blockyard.optimizer._newton_schulz import Iterations, orthogonal
@@ -67,7 +76,7 @@ class NorMuon(MatrixOptimizer):
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """That of its matrices; the rest is Adam's."""
         return "muon_rms"
 

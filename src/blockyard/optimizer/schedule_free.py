@@ -21,7 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.model._unit_weights import without_unit_weights
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
@@ -57,7 +66,7 @@ class ScheduleFree(GroupedOptimizer):
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """Each coordinate moves by about the learning rate."""
         return "adam"
 

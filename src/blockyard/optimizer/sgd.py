@@ -11,7 +11,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -50,7 +59,7 @@ class SGD(GroupedOptimizer):
         self.tensors_per_weight = 1 if momentum else 0
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """A coordinate moves by its gradient."""
         return "sgd"
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from blockyard.contracts import (
+    ChoiceOptions,
     Count,
     DecayFactors,
     LayerDecay,
     NonNegative,
-    Options,
     Positive,
     Rate,
     RateFactors,
@@ -81,7 +81,7 @@ class SOAP(MatrixOptimizer):
         self.shampoo = betas[1] if shampoo is None else shampoo
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """Not known: how updates in an eigenbasis grow with the width depends on the gradients."""
         return None
 

@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, RateFactors, Text, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    RateFactors,
+    Text,
+    UpdateRule,
+)
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 from blockyard.optimizer.torch_optim import check_name, check_options, check_values, epsilon_of
 
@@ -81,7 +90,7 @@ class TimmOptim(GroupedOptimizer):
         self.set_groups(lr, weight_decay, layer_decay, rates, decays)
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """That of the optimizer of this name; None where it is not known, or depends on the size of weights."""
         return RULES.get(str(options.get("name", "lamb")))
 

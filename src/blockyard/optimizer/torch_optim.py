@@ -18,7 +18,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import DecayFactors, LayerDecay, NonNegative, Options, Positive, RateFactors, Text, UpdateRule
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    RateFactors,
+    Text,
+    UpdateRule,
+)
 from blockyard.errors import did_you_mean, fold
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
 
@@ -108,7 +117,7 @@ class TorchOptim(GroupedOptimizer):
         self.set_groups(lr, weight_decay, layer_decay, rates, decays)
 
     @classmethod
-    def update_rule(cls, options: Options) -> UpdateRule | None:
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """That of the optimizer of this name; None where its updates depend on the size of weights."""
         return RULES.get(str(options.get("name", "Adam")))
 

@@ -29,12 +29,12 @@ from typing import ClassVar
 
 from blockyard.contracts import (
     Architecture,
+    ChoiceOptions,
     Context,
     DataModule,
     Depth,
     Heads,
     Objective,
-    Options,
     Parametrization,
     Place,
     Positive,
@@ -86,12 +86,12 @@ class MuP(Parametrization):
         self.output, self.scores, self.branch, self.embedding = output, scores, branch, embedding
 
     @classmethod
-    def scales_branches(cls, options: Options) -> bool:
+    def scales_branches(cls, options: ChoiceOptions) -> bool:
         """With base_depth, or with branch."""
         return options.get("base_depth") is not None or options.get("branch", 1.0) != 1.0
 
     @classmethod
-    def scales_scores(cls, options: Options) -> bool:
+    def scales_scores(cls, options: ChoiceOptions) -> bool:
         """With scores."""
         return bool(options.get("scores", 1.0) != 1.0)
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Options, Position
+from blockyard.contracts import ChoiceOptions, Context, Position
 
 # Checks that position schemes share.
 
@@ -58,7 +58,7 @@ class Absolute(Position):
         self.width = channels if combine == "concat" else 0
 
     @classmethod
-    def concatenates(cls, options: Options) -> bool:
+    def concatenates(cls, options: ChoiceOptions) -> bool:
         """Whether the encoding has channels of its own."""
         return options.get("combine") == "concat"
 

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import (
+    ChoiceOptions,
     Context,
     DepthOrZero,
     Heads,
     Memory,
-    Options,
     Positive,
     Rate,
     Seq,
@@ -212,12 +212,12 @@ class Attention(TokenMixer):
         return CAPPED if self.scores.cap is not None else None
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """With what layers give and take. A layer that does so by an option reads no memory."""
         return _with_carry(cls.traits, options)
 
     @classmethod
-    def has(cls, method: str, options: Options) -> bool:
+    def has(cls, method: str, options: ChoiceOptions) -> bool:
         """With maps of their own it is no projection, mixing, projection."""
         named = {"project": "project", "fused": "fused", "map": "token_map"}
         settings: dict[str, Any] = {named[name]: value for name, value in options.items() if name in named}
@@ -435,7 +435,7 @@ class Attention(TokenMixer):
 MEMBER = "put a layer with token_mixer.kv_every=1 in front of it, or use token_mixer.kv_every=2"
 
 
-def _with_carry(traits: Traits, options: Options) -> Traits:
+def _with_carry(traits: Traits, options: ChoiceOptions) -> Traits:
     """The traits with what layers give and take under these options."""
     traits, name = declared(traits, options), shared_name(options.get("window"))
     if options.get("exclusive"):  # what a memory holds is no token's own value

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Options, Role, Seq, TokenMixer, Traits
+from blockyard.contracts import ChoiceOptions, Context, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer.cycle import FROM_THE_CHOICES, Cycle, Member
@@ -104,7 +104,7 @@ class Beside(TokenMixer):
         init.constant("gains", self.first_gain)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Abilities that all members have; requirements and ports that any of them has."""
         members = _factories(options)
         traits: list[Traits] = [each.func.traits_for(each.keywords) for each in members]
@@ -121,7 +121,7 @@ class Beside(TokenMixer):
         return replace(Traits(axes=frozenset.intersection(*(each.axes for each in traits)), **has), cross=False)
 
     @classmethod
-    def has(cls, method: str, options: Options) -> bool:
+    def has(cls, method: str, options: ChoiceOptions) -> bool:
         """Whether every member can decode from a cache; there is no `mix`, since each has projections of its own."""
         if method != "init_cache":
             return super().has(method, options)
@@ -154,7 +154,7 @@ class Beside(TokenMixer):
             mixer.prepare(x, seq)
 
 
-def _factories(options: Options) -> list[Any]:
+def _factories(options: ChoiceOptions) -> list[Any]:
     """The members in order. Raises ValueError where an entry or a member would have no effect."""
     names: tuple[str, ...] = tuple(options["mixers"])
     members: Mapping[str, Any] = options["members"]

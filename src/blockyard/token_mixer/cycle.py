@@ -20,7 +20,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from blockyard.contracts import Context, Options, TokenMixer, Traits
+from blockyard.contracts import ChoiceOptions, Context, TokenMixer, Traits
 from blockyard.token_mixer._checks import check_traits
 
 Member = Callable[[Context], TokenMixer]
@@ -60,7 +60,7 @@ class Cycle(TokenMixer):
         raise AssertionError("never reached: __new__ returns a member")
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Abilities that all members have; requirements and ports that any of them has."""
         members: list[Traits] = [each.func.traits_for(each.keywords) for each in _factories(options)]
         any_of = ("axes", "ports", "reads_features", "reads_pairs", "reads_ids", "gives", "takes")
@@ -83,12 +83,12 @@ class Cycle(TokenMixer):
         )
 
     @classmethod
-    def has(cls, method: str, options: Options) -> bool:
+    def has(cls, method: str, options: ChoiceOptions) -> bool:
         """Whether every member has the method."""
         return all(each.func.has(method, each.keywords) for each in _factories(options))
 
 
-def _factories(options: Options) -> list[Any]:
+def _factories(options: ChoiceOptions) -> list[Any]:
     pattern, members = options["pattern"], options["members"]
     _check(pattern, members)
     return [members[name] for name in dict.fromkeys(pattern)]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Length, Memory, Options, Positive, Seq, Traits, Width
+from blockyard.contracts import ChoiceOptions, Context, Heads, Length, Memory, Positive, Seq, Traits, Width
 from blockyard.ops.linear import linear, low_rank, output, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import StateCache
@@ -107,7 +107,7 @@ class DecayedAttention(StateMixer):
         self.proj_out = residual(ctx, values, ctx.dim)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Without ports where channels of a key, which a rotation would mix, decay each on their own."""
         return replace(cls.traits, ports=frozenset()) if options.get("decay") == "channel" else cls.traits
 

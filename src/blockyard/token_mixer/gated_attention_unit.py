@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Expansion, Memory, Options, Rate, Role, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import ChoiceOptions, Context, Expansion, Memory, Rate, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -101,7 +101,7 @@ class GatedAttentionUnit(TokenMixer):
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """With what layers give and read by their options."""
         return declared(cls.traits, options)
 

@@ -28,7 +28,18 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, Context, Length, Memory, NonNegative, Options, Role, Seq, TokenMixer, Traits
+from blockyard.contracts import (
+    Because,
+    ChoiceOptions,
+    Context,
+    Length,
+    Memory,
+    NonNegative,
+    Role,
+    Seq,
+    TokenMixer,
+    Traits,
+)
 from blockyard.ops import mask
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import linear, residual
@@ -118,7 +129,7 @@ class LinearAttention(TokenMixer):
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Without ports for polynomial_relu, as a rotated vector loses other channels to relu, and for hedgehog."""
         traits = declared(cls.traits, options)
         return replace(traits, ports=frozenset()) if options.get("feature") in NOT_ROTATED else traits

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Length, Memory, Options, Role, Seq, TokenMixer, Traits, Width
+from blockyard.contracts import ChoiceOptions, Context, Length, Memory, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops import mask
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear, linear, residual, residual_gain
@@ -155,7 +155,7 @@ class LongConv(TokenMixer):
         self.gates = Gates(ctx, conv) if gated else None
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """A share of the sequence needs all of it, and nothing else in the same row."""
         return _traits(cls.traits, options.get("coordinates", "index"))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Options, Positive, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import ChoiceOptions, Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
@@ -77,7 +77,7 @@ class NonLocal(TokenMixer):
         self.proj_out = residual(ctx, inner, ctx.dim, bias=bias)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """With what layers give and read by their options."""
         return declared(cls.traits, options)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from blockyard.contracts import Context, Heads, Options, Rate, Traits
+from blockyard.contracts import ChoiceOptions, Context, Heads, Rate, Traits
 from blockyard.ops.custom_weights import logistic
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._rule_attention import RuleAttention
@@ -74,7 +74,7 @@ class SigmoidAttention(RuleAttention):
         self.rule = partial(logistic, shift=-math.log(longest) if score_bias == "length" else None)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """As of attention; without memories where the bias is that of the sequence's own length."""
         return _traits(super().traits_for(options), options.get("score_bias", "length"))
 

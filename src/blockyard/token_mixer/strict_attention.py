@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Options, Positive, Rate, Role, Seq, Traits
+from blockyard.contracts import ChoiceOptions, Context, Heads, Positive, Rate, Role, Seq, Traits
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._scores import ScoreScale, Sink
@@ -105,7 +105,7 @@ class StrictAttention(Attention):
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Strict with a learned query; values of the tokens themselves must not enter a layer that is not."""
         named = ("value_residual", "value_embedding")
         sources = tuple(options.get(name, "none") for name in named)

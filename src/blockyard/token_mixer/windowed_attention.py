@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockyard.contracts import Context, DepthOrZero, Heads, Length, Options, Positive, Rate, Traits, Width
+from blockyard.contracts import ChoiceOptions, Context, DepthOrZero, Heads, Length, Positive, Rate, Traits, Width
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._query_key_norms import QueryKeyNorm
@@ -128,7 +128,7 @@ class WindowedAttention(Attention):
         )
 
     @classmethod
-    def traits_for(cls, options: Options) -> Traits:
+    def traits_for(cls, options: ChoiceOptions) -> Traits:
         """As `Attention.traits_for`: keys and values of a window are not those of another."""
         window = options.get("window", WINDOW) * options.get("stride", 1)
         return super().traits_for({**options, "window": window})

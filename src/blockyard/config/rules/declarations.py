@@ -8,7 +8,7 @@ from functools import cached_property, wraps
 from typing import Any
 
 from blockyard.config.choices.catalog import OF_SOURCE, SAME
-from blockyard.contracts import DataSpec, Options, TokenSpec, Traits
+from blockyard.contracts import ChoiceOptions, DataSpec, TokenSpec, Traits
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Pick:
     family: str
     name: str
     target: type[Any]
-    options: Options
+    options: ChoiceOptions
 
     of_source: bool = False  # it stands for the source of a data set
 

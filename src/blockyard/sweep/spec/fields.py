@@ -115,8 +115,8 @@ def reached(content: Mapping[str, object], problems: list[str]) -> Threshold | N
     return None
 
 
-class Figure(TypedDict):
-    """A figure from a paper or another tool: of how many runs, and their standard deviation, where that is known."""
+class ExternalValue(TypedDict):
+    """A value from a paper or another tool: of how many runs, and their standard deviation, where that is known."""
 
     value: float
     source: str
@@ -124,7 +124,7 @@ class Figure(TypedDict):
     sd: NotRequired[float | None]
 
 
-def external(content: Mapping[str, object], problems: list[str]) -> dict[str, Figure] | None:
+def external(content: Mapping[str, object], problems: list[str]) -> dict[str, ExternalValue] | None:
     """Figures from papers and other tools: name -> value and source, and n and sd where they are known."""
     value, form = content.get("external"), "{paper: {value: 0.91, source: Author 2020 table 2, n: 5, sd: 0.004}}"
     if value is None:

@@ -140,7 +140,7 @@ class QuestionRecord(TypedDict, total=False):
     steps_to: str | None
     over: str | None
     resplit: bool | None
-    external: dict[str, fields.Figure] | None
+    external: dict[str, fields.ExternalValue] | None
     expect: str | None
     margin: float | None
 
@@ -184,7 +184,7 @@ class Question:
     steps_to: str | None
     over: str | None
     resplit: bool | None
-    external: dict[str, fields.Figure] | None
+    external: dict[str, fields.ExternalValue] | None
     expect: str | None
     margin: float | None
     reached: Threshold | None
