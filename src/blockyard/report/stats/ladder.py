@@ -83,8 +83,8 @@ def fit(
     start: of an earlier fit; None tries many. Raises ValueError for fewer than three computes.
     """
     if floors == "own" and len(curves) > 1:
-        known = [None] * len(curves) if start is None else [[law] for law in start]
-        return [fit([curve], start=laws)[0] for curve, laws in zip(curves, known, strict=True)]
+        earlier = [None] * len(curves) if start is None else [[law] for law in start]
+        return [fit([curve], start=laws)[0] for curve, laws in zip(curves, earlier, strict=True)]
     import numpy as np
     from scipy import optimize
 
