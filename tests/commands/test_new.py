@@ -217,7 +217,13 @@ def test_the_next_command_succeeds(case: Sequence[str], here: Path, capsys: pyte
     assert typed(command) == 0
 
 
-@pytest.mark.parametrize("family", TEMPLATES)
+# Of a part of a model, of what surrounds it, and of data; the full suite types the command of every family.
+EXPLAINED = ("token_mixer", "callbacks", "data")
+
+
+@pytest.mark.parametrize(
+    "family", [name if name in EXPLAINED else pytest.param(name, marks=pytest.mark.full) for name in TEMPLATES]
+)
 def test_the_command_that_explain_prints_succeeds(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The `train` line that `explain` prints of a new choice works as it is printed, and `list` shows the choice."""
     assert main(["new", family, "mine"]) == 0

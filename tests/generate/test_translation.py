@@ -58,7 +58,9 @@ def test_several_sources_are_what_each_is_alone(
     assert written[1::2] == alone
 
 
-@pytest.mark.parametrize("tokenizer", ["char", "word", "byte", "bpe"])
+@pytest.mark.parametrize(
+    "tokenizer", ["char", "bpe", *(pytest.param(name, marks=pytest.mark.full) for name in ("word", "byte"))]
+)
 def test_a_start_that_is_likely_is_no_text(tmp_path: Path, tokenizer: str) -> None:
     """Trained for no step: what the head says of the start is put above all else."""
     run_folder = engine_runs.text_run(
