@@ -116,11 +116,12 @@ def test_figure_names_are_numbered(translation: RunFolder) -> None:
 
 
 def test_latents_are_labelled_by_index(latents: RunFolder) -> None:
-    text = by_path(inspect_run(latents, "attention", "samples=1"))["write.token_mixer"]["queries"]
+    inspected = {kind: by_path(inspect_run(latents, kind, "samples=1")) for kind in ("attention", "mixing")}
+    text = inspected["attention"]["write.token_mixer"]["queries"]
     numbers = [str(number) for number in range(16)]
     assert text != numbers
     for kind, names in (("attention", ("queries", "keys")), ("mixing", ("rows", "columns"))):
-        layers = by_path(inspect_run(latents, kind, "samples=1"))
+        layers = inspected[kind]
         labels = {path: tuple(layer[name] for name in names) for path, layer in layers.items()}
         assert labels == {
             "read.token_mixer": (numbers, text),

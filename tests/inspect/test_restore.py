@@ -54,6 +54,11 @@ def test_what_is_drawn_is_what_the_model_makes(run: RunFolder) -> None:
             assert_close(float(error), sample.mse, **float32(terms=64))
 
 
+@pytest.mark.parametrize(
+    "run",
+    [name if name in ("image", "series") else pytest.param(name, marks=pytest.mark.full) for name in TASKS],
+    indirect=True,
+)
 def test_the_figure_and_the_numbers(run: RunFolder) -> None:
     assert main(["inspect", f"run={run.path}", "restore", "samples=9", "log=false"]) == 0
     numbers = read_json(run.path / "inspect" / "restore.json")

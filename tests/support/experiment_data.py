@@ -61,6 +61,8 @@ def own_data(name: str, folder: Path) -> list[str]:
         return [f"data.path={folder / 'hours.csv'}", "data.split=[0.6,0.2,0.2]", "data.batch_size=16"]
     if "override /data: dial_numbers" in text:
         return ["data.samples=400"]  # of 16,000, which are played and encoded before the first step
+    if "override /data: canvas_drawings" in text:
+        return ["data.samples=200", "data.eval_samples=50"]  # which are drawn and encoded before the first step
     if "override /data: molecules" in text:
         return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
     if "override /data: captions" in text:
