@@ -37,6 +37,8 @@ def template(case: Sequence[str]) -> Template:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder from which packages can be imported, and of which nothing stays imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mypackage", "ours")]:
+        monkeypatch.delitem(sys.modules, name)  # of another test's folder
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
