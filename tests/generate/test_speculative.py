@@ -26,19 +26,25 @@ from tests.generate.decoding import PROMPT, greedy, same_as_plain, written
 from tests.support.helpers import choices, combinations, cycle_model, factory, tiny, traits
 
 
-def decoders() -> list[str]:
-    """Every mixer of a decoder of text."""
-    return [name for name in choices("token_mixer") if traits(name).causal and 1 in traits(name).axes]
+def decoders() -> list[Any]:
+    """Every mixer of a decoder of text with a scheme of positions, attention with three; the other pairs are `full`."""
+    cases = []
+    for mixer in choices("token_mixer"):
+        if not traits(mixer).causal or 1 not in traits(mixer).axes:
+            continue
+        legal = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
+        positions = [position for position in ("rope", "learned", "none") if position in legal]
+        for number, position in enumerate(positions):
+            marks = [pytest.mark.full] if number and mixer != "attention" else []
+            cases.append(pytest.param(mixer, position, marks=marks))
+    return cases
 
 
-@pytest.mark.parametrize("mixer", decoders())
-def test_greedy_tokens_are_those_of_plain_decoding(mixer: str) -> None:
-    legal = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
-    positions = [position for position in ("rope", "learned", "none") if position in legal]
-    for position in positions if mixer == "attention" else positions[:1]:
-        model = tiny(causal=True, token_mixer=mixer, position=position)
-        same_as_plain(model)
-        same_proposals(model)
+@pytest.mark.parametrize(("mixer", "position"), decoders())
+def test_greedy_tokens_are_those_of_plain_decoding(mixer: str, position: str) -> None:
+    model = tiny(causal=True, token_mixer=mixer, position=position)
+    same_as_plain(model)
+    same_proposals(model)
 
 
 def same_proposals(model: nn.Module) -> None:
