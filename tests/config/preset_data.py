@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import yaml
+
 from blockyard.config import presets
 from blockyard.config.choices import catalog
 from blockyard.config.schema import options
@@ -38,5 +40,8 @@ def small(preset: str) -> list[str]:
     data = data_of(choices)
     available = options(locate(str(catalog.choices("model")[choices["model"]].target)))
     available = set(available) - products.set_by_preset(preset, "model")
-    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in available]
+    layers = yaml.safe_load(catalog.choices("preset")[preset].path.read_text()).get("layers", {})
+    kinds = [kind for part in ("first", "pattern", "last") for kind in layers.get(part, [])]
+    shape = SIZES | {"depth": max(SIZES["depth"], len(kinds))}
+    sizes = [f"model.{name}={size}" for name, size in shape.items() if name in available]
     return [f"preset={preset}", f"data={data}", *sizes, *CONTEXTS.get(data, [])]
