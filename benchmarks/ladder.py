@@ -50,12 +50,12 @@ def main() -> None:
         truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
         near, far, errors = [], [], []
         for seed in range(args.ladders):
-            found = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base", args.floors)[1]
-            assert found.interval is not None
-            assert found.farther_interval is not None
-            near.append(found.interval[0] <= truth <= found.interval[1])
-            far.append(found.farther_interval[0] <= farther <= found.farther_interval[1])
-            errors.append(abs(found.held_out[0] / found.held_out[1] - 1))
+            fitted = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base", args.floors)[1]
+            assert fitted.interval is not None
+            assert fitted.farther_interval is not None
+            near.append(fitted.interval[0] <= truth <= fitted.interval[1])
+            far.append(fitted.farther_interval[0] <= farther <= fitted.farther_interval[1])
+            errors.append(abs(fitted.held_out[0] / fitted.held_out[1] - 1))
         shown = f"{100 * np.mean(near):.0f} % | {100 * np.mean(far):.0f} % | {100 * np.median(errors):.1f} %"
         print(f"| {name} | {truth:.2f} | {shown} |")
 

@@ -21,8 +21,9 @@ from tests.support.every import every
 
 
 def run_or_refuse(row: dict[str, str], updates: int = 1) -> str:
-    """Refused with words, or updates on real rows: finite losses, a gradient and a role of every weight; blind to
-    padding.
+    """Return "refused" where the config is refused with a message, else "ran" after that many updates on real samples.
+
+    Checks that losses are finite, that every weight has a gradient and a role, and that padding changes nothing.
     """
     composed = products.config(row)
     issues = check(composed)

@@ -79,8 +79,8 @@ def test_every_option_is_traced() -> None:
     traced = {(name, str(value)) for _, options in TRACED for name, value in options.items()}
     named = {name for name, _ in kinds}
     assert named <= {name for name, _ in traced}
-    words = {each for each in kinds if each[1].isidentifier()}
-    assert words <= traced
+    named = {each for each in kinds if each[1].isidentifier()}
+    assert named <= traced
 
 
 @pytest.mark.parametrize(
