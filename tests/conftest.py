@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Parametrized cases of one function are scheduled in chunks, because xdist's controller takes 1 ms per work item.
     """
+    _mark_what_is_not_sampled(items)
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
         if item.get_closest_marker("xdist_group") is not None:
@@ -50,6 +52,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif (function := _parametrized_function(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(f"{function[0].stem}-{function[1]}-{cases[function] // CHUNK}"))
             cases[function] += 1
+
+
+def _mark_what_is_not_sampled(items: list[pytest.Item]) -> None:
+    """Of a function with `sampled(k)` the first case and one in k of the others stay in the default suite.
+
+    The name of a case decides, so that a new case changes nothing for the others.
+    """
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        function = _parametrized_function(item)
+        if marker is None or function is None:
+            continue
+        if function in seen and zlib.crc32(item.name.encode()) % marker.args[0]:
+            item.add_marker(pytest.mark.full)
+        seen.add(function)
 
 
 def _parametrized_function(item: pytest.Item) -> tuple[Path, str] | None:

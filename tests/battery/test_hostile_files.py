@@ -74,6 +74,7 @@ def foreign(trained: RunFolder, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", cases([*IMAGES], short=4))
+@pytest.mark.sampled(3)
 def test_image(name: str, pictures: Path, tmp_path: Path) -> None:
     root = tmp_path / "images"
     shutil.copytree(pictures, root)

@@ -30,6 +30,7 @@ def command(out: str) -> tuple[list[str], str | None]:
 
 
 @pytest.mark.parametrize("family", catalog.groups())
+@pytest.mark.sampled(4)
 def test_every_choice_is_described(
     family: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def test_its_component_does_what_it_declares(project: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_its_own_tests_pass_and_find_a_planted_mistake(project: Path) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
     done = pytest_in(project, *options)

@@ -210,6 +210,7 @@ LONGER = [case for case in ALL if template(case).verified and case != ("head",)]
 
 @pytest.mark.usefixtures("_without_compilation")
 @pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in ALL])
+@pytest.mark.sampled(2)
 def test_the_next_command_succeeds(case: Sequence[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `new` prints as next works as it is printed."""
     assert main(["new", case[0], "mine", *case[1:]]) == 0

@@ -54,6 +54,7 @@ def settings_of_mixers() -> list[Any]:
 
 
 @pytest.mark.parametrize(("mixer", "setting"), settings_of_mixers())
+@pytest.mark.sampled(3)
 def test_traits_of_mixers_stay(mixer: str, setting: str) -> None:
     for causal in (False, True):
         model = built(mixer, setting, causal=causal)
@@ -67,6 +68,7 @@ POSITIONS = sorted({name for _, name, axes in combinations("causal") if axes == 
 
 
 @pytest.mark.parametrize(("mixer", "position"), each_once([*product(WITH_KEYS, POSITIONS)]))
+@pytest.mark.sampled(2)
 def test_every_position(mixer: str, position: str) -> None:
     """Behind class and register tokens too, whose keys no scheme rotates."""
     prefix = Prefix(registers=2)

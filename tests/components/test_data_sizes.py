@@ -76,6 +76,7 @@ def first_target(split: Split) -> Tensor | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2)
 def test_each_split_has_the_size_that_is_asked_for(name: str, files: Path) -> None:
     most = [len(split) for split in whole(name, files)]
     windows = getattr(whole(name, files).train, "apart", False) and whole(name, files).train.values.shape[1]  # type: ignore[attr-defined]

@@ -233,6 +233,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("task", "rule"), RULES, ids=lambda v: type(v).__name__ if not callable(v) else "")
+@pytest.mark.sampled(2)
 def test_every_target_follows_from_its_sequence(task: SyntheticTask, rule: Rule) -> None:
     assert_follows(task, rule)
 
@@ -327,6 +328,7 @@ def test_splits_of_short_sequences_are_disjoint_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("task_class", EVERY)
+@pytest.mark.sampled(2)
 def test_sequences_are_a_function_of_the_seed(task_class: type[SyntheticTask]) -> None:
     one, two, other = task_class(**FEW_SAMPLES), task_class(**FEW_SAMPLES), task_class(data_seed=1, **FEW_SAMPLES)
     parts, again = load(one), load(two)

@@ -100,6 +100,7 @@ def decayed_non_maps(model: nn.Module) -> set[str]:
 
 
 @pytest.mark.parametrize(("family", "name"), CHOICES)
+@pytest.mark.sampled(2)
 def test_biases_and_gains_do_not_decay(family: str, name: str) -> None:
     models = list(built(family, name))
     assert models, f"{family}={name} has no valid variant"

@@ -79,6 +79,7 @@ def test_a_token_lies_at_the_pixel_that_it_predicts(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["snake", "random"])
 @pytest.mark.parametrize("mixer", [name for name in choices("token_mixer") if traits(name).causal])
+@pytest.mark.sampled(2)
 def test_no_order_lets_a_mixer_see_later_tokens(mixer: str, order: str) -> None:
     if 2 not in traits(mixer).axes or traits(mixer).reads_features or traits(mixer).reads_pairs:
         return

@@ -44,6 +44,7 @@ def built(tokenizer: Tokenizer, position: str, side: tuple[int, int] = (8, 8), m
 @torch.no_grad()
 @pytest.mark.parametrize("side", [(16, 16), (16, 8), (8, 24)], ids=str)
 @pytest.mark.parametrize(("tokenizer", "position"), CASES)
+@pytest.mark.sampled(2)
 def test_a_larger_image_is_read_as_by_a_model_built_for_it(
     tokenizer: str, position: str, side: tuple[int, int]
 ) -> None:

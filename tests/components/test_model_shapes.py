@@ -31,6 +31,7 @@ ROUNDING = {torch.float64: {"rtol": 1e-12, "atol": 1e-12}, torch.float32: float3
 @torch.no_grad()
 @pytest.mark.parametrize("block", blocks_with_cross())
 @pytest.mark.parametrize("position", ["rope", "learned", "alibi"])
+@pytest.mark.sampled(2)
 def test_two_rows(block: str, position: str) -> None:
     """The target looks back only, all of it sees all of the source; padding of either is not there."""
     model = tiny_encoder_decoder(block=block, position=position)

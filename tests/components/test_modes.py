@@ -80,6 +80,7 @@ def _apart(cases: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("mixer", "position", "axes"), _apart(combinations("bidirectional")))
+@pytest.mark.sampled(2)
 def test_meta_device(mixer: str, position: str, axes: int) -> None:
     """Nothing is computed, shapes and parameters are those of the real model; lengths included."""
     picks = {"channel_mixer": "glu", "norm": "rms", "block": "pre_norm", "head": "token"}

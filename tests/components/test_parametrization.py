@@ -70,6 +70,7 @@ def test_the_default_is_left_out_and_changes_nothing() -> None:
         ("position=sinusoidal", "position.combine=concat", "parametrization.base_depth=2", "norm=dyt"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_at_the_width_of_the_base_everything_is_standard_to_the_bit(overrides: tuple[str, ...], optimizer: str) -> None:
     trained = []
     for choice in ("standard", "mup"):
@@ -107,6 +108,7 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
         ("timm_optim optimizer.name=lion", "adam", "adam"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_rates_and_decays_by_role(optimizer: str, matrices: UpdateRule, rest: UpdateRule) -> None:
     settings = [f"optimizer={optimizer.split()[0]}", *optimizer.split()[1:], "optimizer.weight_decay=0.1"]
     narrow, wide = (components(MUP, f"model.dim={dim}", *settings, "channel_mixer=experts") for dim in (64, 256))

@@ -208,6 +208,7 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
 
 
 @pytest.mark.parametrize(("family", "name", "option"), [each for each in OPTIONS if each[1:] not in UNTOLD | ALIKE])
+@pytest.mark.sampled(4)
 def test_an_option_is_read(family: str, name: str, option: str) -> None:
     assert is_read(family, name, option), (
         f"values of {family}.{option} make the same {family}={name}: it is read by nothing, or belongs into UNTOLD"

@@ -43,6 +43,7 @@ def use_hydra_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("overrides", [*CHOICES, *NAMED], ids=" ".join)
+@pytest.mark.sampled(2)
 def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
     compose, overrides = compose_choices.__wrapped__, tuple(map(as_hydra_names_it, overrides))
     kept = [plain(compose(overrides)) for _ in range(2)]  # the second time from parsed files

@@ -53,6 +53,7 @@ def composed(name: str, *arguments: str) -> Composed:
 
 
 @pytest.mark.parametrize("name", catalog.choices("preset"))
+@pytest.mark.sampled(3)
 def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
     """Every part is named; the model trains, and a gradient reaches every weight."""
     assert [family for family in presets.choices("preset", name) if family not in catalog.OF_SOURCE] == MODEL
@@ -77,6 +78,7 @@ def holds(actual: object, value: object) -> bool:
 
 
 @pytest.mark.parametrize("name", catalog.choices("preset"))
+@pytest.mark.sampled(2)
 def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
     """Its options are those of the choices, and what it says arrives."""
     config = composed(name).config
@@ -104,6 +106,7 @@ DECODERS = [name for name in DECODERS if presets.choices("preset", name)["object
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(2)
 def test_a_decoder_continues_from_its_cache_as_from_the_whole_text(name: str) -> None:
     """All kinds of its layers together, in chunks of one or more tokens."""
     model = Components(composed(name, "data.context=12", *small(name)).config).model(0)

@@ -68,6 +68,7 @@ def test_a_preset_s_interpolation_follows_a_value():
     ],
     ids=" ".join,
 )
+@pytest.mark.sampled(2)
 def test_models_that_were_built_before_are_not_built_again_and_report_the_same(overrides):
     alone = [str(issue) for issue in check(compose([*SMALL, *overrides]))]
     models: dict[str, list[Issue]] = {}

@@ -23,6 +23,7 @@ WITH_EXPANSION = [name for name in choices("token_mixer") if "expansion" in node
 
 @pytest.mark.parametrize("what", ["params", "flops"])
 @pytest.mark.parametrize(("by", "overrides"), [("dim", ["channel_mixer=glu"]), ("depth", []), ("expansion", [])])
+@pytest.mark.sampled(3)
 def test_the_size_is_the_nearest_there_is(what: str, by: str, overrides: list[str]) -> None:
     """Against the sizes around it, tried one by one."""
     family, name = {"dim": ("model", "dim"), "depth": ("model", "depth")}.get(by, ("channel_mixer", "expansion"))

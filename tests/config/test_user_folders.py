@@ -19,6 +19,7 @@ REACHING = [folder for folder in reaching_hydra() if not folder.name.startswith(
 
 
 @pytest.mark.parametrize("folder", REACHING[::9], ids=lambda folder: folder.name)
+@pytest.mark.sampled(2)
 def test_composed_keys_of_hydra_are_compared_where_the_text_says_nothing(folder, tmp_path, monkeypatch) -> None:
     """The guard behind the guard: with the search of a file's own names off, composing still refuses."""
     monkeypatch.setattr(user_yaml, "reaches_hydra", lambda *_: False)

@@ -56,6 +56,7 @@ class Validated(pl.Callback):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.sampled(3)
 def test_fit_ends_with_the_weights_of_a_run_and_test_with_its_metrics(name: str, tmp_path: Path) -> None:
     overrides = (*CONFIGS[name], "trainer.threads=1")
     trained = run(tmp_path, *overrides, base=())

@@ -43,6 +43,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.mark.parametrize("layer", ["embedded", 0, 1, "last"])
+@pytest.mark.sampled(2)
 def test_vectors_are_pooled_from_what_the_layer_gives(texts: RunFolder, layer: int | str) -> None:
     """By the formulas: of the prefix of a class token and two registers, the mean takes none."""
     inputs = ["buy gold 7", "see you 12"]

@@ -105,6 +105,7 @@ def keeping() -> list[str]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixer", keeping())
+@pytest.mark.sampled(2)
 def test_beams_reorder_every_cache(mixer: str) -> None:
     """Of prompts of different lengths, which read on while others search, and end at different times."""
     model, prompts = tiny(causal=True, token_mixer=mixer), [[1, 2], [4], [3, 5, 6]]

@@ -64,6 +64,7 @@ def says_so(mixer: str) -> bool:
 
 
 @pytest.mark.parametrize("mixer", cached())
+@pytest.mark.sampled(2)
 def test_a_step_costs_more_only_where_the_cache_grows(mixer: str) -> None:
     first, second, third = steps(decoder(mixer))
     if first[2] == third[2]:

@@ -89,6 +89,7 @@ def keeping() -> list[str]:
 
 
 @pytest.mark.parametrize("mixer", keeping())
+@pytest.mark.sampled(2)
 def test_what_a_cache_takes(mixer: str) -> None:
     """Bytes per token are what the last token added to the cache, and are printed; constant states add none."""
     model = tiny(causal=True, token_mixer=mixer)
@@ -153,6 +154,7 @@ def test_top_p_is_that_of_transformers(top_p: float, top_k: int | None, temperat
 
 @torch.no_grad()
 @pytest.mark.parametrize("block", blocks_with_cross())
+@pytest.mark.sampled(2)
 def test_rows_written_from_sources(block: str) -> None:
     """Each from its own source, padded or not; cached or not."""
     model = tiny_encoder_decoder(block=block, position="rope")

@@ -48,6 +48,7 @@ def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def
 
 
 @pytest.mark.parametrize("name", ["learned", "rope", "alibi", "sinusoidal"])
+@pytest.mark.sampled(2)
 def test_greedy_text_is_the_same_with_a_cache_and_without(loaded: dict[str, Loaded], name: str) -> None:
     with torch.no_grad():  # a model of five steps repeats one symbol: more contrast, so that history matters
         for parameter in loaded[name].model.parameters():

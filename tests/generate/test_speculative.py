@@ -41,6 +41,7 @@ def decoders() -> list[Any]:
 
 
 @pytest.mark.parametrize(("mixer", "position"), decoders())
+@pytest.mark.sampled(3)
 def test_greedy_tokens_are_those_of_plain_decoding(mixer: str, position: str) -> None:
     model = tiny(causal=True, token_mixer=mixer, position=position)
     same_as_plain(model)
@@ -68,6 +69,7 @@ def test_registers_mixed_layers_and_no_cache() -> None:
 
 
 @pytest.mark.parametrize("stream", choices("residual"))
+@pytest.mark.sampled(2)
 def test_layers_that_differ_and_run_twice(stream: str) -> None:
     """Kinds with schemes and caches of their own, a block that is visited twice, and every way to join outputs."""
     kinds = {

@@ -41,6 +41,7 @@ def printed(capsys: pytest.CaptureFixture[str], run: RunFolder, *arguments: str)
 
 
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+@pytest.mark.sampled(3)
 def test_several_sources_are_what_each_is_alone(
     run: RunFolder, how: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

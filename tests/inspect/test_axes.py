@@ -109,6 +109,7 @@ def test_a_mean_over_samples_has_indices_as_labels(translation: RunFolder) -> No
         assert layer["rows"] == layer["columns"] == ["0", "1", "2", "3", "4"], path
 
 
+@pytest.mark.full
 def test_figure_names_are_numbered(translation: RunFolder) -> None:
     numbers = inspect_run(translation, "attention", "samples=1")
     expected = ["attention_maps", "attention_tokens", "attention_tokens_2", "attention_tokens_3", "attention_entropy"]
@@ -190,6 +191,7 @@ def test_token_text_comes_from_data_or_tokenizer(data: DataModule, tokenizer: To
     assert {token_id: token_text(loaded, token_id) for token_id in names} == names
 
 
+@pytest.mark.full
 def test_circuits_of_cross_attention_and_latents(
     translation: RunFolder, latents: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

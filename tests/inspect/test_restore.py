@@ -59,6 +59,7 @@ def test_what_is_drawn_is_what_the_model_makes(run: RunFolder) -> None:
     [name if name in ("image", "series") else pytest.param(name, marks=pytest.mark.full) for name in TASKS],
     indirect=True,
 )
+@pytest.mark.sampled(3)
 def test_the_figure_and_the_numbers(run: RunFolder) -> None:
     assert main(["inspect", f"run={run.path}", "restore", "samples=9", "log=false"]) == 0
     numbers = read_json(run.path / "inspect" / "restore.json")

@@ -208,6 +208,7 @@ def test_plans_without_a_ladder_are_as_before(tmp_path: Path) -> None:
         (FLOPS + "tune: {model.depth: [1, 2]}", "it changes the FLOPs per sample of wide-1e9"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_what_is_no_ladder_is_refused(tmp_path: Path, text: str, message: str) -> None:
     problems = refusals(tmp_path, TEXT + ARMS + text)
     assert any(message in problem for problem in problems), problems

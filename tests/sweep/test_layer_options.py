@@ -42,6 +42,7 @@ def base_of(key: str) -> str:
 
 
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.sampled(2)
 def test_in_a_grid_and_tuned(tmp_path: Path, key: str) -> None:
     """Each value makes another model, and both forms make the same ones."""
     values, _ = KEYS[key]
@@ -53,6 +54,7 @@ def test_in_a_grid_and_tuned(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.sampled(2)
 def test_searched(tmp_path: Path, key: str) -> None:
     """A space of these values is accepted, and a trial has the value that it draws."""
     values, _ = KEYS[key]

@@ -137,6 +137,7 @@ def named(arguments: list[str], plan: SweepPlan) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
+@pytest.mark.sampled(2)
 def test_wandbs_own_schema_and_parser_take_every_file(tmp_path: Path, kind: str) -> None:
     plan = make_plan(question(tmp_path, kind))
     validator = jsonschema.Draft7Validator(schema())

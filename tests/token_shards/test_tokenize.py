@@ -61,6 +61,7 @@ def tokenize(*arguments: object) -> int:
 )
 @pytest.mark.parametrize("split_by", ["range", "document"])
 @pytest.mark.parametrize("small", [False, True])
+@pytest.mark.sampled(2)
 def test_the_ids_are_those_of_text_file(
     choice: str, make: Any, split_by: str, small: bool, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

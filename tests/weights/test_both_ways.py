@@ -76,6 +76,7 @@ def of_converters() -> list[Any]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", of_converters())
+@pytest.mark.sampled(3)
 def test_both_ways(case: str, tmp_path: Path) -> None:
     theirs = saved(case, tmp_path / "theirs")
     spec, inputs = CASES[case], double(CASES[case].inputs())

@@ -61,6 +61,7 @@ def move(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(2)
 def test_both_ways(case: str, tmp_path: Path) -> None:
     name, arguments = CASES[case]
     theirs = write(tmp_path / "theirs", name, arguments)

@@ -48,6 +48,7 @@ TRACED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("mixer", "options", "position"), DECODERS, ids=str)
+@pytest.mark.sampled(2)
 def test_a_decoder(mixer: str, options: dict[str, Any], position: str) -> None:
     model = tiny(causal=True, token_mixer=mixer, position=position, options={"token_mixer": options})
     causality(model, LENGTH)
@@ -57,6 +58,7 @@ def test_a_decoder(mixer: str, options: dict[str, Any], position: str) -> None:
 
 
 @CASE
+@pytest.mark.sampled(2)
 def test_an_encoder(mixer: str, options: dict[str, Any]) -> None:
     model = tiny(token_mixer=mixer, position="rope", options={"token_mixer": options})
     padding(model, LENGTH)
@@ -86,6 +88,7 @@ def test_every_option_is_traced() -> None:
 @pytest.mark.parametrize(
     ("mixer", "options"), [*TRACED, *(pytest.param(*case, marks=pytest.mark.full) for case in CASES)], ids=str
 )
+@pytest.mark.sampled(4)
 def test_compiled_and_exported(mixer: str, options: dict[str, Any]) -> None:
     model = one_layer(mixer, options)
     compiles(model, LENGTH)

@@ -142,6 +142,7 @@ def names(value: object) -> str | None:
 
 
 @pytest.mark.parametrize(("family", "name", "options"), [each for each in CHECKED if each[0] != "position"], ids=names)
+@pytest.mark.sampled(4)
 def test_sizes_stay_flat_under_mup(family: str, name: str, options: dict[str, Any]) -> None:
     picks = {"axes": axes_of(family, name), "options": {family: options}, family: name}
     sizes, faults = measured(ENDS, seeds=SEEDS[:1], **picks)
@@ -166,6 +167,7 @@ def test_sizes_stay_flat_over_a_wide_range(family: str, name: str, options: dict
     ids=["momentum", "sgd", "muon", "muon_original"],
 )
 @pytest.mark.parametrize("options", [{}, {"head": {"tied": True}}], ids=names)
+@pytest.mark.sampled(3)
 def test_sizes_stay_flat_with_other_optimizers(optimizer: OptimizerBuilder, options: dict[str, Any]) -> None:
     # The gradients of queries and keys are smaller in wider models before scores have their size.
     assert measured(WIDTHS, 0.5, optimizer=optimizer, options=options)[1] == []

@@ -61,6 +61,7 @@ def check_cross(part: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if traits(m).prefix])
+@pytest.mark.sampled(3)
 def test_prefix_tokens_are_mixed(mixer: str) -> None:
     """The class token sees every token, and every token sees it and the registers."""
     prefix = Prefix(class_token=True, registers=1)

@@ -40,6 +40,7 @@ def cacheable() -> list[tuple[str, str, int, Prefix]]:
 
 
 @pytest.mark.parametrize(("mixer", "position", "axes", "prefix"), in_pairs(cacheable()), ids=str)
+@pytest.mark.sampled(3)
 def test_cached_decoding(mixer: str, position: str, axes: int, prefix: Prefix) -> None:
     cached_decoding(tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 

@@ -111,6 +111,7 @@ VARIANTS = {f"{mixer} {options or ''}".strip(): (mixer, options) for mixer, opti
     ("block", "variant", "channel", "bias"),
     in_pairs([*product(fusing(), VARIANTS, projected("channel_mixer"), (False, True))]),
 )
+@pytest.mark.sampled(3)
 def test_fused_equals_unfused(block: str, variant: str, channel: str, bias: bool) -> None:
     mixer, options = VARIANTS[variant]
     for causal in (False, True):

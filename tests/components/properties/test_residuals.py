@@ -33,6 +33,7 @@ LOOPED = {"depth": 4, "order": (0, 1, 2, 1, 2, 3)}
 
 
 @each_variant
+@pytest.mark.sampled(2)
 def test_traits_of_mixers_stay(name: str, options: dict[str, Any]) -> None:
     """Causality, padding, packing and a cache, in a model that visits blocks twice."""
     for causal in (False, True):

@@ -68,6 +68,7 @@ def test_padding(mixer: str, position: str, axes: int, causal: bool, prefixed: b
 
 
 @pytest.mark.parametrize(COLUMNS, in_pairs([*filter(can_be_packed, legal_cases("packing", "any_length"))]))
+@pytest.mark.sampled(4)
 def test_packing(mixer: str, position: str, axes: int, causal: bool, prefixed: bool) -> None:
     prefix = prefix_of(prefixed, causal)
     packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
@@ -117,6 +118,7 @@ WIRED = [
 
 
 @pytest.mark.parametrize(("block", "channel", "norm"), in_pairs(WIRED))
+@pytest.mark.sampled(3)
 def test_blocks_keep_the_traits_of_mixers(block: str, channel: str, norm: str) -> None:
     for causal in (False, True):
         model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")
@@ -130,6 +132,7 @@ VARIANTS = [{"num_kv_heads": 1}, {"num_kv_heads": 2, "qk_norm": True}, {"bias": 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("position", choices("position"))
+@pytest.mark.sampled(3)
 def test_variants_of_attention(position: str, options: dict[str, object]) -> None:
     axes = axes_of("position", position)
     for causal in (False,) if reads_later(position) else (False, True):

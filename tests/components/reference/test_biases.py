@@ -188,6 +188,7 @@ INSIDE = [
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize(("variant", "axes", "causal"), in_pairs(INSIDE))
+@pytest.mark.sampled(3)
 def test_inside_a_score_function(variant: int, axes: int, causal: bool) -> None:
     """Entries computed one at a time inside FlexAttention equal the table."""
     name, options = VARIANTS[variant]

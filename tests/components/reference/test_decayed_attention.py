@@ -205,6 +205,7 @@ def test_fixed_decays_of_lightning_attention() -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), EVERY, ids=str)
+@pytest.mark.sampled(2)
 def test_every_kind_has_the_declared_properties(kind: type, options: dict[str, Any]) -> None:
     name = "mamba2" if kind is Mamba2 else "decayed_attention"
     rotates = options.get("decay") in ("fixed", "head")

@@ -214,6 +214,7 @@ def test_kimi_delta_attention() -> None:
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.sampled(2)
 def test_every_kind_has_the_declared_properties(options: dict[str, Any]) -> None:
     for prefix in (Prefix(), Prefix(registers=2)):
         picks = {"token_mixer": "delta_rule", "options": {"token_mixer": {"chunk": 2, **options}}}

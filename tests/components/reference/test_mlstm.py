@@ -179,6 +179,7 @@ def test_the_layer_of_transformers() -> None:
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 @pytest.mark.parametrize("position", ["none", "rope"])
+@pytest.mark.sampled(2)
 def test_declared_properties(position: str, options: dict[str, Any]) -> None:
     options = {**options, "chunk": 2, **({"key_dim": 6} if "key_dim" in options else {})}  # rotations take pairs
     picks = {"token_mixer": "mlstm", "position": position, "options": {"token_mixer": options}}

@@ -83,6 +83,7 @@ def test_the_record_holds_config_metrics_summary_and_no_secret(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("state", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
+@pytest.mark.full
 def test_a_run_that_does_not_end_well_has_its_state(tmp_path: Path, state: str, status: str) -> None:
     folder = run_folder(tmp_path)
     log = RunLog(folder, MLflow(path=str(tmp_path / "board" / "mlflow")), finish_seconds=BOUND)
@@ -146,6 +147,7 @@ def _connections() -> None:
     socket.socket.connect = connect  # type: ignore[method-assign]
 
 
+@pytest.mark.full
 def test_a_run_has_the_bits_of_one_without_a_logger_and_opens_no_connection(
     tmp_path: Path, undisturbed: RunFolder
 ) -> None:
@@ -170,6 +172,7 @@ def _assert_whole(outputs: Path, run: Logged) -> None:
     assert record.data.params["choices.block"] == "pre_norm"
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_goes_on_in_its_record(tmp_path: Path, undisturbed: RunFolder) -> None:
     overrides = (*FEW[len(TINY) :], "logger=mlflow")
     engine_runs.killed_at(9, tmp_path, *overrides)
@@ -196,6 +199,7 @@ def test_a_run_that_fails_is_failed_in_mlflow(tmp_path: Path) -> None:
     assert (record.info.status, record.data.tags["state"]) == ("FAILED", "failed")
 
 
+@pytest.mark.full
 def test_the_cells_of_a_sweep_share_an_experiment_and_a_group(tmp_path: Path) -> None:
     file = tmp_path / "two.yaml"
     base = [*TINY, *steps(2, 2), "logger=mlflow"]
@@ -210,6 +214,7 @@ def test_the_cells_of_a_sweep_share_an_experiment_and_a_group(tmp_path: Path) ->
     assert [run.data.params["choices.block"] for run in runs] == ["post_norm", "pre_norm"]
 
 
+@pytest.mark.full
 def test_pictures_are_artifacts_of_the_run(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     log_run(folder, MLflow())
@@ -224,6 +229,7 @@ def test_pictures_are_artifacts_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["a file", "garbage", "deleted"])
+@pytest.mark.full
 def test_a_database_that_cannot_be_used_is_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
 ) -> None:

@@ -118,6 +118,7 @@ def assert_artifacts(server: WandbServer, folder: RunFolder) -> None:
     assert len(counted["bins"]) == len(counted["values"]) + 1
 
 
+@pytest.mark.full
 def test_weights_data_samples_and_gradients_arrive_and_change_no_bit(tmp_path: Path) -> None:
     with WandbServer() as server:
         run = logged(tmp_path, *ARTIFACTS, environment=server.environment, patient=True)
@@ -137,6 +138,7 @@ def test_weights_data_samples_and_gradients_arrive_and_change_no_bit(tmp_path: P
         torch.testing.assert_close(weights[0][name], value, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_artifacts_of_an_offline_run_are_synced_later(tmp_path: Path) -> None:
     environment = {"WANDB_MODE": "offline"}
     run = logged(tmp_path / "outputs", *ARTIFACTS, environment=environment, patient=True)
