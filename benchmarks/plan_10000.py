@@ -48,7 +48,7 @@ def text(case: str) -> str:
 
 def plan(case: str) -> None:
     """Plan a case in this process and print time, file size and memory."""
-    from blockyard.engine.system.peak_memory import resident_peak
+    from blockyard.engine.system.process import resident_peak
     from blockyard.sweep.plan.planner import make_plan
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 

@@ -17,9 +17,8 @@ from blockyard.contracts import Splits
 from blockyard.data.cifar10 import CIFAR10
 from blockyard.data.digits import Digits
 from blockyard.data.fashion_mnist import FashionMNIST
-from blockyard.data.files.idx import read_idx
 from blockyard.data.image_folder import ImageFolder
-from blockyard.data.mnist import FILES, MNIST
+from blockyard.data.mnist import FILES, MNIST, read_idx
 from blockyard.data.splits.split import stratified
 from blockyard.tokenizer.patch import Patch
 from tests.support.every import every

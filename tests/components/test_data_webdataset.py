@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from blockyard.data.files import tar_shard
-from blockyard.data.files.tar_index import MOST_SHARDS, _count, shards_of
 from blockyard.data.files.tar_shard import TarSample, read_shard
 from blockyard.data.image_folder import ImageFolder
-from blockyard.data.webdataset import WebDataset
+from blockyard.data.webdataset import MOST_SHARDS, WebDataset, _count, shards_of
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
 from tests.support.image_files import samples, write_shard

@@ -98,7 +98,7 @@ def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path)
 
 def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> None:
     """Linux's getrusage hands a parent's on: here that of one with 600 MB."""
-    own = "from blockyard.engine.system.peak_memory import resident_peak; print(resident_peak())"
+    own = "from blockyard.engine.system.process import resident_peak; print(resident_peak())"
     large = "held = b'1' * 600_000_000"
     held = f"import subprocess, sys; {large}; subprocess.run([sys.executable, '-c', {own!r}], check=True)"
     peaks = [

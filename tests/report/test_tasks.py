@@ -10,7 +10,7 @@ import pytest
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
-from blockyard.report.load.group_by import by_task
+from blockyard.report.load.from_runs import by_task
 from blockyard.report.load.run_record import LoadedRun
 from tests.report.report_runs import ARMS, run, sweep
 

@@ -16,8 +16,7 @@ from blockyard.runs.status import read_status
 from blockyard.sweep.cell.execute import STACKED
 from blockyard.sweep.cells import Task
 from blockyard.sweep.executor import build
-from blockyard.sweep.executor._stacked_cells import large_step, obstacle, together
-from blockyard.sweep.executor.local import LocalExecutor
+from blockyard.sweep.executor.local import LocalExecutor, large_step, obstacle, together
 from tests.support.tiny import configured
 from tests.sweep.executor_tasks import read_lock, task_of, until_ended
 from tests.sweep.sweep_runs import plan, wait_for

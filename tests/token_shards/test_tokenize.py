@@ -16,7 +16,8 @@ from blockyard.cli import main
 from blockyard.data.text_file import TextFile
 from blockyard.data.tokens import Tokens
 from blockyard.engine.run import train
-from blockyard.token_shards import plan, shard_writer, text_files
+from blockyard.token_shards import plan, text_files
+from blockyard.token_shards import tokenize as tokenize_module
 from blockyard.token_shards.text_files import Span, cut, scan
 from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.byte import Byte
@@ -142,7 +143,7 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
     out = tmp_path / "out"
 
     def killed() -> int:
-        real = shard_writer.write_json
+        real = tokenize_module.write_json
 
         def strike(path: Path, *rest: Any, **settings: Any) -> None:
             real(path, *rest, **settings)
@@ -151,7 +152,7 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
                 time.sleep(60)  # the worker ends with its parent
 
         plan.ENCODED, plan.MEGABYTE = 150, 16
-        shard_writer.write_json = strike  # type: ignore[assignment]
+        tokenize_module.write_json = strike  # type: ignore[assignment]
         return tokenize(*arguments, f"out={out}")
 
     assert forked(killed) == -signal.SIGKILL

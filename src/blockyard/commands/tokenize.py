@@ -69,8 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("tokenize needs " + ("out=FOLDER" if paths else "a PATH: a text file, or a folder of them"))
     from blockyard.runs.lock import RunLock
     from blockyard.token_shards.plan import Cutting
-    from blockyard.token_shards.table_texts import remove_texts, without_tables
-    from blockyard.token_shards.text_files import find_files
+    from blockyard.token_shards.text_files import find_files, remove_texts, without_tables
     from blockyard.token_shards.tokenize import clear, tokenize
 
     folder = local_path(out, "out")

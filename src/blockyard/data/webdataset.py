@@ -13,22 +13,40 @@ sample is a seek of its own, which a local disk should do well.
 
 from __future__ import annotations
 
+import glob
 import io
+import logging
+import os
+import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
 from blockyard.data.files.images import SUFFIXES
-from blockyard.data.files.tar_index import TarIndex, read_index, shards_of
-from blockyard.data.files.tar_shard import Member, MemberName, TarImages, read_member
+from blockyard.data.files.split_names import split_of_file
+from blockyard.data.files.tar_shard import Member, MemberName, TarImages, TarSample, read_member, samples_of
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.photographs import Photographs
 from blockyard.data.splits.split import check_fractions, stratified
+from blockyard.errors import UserError, first_line, fold, shortened
+
+log = logging.getLogger("blockyard")
+
+MOST_CLASSES = 100_000
+MOST_SHARDS = 1_000_000
+_DEEPEST_BRACES = 10
+# As braceexpand reads them: {0..9}, {a..z}, both with a step.
+_NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
+_LETTER_ORDER = string.ascii_uppercase + string.ascii_lowercase
+_LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -96,3 +114,181 @@ class WebDataset(Photographs):
     def _index(self) -> TarIndex:
         endings = frozenset(suffix[1:] for suffix in SUFFIXES)
         return read_index(shards_of(self.path), self.label, endings)
+
+
+class TarIndex(NamedTuple):
+    """What shards hold. names: of the classes; parts: images and classes (n,) int64 of each split that has shards."""
+
+    names: tuple[str, ...]
+    parts: dict[str, tuple[TarImages, Tensor]]
+
+
+def shards_of(path: str) -> list[Path]:
+    """Return the shards that a path names: itself, those of a folder, of a glob or of a pattern with braces."""
+    from webdataset.shardlists import expand_urls
+
+    own = Path(path).expanduser()
+    if os.path.isdir(own):  # which a name that is too long is not
+        return sorted(file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file())
+    _check_braces(path, str(own))
+    try:
+        patterns = expand_urls(str(own))
+    except ValueError as error:  # unbalanced braces
+        raise UserError(
+            f"data.path={path}: {first_line(error)}; a pattern is such as train-{{000..146}}.tar"
+        ) from error
+    named = [Path(name) for pattern in patterns for name in glob.glob(pattern) or [pattern]]
+    absent = [name for name in named if not name.is_file()]
+    if absent and len(absent) < len(named):
+        raise UserError(f"data.path={path}: {absent[0]} does not exist; {len(named) - len(absent)} of the shards do")
+    return [] if absent else sorted(set(named))
+
+
+def _check_braces(path: str, pattern: str) -> None:
+    """Raise UserError for braces that do not match, are nested too deeply, or name more shards than can be listed."""
+    try:
+        count = sum(_count(part) for part in pattern.split("::"))
+    except ValueError as error:
+        raise UserError(f"data.path={shortened(path)}: {error}; a pattern is such as train-{{000..146}}.tar") from error
+    if count > MOST_SHARDS:
+        raise UserError(f"data.path={shortened(path)} names {count:,} shards; at most {MOST_SHARDS:,} are allowed")
+
+
+def _count(pattern: str, depth: int = 0) -> int:
+    """Return how many names a pattern with braces stands for, as braceexpand expands it, without expanding it."""
+    if depth > _DEEPEST_BRACES:
+        raise ValueError(f"its braces are nested more than {_DEEPEST_BRACES} deep")
+    count = 1
+    for expression in _top_level(pattern):
+        numbers, letters = _NUMBERS.fullmatch(expression), _LETTERS.fullmatch(expression)
+        if bounds := numbers or letters:
+            start, stop = (int(bound) if numbers else _LETTER_ORDER.index(bound) for bound in bounds.groups()[:2])
+            count *= abs(stop - start) // (int(bounds[3] or 1) or 1) + 1
+            continue
+        parts = _split_top_level(expression)
+        count *= sum(_count(part, depth + 1) for part in parts)
+    return count
+
+
+def _top_level(pattern: str) -> list[str]:
+    """Return what stands between the outermost braces. Raises ValueError where one is not closed."""
+    expressions, depth, start, at = [], 0, 0, 0
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            at += 1
+        elif pattern[at] == "{":
+            depth += 1
+            start = at + 1 if depth == 1 else start
+        elif pattern[at] == "}":
+            depth -= 1
+            if depth == 0:
+                expressions.append(pattern[start:at])
+            if depth < 0:
+                break
+        at += 1
+    if depth:
+        raise ValueError("Unbalanced braces")
+    return expressions
+
+
+def _split_top_level(expression: str) -> list[str]:
+    """Return the parts between commas that are in no further braces."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(expression):
+        if expression[at] == "\\":
+            at += 1
+        elif expression[at] in "{}":
+            depth += 1 if expression[at] == "{" else -1
+        elif expression[at] == "," and depth == 0:
+            parts.append(expression[start:at])
+            start = at + 1
+        at += 1
+    return [*parts, expression[start:]]
+
+
+def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> TarIndex:
+    """Read the headers of all shards, where they are not in the cache.
+
+    endings: those of images. Raises UserError for a shard that cannot be used, as `read_shard` does, for a sample
+    without one image, shards of which only some say their split, and a class without a training sample. Warns of names
+    that several splits share.
+    """
+    by_split: dict[str, list[Path]] = {}
+    for shard in shards:
+        by_split.setdefault(split_of_file(shard.name) or "", []).append(shard)
+    if "" in by_split and len(by_split) > 1:
+        raise UserError(
+            f"{by_split[''][0]} does not say its split, and other shards do; begin its name with train, val or test"
+        )
+    by_split = {name or "train": own for name, own in by_split.items()}
+    if "train" not in by_split:
+        raise UserError(f"{shards[0].parent} has no shard for training: no name there begins with train")
+    read = {name: _read_split(own, label, endings) for name, own in by_split.items()}
+    names = sorted(set(read["train"].labels), key=_numbers_first)
+    if not 2 <= len(names) <= MOST_CLASSES:
+        raise UserError(
+            f"{shards[0].parent}: number of classes in the training shards: {len(names):,}; 2 to {MOST_CLASSES:,} are "
+            "allowed"
+        )
+    numbers = {name: number for number, name in enumerate(names)}
+    for part in read.values():
+        part.check_classes(numbers)
+    _warn_of_shared(read)
+    parts = {
+        name: (TarImages(by_split[name], part.where), torch.tensor([numbers[class_name] for class_name in part.labels]))
+        for name, part in read.items()
+    }
+    return TarIndex(tuple(names), parts)
+
+
+class _Read(NamedTuple):
+    """The samples of a split. where: as in `TarImages`; labels and keys: of each; shards: of the split."""
+
+    where: Tensor
+    labels: list[str]
+    keys: list[str]
+    shards: list[Path]
+
+    def check_classes(self, numbers: dict[str, int]) -> None:
+        """Raise UserError for a sample of a class that no training sample has."""
+        for row, label in enumerate(self.labels):
+            if label not in numbers:
+                shard = self.shards[int(self.where[row, 0])]
+                raise UserError(
+                    f"{shard}: {self.keys[row]} has the class {label!r}, which no training sample has; "
+                    f"classes: {fold(list(numbers))}"
+                )
+
+
+def _read_split(shards: list[Path], label: str, endings: frozenset[str]) -> _Read:
+    where, labels, keys = [], [], []
+    for number, shard in enumerate(shards):
+        for sample in samples_of(shard, label):
+            where.append((number, *sample.files[_image_of(shard, sample, endings)]))
+            labels.append(sample.label)
+            keys.append(sample.key)
+    return _Read(torch.tensor(where), labels, keys, shards)
+
+
+def _image_of(shard: Path, sample: TarSample, endings: frozenset[str]) -> str:
+    images = [name for name in sample.files if name.rpartition(".")[2] in endings]
+    if len(images) != 1:
+        has = ", ".join(f".{name}" for name in sample.files) or "nothing else"
+        raise UserError(
+            f"{shard}: {sample.key} has {len(images)} images beside its class ({has}); one of "
+            f"{', '.join(f'.{ending}' for ending in sorted(endings))} is needed"
+        )
+    return images[0]
+
+
+def _warn_of_shared(read: dict[str, _Read]) -> None:
+    train = set(read["train"].keys)
+    for name in ("validation", "test"):
+        shared = sum(key in train for key in read[name].keys) if name in read else 0
+        if shared:
+            log.warning("%d of %d %s samples have names of training samples", shared, len(read[name].keys), name)
+
+
+def _numbers_first(label: str) -> tuple[bool, int, str]:
+    """Order numbers by their value, in front of names."""
+    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)

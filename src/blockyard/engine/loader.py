@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split, StepOrder
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
+from blockyard.engine.faults.data_workers import StoppedWorkers
 from blockyard.engine.faults.interrupts import leave_signals_to_main
-from blockyard.engine.faults.stopped_workers import StoppedWorkers
 from blockyard.engine.growth import Growth
 from blockyard.errors import UserError
 

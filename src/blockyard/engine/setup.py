@@ -21,8 +21,8 @@ from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.faults.causality_probe import check_foreign
+from blockyard.engine.faults.data_workers import check_open_files
 from blockyard.engine.faults.interrupts import Interrupts
-from blockyard.engine.faults.open_files import check_open_files
 from blockyard.engine.faults.small_maps import guard_small_maps
 from blockyard.engine.job import Job
 from blockyard.engine.kernel_record import KernelRecord

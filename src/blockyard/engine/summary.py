@@ -13,7 +13,7 @@ from blockyard.contracts import Model, Splits
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.job import Job
-from blockyard.engine.system.peak_memory import peak_memory
+from blockyard.engine.system.process import peak_memory
 from blockyard.errors import UserError
 from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate

@@ -16,9 +16,7 @@ from blockyard.config.check import check, reasons
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Seq, auxiliary_loss
 from blockyard.data.splits.order import take
-from blockyard.head import _gumbel
-from blockyard.head._gumbel import GumbelQuantizer, disuse
-from blockyard.head.contrast import Contrast
+from blockyard.head.contrast import Contrast, GumbelQuantizer, disuse
 from blockyard.objective._contrast_metrics import distractors
 from blockyard.objective.quantized_contrast import Candidates, QuantizedContrast
 from blockyard.weight_init import initialise
@@ -262,6 +260,6 @@ def test_what_does_not_fit_is_refused_with_the_reason(overrides: str, problem: s
 
 
 def test_a_loss_of_disuse_over_all_tokens_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockyard.head.contrast.disuse", lambda shares, counts: _gumbel.disuse(shares, None))
+    monkeypatch.setattr("blockyard.head.contrast.disuse", lambda shares, counts: disuse(shares, None))
     with pytest.raises(AssertionError):
         test_loss_and_disuse_are_those_of_transformers(training=True)

@@ -15,10 +15,16 @@ import pytest
 import torch
 
 from blockyard.engine.callbacks.loop import LoopCallback
-from blockyard.engine.faults.child_watch import ChildWatch
 from blockyard.engine.faults.ending import ending_of
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts, Paused
-from blockyard.engine.faults.peers import ConnectionLostError, PeerFailedError, PeerLostError, Peers, symptom
+from blockyard.engine.faults.peers import (
+    ChildWatch,
+    ConnectionLostError,
+    PeerFailedError,
+    PeerLostError,
+    Peers,
+    symptom,
+)
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError, printable

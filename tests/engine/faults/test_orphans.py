@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.engine.faults.interrupts import leave_signals_to_main
-from blockyard.token_shards.shard_writer import start_worker
+from blockyard.token_shards.tokenize import start_worker
 from tests.support.fork import forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")

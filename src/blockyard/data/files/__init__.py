@@ -6,9 +6,7 @@ table_rows.py      the rows of several tables as one, with columns of text and o
 pairs.py           pairs of texts in tab-separated columns
 conll.py           sentences with a word and its tag in each line
 images.py          image files as pixels
-idx.py             the format of MNIST
 tar_shard.py       samples in tar archives, and their cached index
-tar_index.py       the images of several such archives by split
 token_shards.py    token ids in .bin and .npy
 sounds.py          sound files as samples
 series_records.py  series with a class each: .ts and .npz

@@ -19,9 +19,9 @@ from blockyard.engine.callbacks.base import RunState, StateDict
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.lightning_hooks import around_validation
 from blockyard.engine.callbacks.stopwatch import Stopwatch
-from blockyard.engine.faults.agreement import agree_on_end, agree_on_signal
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.engine.faults.nan_guard import check_weights
+from blockyard.engine.faults.peers import agree_on_end, agree_on_signal
 from blockyard.engine.system.randomness import reseed
 from blockyard.runs.checkpoint_weights import LOOP
 

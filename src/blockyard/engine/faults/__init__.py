@@ -3,16 +3,14 @@
 Stops and endings:
 
     interrupts         signals that request a stop, in the training process and in its data workers
-    agreement          the processes of a run stop after the same step, for the same reason
     ending             state, exit code and reason of an attempt, from the error that ended it
 
 Other processes:
 
     worker_rank        a process that is not the main one fails, and leaves a note of the reason
-    peers              which process ended the run, where this one only lost the connection
-    child_watch        a process failed and the main one does not notice
-    stopped_workers    a data worker was stopped (SIGSTOP) and not continued
-    open_files         too few open files for the data workers
+    peers              all processes stop after the same step; which one ended the run, where this one only lost the
+                       connection; one failed and the main one does not notice
+    data_workers       too few open files for them; one was stopped (SIGSTOP) and not continued
 
 Components and libraries:
 

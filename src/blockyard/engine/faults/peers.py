@@ -1,19 +1,34 @@
-"""Which process of a run ended it, where this one only notices that another is gone or does not answer."""
+"""The other processes of a run: which one ended it, a watch over them, and what all have to agree on.
+
+`Peers` tells which process ended the run, where this one only notices that another is gone or does not answer.
+
+The main process usually notices by itself that another one is gone: the connection breaks. It does not while it waits
+for that process to join, or computes without the others for a long time; then `ChildWatch` does, in a thread.
+
+All processes stop after the same step, for the same reason (`agree_on_signal`, `agree_on_end`). Where there is one
+process, the answer is its own.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from blockyard.engine.faults.interrupts import STOPPING, Interrupted
+from blockyard.engine.faults.interrupts import STOPPING, Interrupted, Interrupts
 from blockyard.runs.rank_notes import Note, read_notes
 from blockyard.runs.status import reason_of
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 _CONNECTION = re.compile(
     r"gloo|NCCL|TCPStore|c10d|ProcessGroup|Connection (closed|reset)|pair closure|Broken pipe|Socket"
@@ -104,3 +119,84 @@ def symptom(error: BaseException) -> str | None:
     if not (isinstance(error, ConnectionLostError | torch.distributed.DistError) or _CONNECTION.search(text)):
         return None
     return "timeout" if _TIMEOUT.search(text) else "lost"
+
+
+_INTERVAL = 0.25  # seconds
+_GRACE = 10.0  # seconds in which the main process can notice by itself
+
+
+class ChildWatch(threading.Thread):
+    """Calls `abandon` where a process failed and the main thread goes on regardless. A thread that ends with Python.
+
+    children: the processes, which may end with exit code 0 at any time
+    path: of the run, where a process leaves a note of its reason
+    abandon: called with the exit codes that are not 0, by rank
+    """
+
+    def __init__(
+        self,
+        children: Sequence[subprocess.Popen[bytes]],
+        path: Path,
+        abandon: Callable[[dict[int, int]], None] | None,
+        *,
+        grace: float = _GRACE,
+    ) -> None:
+        super().__init__(daemon=True, name="child-watch")
+        self.children = list(children)
+        self.path = path
+        self.abandon = abandon
+        self.grace = grace
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        """Watch until closed, or until a process failed."""
+        while not self._closed.wait(_INTERVAL):
+            if any(child.poll() for child in self.children) or read_notes(self.path):
+                if not self._closed.wait(self.grace) and self.abandon is not None:
+                    self.abandon(self._kill())
+                return
+
+    def _kill(self) -> dict[int, int]:
+        """Kill the processes that are still there; the exit codes of those that had failed before."""
+        codes = [child.poll() for child in self.children]
+        for child in self.children:
+            child.kill()
+        return {rank: code for rank, code in enumerate(codes, start=1) if code}
+
+    def close(self) -> None:
+        """End the watch: the main thread has left training."""
+        self._closed.set()
+
+
+_EVERY = 16  # steps between two agreements of several GPUs on signals
+_STOP, _PAUSE = 1, 2
+
+
+def agree_on_signal(trainer: pl.Trainer, interrupts: Interrupts, step: int) -> bool:
+    """Return whether a signal reached a process of the run; all record it, so that none takes the run for finished."""
+    signum = interrupts.signum or 0
+    if trainer.world_size > 1:
+        # A signal may reach one process alone; all must stop after the same step. Asking stalls a GPU.
+        every = 1 if trainer.strategy.root_device.type == "cpu" else _EVERY
+        signum = 0 if step % every else _largest(trainer, signum)
+    if signum:
+        interrupts.request(signum)
+    return bool(signum)
+
+
+def agree_on_end(trainer: pl.Trainer, stop: str | None, pause: str | None) -> tuple[str | None, str | None]:
+    """Return why the run ends (stop) or is left (pause) after this step, from what callbacks of all processes asked."""
+    if trainer.world_size == 1:
+        return stop, pause
+    end = _largest(trainer, _PAUSE if pause else _STOP if stop else 0)
+    if end == _PAUSE:
+        pause = pause or "another process paused the run"
+    elif end == _STOP:
+        stop = stop or "a callback of another process stopped it"
+    return stop, pause
+
+
+def _largest(trainer: pl.Trainer, number: int) -> int:
+    """Return the largest of a number over all processes."""
+    own = torch.tensor(number, device=trainer.strategy.root_device)
+    return int(trainer.strategy.reduce(own, reduce_op="max"))

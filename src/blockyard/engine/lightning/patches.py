@@ -52,7 +52,7 @@ PARTS = (
         LIGHTNING,
         _HERE,
         "left out: processes agree on SIGTERM at every step, which waits for the device; "
-        "`faults.agreement` does it at intervals",
+        "`faults.peers` does it at intervals",
     ),
     Part(
         f"{_CONNECTORS}.signal_connector._SignalConnector.register_signal_handlers",

@@ -15,7 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 
-from blockyard.engine.faults.child_watch import ChildWatch
+from blockyard.engine.faults.peers import ChildWatch
 from blockyard.engine.faults.worker_rank import disconnect
 from blockyard.engine.lightning.patches import ScriptLauncher, set_threads
 

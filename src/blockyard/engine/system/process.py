@@ -1,13 +1,19 @@
-"""When this process started, and its end with the process that started it."""
+"""The process of a run: when it started, its end with the process that started it, and its peak memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
+import resource
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import torch
 
 _IMPORTED = time.time()
 _PR_SET_PDEATHSIG = 1
@@ -34,3 +40,32 @@ def end_with_parent(parent: int | None = None) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+_STATUS = Path("/proc/self/status")
+
+
+class PeakMemory(TypedDict):
+    """Peak memory in bytes, and what it measures."""
+
+    bytes: int
+    kind: str
+
+
+def peak_memory(device: torch.device) -> PeakMemory:
+    """Peak memory so far, in bytes: allocated by torch on a GPU, resident in the whole process on a CPU."""
+    if device.type == "cuda":
+        import torch
+
+        return {"bytes": torch.cuda.max_memory_allocated(device), "kind": "cuda allocated"}
+    return {"bytes": resident_peak(), "kind": "process resident"}
+
+
+def resident_peak() -> int:
+    """The largest resident set of this process so far, in bytes.
+
+    Linux's getrusage includes what the parent process held before, so there /proc is read instead.
+    """
+    if _STATUS.exists() and (match := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
+        return int(match[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

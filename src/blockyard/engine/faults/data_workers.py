@@ -1,4 +1,4 @@
-"""Ends the wait for a loader's worker process that was stopped (SIGSTOP) and not continued.
+"""Worker processes of a loader: one that was stopped (SIGSTOP) and not continued, and too few open files for them.
 
 A DataLoader limits its wait for the next batch. It does not limit the wait for the memory of a batch that is already
 in its queue: torch asks the worker process for the file behind it, and a stopped process never answers.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from blockyard.errors import UserError
 
 _INTERVAL = 0.5  # seconds
 
@@ -56,3 +59,21 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] == ["T"]
+
+
+_PER_WORKER = 6  # pipes and semaphores of its queues, and the batch in transfer
+_SPARE = 24  # checkpoints, the metrics, a connection of the logger
+
+
+def check_open_files(workers: int) -> None:
+    """Raise UserError if this process may not open the files that `workers` processes for its data need."""
+    folder = Path("/proc/self/fd")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if not workers or limit == resource.RLIM_INFINITY or not folder.exists():
+        return
+    needed = len(os.listdir(folder)) + workers * _PER_WORKER + _SPARE
+    if needed > limit:
+        raise UserError(
+            f"trainer.num_workers={workers} needs about {needed} open files, and this process may open {limit}; "
+            f"raise the limit (ulimit -n {needed}), or use trainer.num_workers=0"
+        )
