@@ -95,7 +95,7 @@ SEARCHED = [
     ("blockyard.sweep.search.search_runner:TrialLoop._finish", 2, "planner"),
     ("blockyard.sweep.search.trials:Trials.complete", 1, "planner"),
     ("blockyard.sweep.search.search_runner:plan_with_chosen", 1, "planner"),
-    ("blockyard.sweep.cell.pruning:TrialReporter.on_evaluate", 1, "self"),
+    ("blockyard.sweep.cell.execute:TrialReporter.on_evaluate", 1, "self"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 3, "self"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 2, "planner"),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 2, "server"),

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from blockyard.bench.cost import Cost, Subject, costs, peak
-from blockyard.bench.output import crossing, crossings, exponent, series
+from blockyard.bench.cost import Cost, Subject, costs, crossing, crossings, exponent, peak, series
 from blockyard.cli import main
 from blockyard.errors import UserError
 from tests.support.every import every

@@ -17,7 +17,7 @@ from blockyard.data.dial_tones import DialTones
 from blockyard.data.splits.order import take
 from blockyard.data.splits.recordings import Recording, RecordingSplit
 from blockyard.errors import UserError
-from blockyard.objective._transcripts import edits
+from blockyard.objective._metrics import edits
 from blockyard.objective.ctc import CTC, Labels
 from blockyard.tokenizer.char import Char
 

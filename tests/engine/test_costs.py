@@ -12,7 +12,7 @@ import torch
 
 from blockyard.config import build
 from blockyard.config.compose import compose
-from blockyard.evaluate.decode_speed import decoding
+from blockyard.engine.cost_card import decoding
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
 from tests.report.report_runs import DIRECTIONS

@@ -12,7 +12,7 @@ import pytest
 from blockyard.engine.callbacks import attention_maps as callback
 from blockyard.report.arms import attention_maps
 from blockyard.report.arms.changes import changes
-from blockyard.report.arms.curves import curve, thin
+from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
 from blockyard.report.load.run_record import read_run

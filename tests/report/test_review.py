@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from blockyard.report.arms.review import contradicted_effects, still_improving
+from blockyard.report.arms.fairness import contradicted_effects, still_improving
 from blockyard.report.comparison import compare
 from tests.report.report_runs import NORMS, grid, norms_sweep, sweep, warned
 

@@ -16,7 +16,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell import execute, trial_store
-from blockyard.sweep.cell.pruning import NAME, trial_callbacks
+from blockyard.sweep.cell.execute import TRIAL, trial_callbacks
 from blockyard.sweep.cells import Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.search import search_runner
@@ -69,7 +69,7 @@ def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path
     assert status.reason == outcome.reason
     assert status.reason is not None
     assert status.reason.startswith(f"pruned at step 8 by {pruner}: {METRIC} 0.")
-    assert left.facts()[NAME] == {"study": "arm", "number": 4, "storage": trial_task.trial["storage"]}
+    assert left.facts()[TRIAL] == {"study": "arm", "number": 4, "storage": trial_task.trial["storage"]}
     assert list(optuna_study.trials[4].intermediate_values) == [1]
     assert not left.summary()
     whole = run(tmp_path)
@@ -142,7 +142,7 @@ def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) ->
         for trial in arm["trials"]:
             folder = RunFolder.open(tmp_path / trial["run"])
             assert folder.summary()["metrics"][METRIC] == trial["value"]
-            assert folder.facts()[NAME]["number"] == trial["number"]
+            assert folder.facts()[TRIAL]["number"] == trial["number"]
     first = finished.cells[0]
     assert RunFolder.open(finished.path(first)).finished
     assert RunFolder.open(finished.path(first)).config["optimizer"]["lr"] == finished.config(first)["optimizer"]["lr"]

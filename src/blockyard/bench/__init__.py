@@ -1,7 +1,5 @@
-"""What a choice costs: FLOPs, time and memory of token mixers over the number of tokens.
+"""Short measurements of a choice.
 
-subject.py    what is measured: a mixer, a training step, a decoding step
-cost.py       measures it at every length, for every mixer and attention kernel
-growth.py     the exponent of the number of tokens, and where one choice becomes cheaper than another
-output.py     tables, a CSV file and a figure
+cost.py     FLOPs, time and memory of token mixers over the number of tokens
+rates.py    the learning rates at which a model trains
 """

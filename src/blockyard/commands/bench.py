@@ -112,8 +112,7 @@ def _cost(args: Args) -> int:
         if args.pop(key) is not None:
             raise UserError(f"{key}= has no effect on bench cost: use {'tokens=' if 'data' in key else 'kernels='}")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
-    from blockyard.bench import output
-    from blockyard.bench.cost import costs
+    from blockyard.bench.cost import costs, crossings, draw, tables, write_csv
     from blockyard.generate.request import check_device
 
     check_device(device)
@@ -122,11 +121,11 @@ def _cost(args: Args) -> int:
     for cost in costs(mixers, tokens, config_dirs=args.config_dirs, **settings):
         measured.append(cost)
         sys.stderr.write(f"{cost.name}, {cost.tokens} tokens: {cost.milliseconds:.2f} ms\n")
-    for table in output.tables(measured):
+    for table in tables(measured):
         console().print(table)
-    sys.stdout.write("".join(f"{sentence}\n" for sentence in output.crossings(measured)))
+    sys.stdout.write("".join(f"{sentence}\n" for sentence in crossings(measured)))
     title = f"cost of={of}, batch {batch}"
-    return _write(folder, lambda: [output.write_csv(measured, folder), output.draw(measured, title, folder)])
+    return _write(folder, lambda: [write_csv(measured, folder), draw(measured, title, folder)])
 
 
 def _folder(args: Args) -> Path:

@@ -198,7 +198,7 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
 
 def _resolution(name: str | RunFolder, factors: list[float], settings: RunSelection) -> int:
     from blockyard.evaluate.resolution import evaluate_resolutions, table
-    from blockyard.inspect.figures.resolution_figure import draw_resolutions
+    from blockyard.inspect.figures.line_figures import draw_resolutions
 
     resolutions, loaded = evaluate_resolutions(name, factors, **settings)
     sys.stdout.write(table(resolutions))

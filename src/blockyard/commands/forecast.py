@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     if out is not None and Path(out).exists() and not Path(out).is_dir():
         raise UserError(f"out={out}: expected a folder")
     from blockyard.evaluate.forecast import forecast, summary, write
-    from blockyard.inspect.figures.forecast_figure import draw_forecast
+    from blockyard.inspect.figures.line_figures import draw_forecast
     from blockyard.runs.identity import slug
 
     forecasts, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)

@@ -56,14 +56,13 @@ from blockyard.config.option_text import integer
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.home.telling_apart import telling_apart
-from blockyard.runs.delete import FolderSize, check_is_run, check_is_unchanged, delete, size_of
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.housekeeping import FolderSize, check_is_run, check_is_unchanged, delete, rename, size_of
 from blockyard.runs.index import records
 from blockyard.runs.lock import held
 from blockyard.runs.notes import read_notes, write_notes
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
-from blockyard.runs.rename import rename
 from blockyard.runs.store import find
 from blockyard.sweep.plan.cell_names import cell_names
 from blockyard.terminal import console, table

@@ -12,10 +12,10 @@ import torch
 from blockyard.contracts import Model, Splits
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.cost_card import decoding
 from blockyard.engine.job import Job
 from blockyard.engine.system.process import peak_memory
 from blockyard.errors import UserError
-from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from torch import nn
 
+from blockyard.config.lightning import refused_flags
 from blockyard.contracts import (
     Architecture,
     BatchSize,
@@ -25,7 +26,6 @@ from blockyard.contracts import (
     Workers,
 )
 from blockyard.engine.growth import Growth, Ramp
-from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 from blockyard.head.token import Token
 from blockyard.model._block_stack import loops_problem
@@ -161,7 +161,7 @@ def check_options(plan: TrainerPlan) -> None:
         if problem:
             raise ValueError(problem)
     if plan.extra:
-        issues = refusals(plan.extra, profile=plan.profile)
+        issues = refused_flags(plan.extra, profile=plan.profile)
         if issues:
             raise ValueError("; ".join(issues))
 

@@ -1,1 +1,1 @@
-"""A trained run evaluated again: on one split, at longer sequences, its forecasts and decoding speed."""
+"""A trained run evaluated again: on one split, at longer sequences, its forecasts and predictions."""

@@ -31,10 +31,9 @@ from blockyard.block.pre_norm import ScaledNorm
 from blockyard.block.rezero import Gate
 from blockyard.contracts import Batch, Model, Position, TextTokenizer
 from blockyard.errors import UserError
-from blockyard.inspect.block_context import MixerContext, mixer_contexts
 from blockyard.inspect.jacobian import Spectrum, spectrum
 from blockyard.inspect.labels import layer_name
-from blockyard.inspect.recorded_calls import mixing_modules
+from blockyard.inspect.recorded_calls import MixerContext, mixer_contexts, mixing_modules
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._transformer import Tower

@@ -4,22 +4,31 @@ The means are our own. torchmetrics' MeanMetric sums in float32 and drops NaN, w
 cost of a GPU synchronisation per update; with that check disabled it ignores the weights. Its MulticlassExactMatch
 counts a sequence without targets as correct.
 
+Of several labels a sample, predictions (B, V) are logits and targets (B, V) are 0, 1 or NaN. Error rates of transcripts
+are those of what a CTC model writes greedily; torchmetrics.text.CharErrorRate and WordErrorRate have the same sums.
+
 Importing torchmetrics takes seconds, so objectives import this file inside `metrics`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
-from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, MulticlassJaccardIndex
+from torchmetrics.classification import (
+    BinaryAUROC,
+    MulticlassF1Score,
+    MulticlassJaccardIndex,
+    MultilabelF1Score,
+)
 
 from blockyard.contracts import Batch
+from blockyard.ops import ctc
 
 
 class _Mean(Metric):
@@ -217,3 +226,143 @@ class BitsPerByte(_Derived):
     def compute(self) -> Tensor:
         """Nats per token over bytes per token and nats per bit."""
         return self.source.compute() / (self.bytes_per_token * math.log(2))
+
+
+# Several labels a sample.
+
+
+class MeanBinaryCrossEntropy(_Mean):
+    """In nats, over the labels that are known."""
+
+    higher_is_better = False
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Add the cross entropies of a batch."""
+        counted = Batch.counted(target)
+        nats = F.binary_cross_entropy_with_logits(prediction.double(), target.nan_to_num().double(), reduction="none")
+        self.total += (nats * counted).sum()
+        self.count += counted.sum()
+
+
+class LabelAccuracy(_Mean):
+    """The share of known labels that are right."""
+
+    higher_is_better = True
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Count the right labels of a batch."""
+        counted = Batch.counted(target)
+        self.total += (((prediction >= 0) == target.nan_to_num().bool()) & counted).sum()
+        self.count += counted.sum()
+
+
+class AllLabels(_Mean):
+    """The share of samples whose known labels are all right."""
+
+    higher_is_better = True
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Count the right samples of a batch, of those with a known label."""
+        counted = Batch.counted(target)
+        right = ((prediction >= 0) == target.nan_to_num().bool()) | ~counted
+        self.total += (right.all(1) & counted.any(1)).sum()
+        self.count += counted.any(1).sum()
+
+
+class LabelF1(MultilabelF1Score):
+    """F1 of the labels: the mean over them (macro), or of all decisions together (micro)."""
+
+    def __init__(self, labels: int, average: Literal["macro", "micro"]) -> None:
+        super().__init__(num_labels=max(labels, 2), average=average, ignore_index=Batch.ignore)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Count the decisions of a batch."""
+        target = target.nan_to_num(float(Batch.ignore)).long()
+        super().update((prediction >= 0).long(), target)
+
+
+# What a CTC model writes.
+
+Decode = Callable[[list[int]], str]
+
+
+class CTCLoss(_Mean):
+    """Mean negative log-likelihood of the labels in nats a label."""
+
+    higher_is_better = False
+
+    def __init__(self, losses: Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.losses = losses
+
+    def update(self, prediction: Tensor, target: tuple[Tensor, Tensor]) -> None:
+        """prediction: (B, N, V); target: labels (B, S) and tokens (B,)."""
+        losses, counts = self.losses(prediction, target)
+        self.total += losses.double().sum()
+        self.count += counts.sum()
+
+
+class _Transcripts(_Mean):
+    """Something about the greedy text of each sample that has labels, against its own."""
+
+    higher_is_better = False
+
+    def __init__(self, blank: int, decode: Decode) -> None:
+        super().__init__()
+        self.blank, self.decode = blank, decode
+
+    def update(self, prediction: Tensor, target: tuple[Tensor, Tensor]) -> None:
+        """prediction: (B, N, V); target: labels (B, S) and tokens (B,)."""
+        labels, tokens = target
+        for written, row in zip(ctc.greedy(prediction, tokens, self.blank), labels.tolist(), strict=True):
+            own = [label for label in row if label != Batch.ignore]
+            if own:  # others are dummies
+                wrong, count = self.score(written, own)
+                self.total += wrong
+                self.count += count
+
+    def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
+        """Returns what is wrong, and out of how many."""
+        raise AssertionError("abstract")
+
+
+class CharErrors(_Transcripts):
+    """Inserted, deleted and replaced characters over the characters of the true texts; above 1 where much is added."""
+
+    def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
+        """The edits between the texts."""
+        text, reference = self.decode(written), self.decode(labels)
+        return edits(text, reference), len(reference)
+
+
+class WordErrors(_Transcripts):
+    """The same with words, which spaces separate."""
+
+    def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
+        """The edits between the words."""
+        text, reference = self.decode(written).split(), self.decode(labels).split()
+        return edits(text, reference), len(reference)
+
+
+class Empty(_Transcripts):
+    """Share of samples for which nothing is written: all of them until a model has left the plateau of blanks."""
+
+    def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
+        """One if nothing is written."""
+        return int(not written), 1
+
+
+def edits(left: Sequence[object], right: Sequence[object]) -> int:
+    """Returns the Levenshtein distance: insertions, deletions and replacements that turn one into the other."""
+    above = list(range(len(right) + 1))
+    for row, item in enumerate(left, start=1):
+        here = [row]
+        for column, other in enumerate(right, start=1):
+            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (item != other)))
+        above = here
+    return above[-1]
+
+
+def unit(token_ids: list[int]) -> str:
+    """Returns one character for each token id, for splits that have no text."""
+    return "".join(map(chr, torch.tensor(token_ids, dtype=torch.int64).add(0x4E00).tolist()))

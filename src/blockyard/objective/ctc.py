@@ -137,7 +137,7 @@ class CTC(Objective):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, error rates of characters and words of the most likely alignment, and the share of empty texts."""
-        from blockyard.objective._transcripts import CharErrors, CTCLoss, Empty, WordErrors, unit
+        from blockyard.objective._metrics import CharErrors, CTCLoss, Empty, WordErrors, unit
 
         blank, decode = self._blank or 0, getattr(split, "decode", unit)
         return {

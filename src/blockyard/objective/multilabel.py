@@ -70,7 +70,7 @@ class Multilabel(Objective):
         """Loss without weights; the share of labels that are right; F1 of each label, and over all labels together; the
         share of samples whose labels are all right.
         """
-        from blockyard.objective._label_metrics import AllLabels, LabelAccuracy, LabelF1, MeanBinaryCrossEntropy
+        from blockyard.objective._metrics import AllLabels, LabelAccuracy, LabelF1, MeanBinaryCrossEntropy
 
         return {
             "loss": MeanBinaryCrossEntropy(),

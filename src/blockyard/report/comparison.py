@@ -16,10 +16,8 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer
-from blockyard.report.arms.arm_rows import arm_rows, cell_row
-from blockyard.report.arms.curves import curves
-from blockyard.report.arms.fairness import missing_result, provenance
-from blockyard.report.arms.review import review
+from blockyard.report.arms.fairness import missing_result, provenance, review
+from blockyard.report.arms.rows import arm_rows, cell_row, curves
 from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
 from blockyard.report.arms.written_texts import written_texts

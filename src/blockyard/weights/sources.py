@@ -31,6 +31,8 @@ from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRunError, find
 from blockyard.runs.weights_file import WEIGHTS, files_of_folder, read_files
+from blockyard.weights.convert.importing import architecture, context_of, converted
+from blockyard.weights.convert.source import read_source
 from blockyard.weights.lora import merged
 from blockyard.weights.transfer import WeightLayout, content_hash
 
@@ -280,14 +282,10 @@ def library_folder(name: str) -> Path:
 
 def converted_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of a library's folder under the names of ours. Raises UserError where no preset is like the model."""
-    from blockyard.config.build import Components
-    from blockyard.weights.convert.importing import architecture, context_of, converted
-    from blockyard.weights.convert.source import read_source
-
     try:
-        read = read_source(folder)
-        components = Components(architecture(read.converter.preset, read.foreign))
-        return converted(read, components, context_of(components, read.foreign))[0]
+        library = read_source(folder)
+        components = Components(architecture(library.converter.preset, library.foreign))
+        return converted(library, components, context_of(components, library.foreign))[0]
     except UserError as error:
         raise UserError(f"{KEY}: {error}") from error
 

@@ -16,8 +16,8 @@ import torch
 from blockyard.config import lightning
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.config.lightning import OWNED_FLAGS, refused_flags
 from blockyard.engine import job
-from blockyard.engine.lightning.flags import OWNED, refusals
 from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.checkpoint import read
@@ -237,13 +237,13 @@ def test_extra_flags_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.Monke
 def test_flags_that_the_run_owns_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"trainer.extra.max_epochs belongs to the run: use trainer.max_epochs"):
         TrainerPlan(extra={"max_epochs": 3})
-    (unknown,) = refusals({"detect_anomalie": True})
+    (unknown,) = refused_flags({"detect_anomalie": True})
     assert "no such flag; did you mean detect_anomaly?" in unknown
     import inspect
 
     flags = set(inspect.signature(pl.Trainer).parameters)
-    assert set(OWNED) <= flags
-    assert {"benchmark", "detect_anomaly", "max_time", "sync_batchnorm"} <= flags - set(OWNED)
+    assert set(OWNED_FLAGS) <= flags
+    assert {"benchmark", "detect_anomaly", "max_time", "sync_batchnorm"} <= flags - set(OWNED_FLAGS)
 
 
 # -- loggers --------------------------------------------------------------------------------------
@@ -335,4 +335,4 @@ def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
 
 
 def test_flags_that_are_proposed_are_those_that_pass() -> None:
-    assert set(lightning.PASSED_ON) == set(inspect.signature(pl.Trainer).parameters) - set(OWNED)
+    assert set(lightning.PASSED_ON) == set(inspect.signature(pl.Trainer).parameters) - set(OWNED_FLAGS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from blockyard.engine.stacked.turns import Turns
+from blockyard.engine.stacked.runs import Turns
 
 
 def test_threads_run_one_after_another_until_they_pass_on() -> None:

@@ -1,6 +1,5 @@
 """Lightning's trainer for a run: below callbacks and engine, above faults.
 
 processes    strategies, and the launcher that starts the other processes of a run
-flags        flags of `Trainer` that pass through `trainer.extra`, and those that the run sets itself
 patches      every private part of Lightning and torch that is used or replaced
 """

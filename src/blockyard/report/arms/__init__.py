@@ -1,1 +1,1 @@
-"""To be described."""
+"""The parts of a comparison: rows, curves, warnings, and the answer in words."""

@@ -1,8 +1,10 @@
-"""Delete runs, and nothing else: a folder is only removed where everything about it says that it is a run.
+"""Delete and rename runs, and nothing else: a folder is only touched where everything about it says that it is a run.
 
 outputs/vit-6cd717198b/s0      NAME-HASH/sSEED, neither of them a link
     config.yaml                its seed is SEED and its identity is HASH
     status.json                every run has one
+
+A new name stands in the config, and in the folder NAME-HASH that the run lies in. The identity of the run stays.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import re
 import secrets
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
-from blockyard.atomic_files import is_regular, sync_folder
+from blockyard.atomic_files import is_regular, sync_folder, write_yaml
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RunFolder
-from blockyard.runs.identity import identity
+from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock
+from blockyard.runs.redact import redact_text
 from blockyard.runs.status import FILE as STATUS
 
 _ARM = re.compile(r"(?s).+-(?P<hash>[0-9a-f]{10})")
@@ -117,3 +121,44 @@ def _identity(run: RunFolder) -> str | None:
         return identity(run.config | {"allow": []})
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return None
+
+
+def rename(run: RunFolder, name: str) -> RunFolder:
+    """Return the run under its new name. Raises UserError for a name that cannot be one, or that is taken.
+
+    `check_is_unchanged` comes first.
+    """
+    if not re.search(r"[^\W_]", name) or not name.isprintable() or redact_text(name) != name:
+        raise UserError(f"{name!a} cannot be the name of a run: write letters, digits, _ . or -")
+    arm = run.path.parent
+    label = run_name({"name": name}).rpartition("-")[0]
+    target = arm.with_name(f"{label}-{arm.name.rpartition('-')[2]}") / run.path.name
+    if os.path.lexists(target):
+        raise UserError(f"{target} exists already; choose another name")
+    try:
+        target.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{target.parent} cannot be created: {error.strerror}") from error
+    lock = RunLock(run.path).acquire()
+    try:
+        new = RunLock(target).acquire()
+        try:
+            _move(run.path, target)
+            write_yaml(target / CONFIG, run.config | {"name": name})
+            lock.path.unlink(missing_ok=True)
+        finally:
+            new.release()
+    except OSError as error:
+        raise UserError(f"{run.path} cannot be renamed: {error.strerror or error}") from error
+    finally:
+        lock.release()
+        for folder in (arm, target.parent):
+            with contextlib.suppress(OSError):  # other seeds are there
+                folder.rmdir()
+    return RunFolder.open(target)
+
+
+def _move(source: Path, target: Path) -> None:
+    os.rename(source, target)
+    sync_folder(source.parent)
+    sync_folder(target.parent)

@@ -1,22 +1,31 @@
-"""The rows of a comparison as plain data: one for each arm, one for each cell."""
+"""The rows of a comparison as plain data: one for each arm, one for each cell, and the learning curve of each run.
+
+A curve is read from metrics.csv and thinned for a page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios, with_active
-from blockyard.report.load.document import ArmRow, CellRow, GapRow, MeanRow
+from blockyard.report.load.document import ArmRow, CellRow, CurveRow, GapRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
+from blockyard.runs.metrics import FILE, Row, read_metrics
 
 FILES = ("config.yaml", "run.json", "metrics.csv", "summary.json", "log.txt", "error.txt")
+MAX_POINTS = 200  # of the curve of one run
+MAX_TOTAL = 40_000  # of all curves together
+MIN_POINTS = 20
+AXES = ("step", "epoch", "samples", "tokens", "seconds")
 
 
 def arm_rows(
@@ -134,3 +143,65 @@ def _other(arm: ArmRuns, metric: str) -> MeanRow:
     values = list(arm.values(metric).values())
     mean = mean_of(values)
     return {"mean": mean.mean, "interval": clipped(mean.interval, metric_range(metric, values)), "n": mean.n}
+
+
+def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[CurveRow]:
+    """Return the curve of each run that has one: steps, samples, FLOPs and seconds, and every metric.
+
+    flops: per sample, by arm, for runs that have not recorded it yet
+    """
+    points = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(1, len(records))))
+    every = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
+    return [each for each in every if each["step"]]
+
+
+def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINTS) -> CurveRow:
+    """Return one run's curve, thinned. A metric that a row does not have is None there."""
+    rows = thin(_read_rows(record.path), points)
+    per_sample = record.cost.get("flops_per_sample", flops)
+    metrics = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in AXES]
+    samples = [row.get("samples") for row in rows]
+    return {
+        "arm": record.arm,
+        "seed": record.seed,
+        "run": record.run,
+        "setting": record.setting,
+        "step": [int(row["step"]) for row in rows],
+        "samples": samples,
+        "flops": [None if per_sample is None or count is None else rounded(per_sample * count) for count in samples],
+        "seconds": [row.get("seconds") for row in rows],
+        "metrics": {name: [rounded(row.get(name)) for row in rows] for name in metrics},
+    }
+
+
+def thin(rows: list[Row], points: int) -> list[Row]:
+    """Return at most `points` rows: the last one, then rows with validation metrics, then the rest, evenly spaced."""
+    if len(rows) <= points:
+        return rows
+    validated = [index for index, row in enumerate(rows) if any(name.startswith("val/") for name in row)]
+    kept = set(_evenly_spaced(validated, points)) | {len(rows) - 1}
+    rest = [index for index in range(len(rows)) if index not in kept]
+    kept |= set(_evenly_spaced(rest, points - len(kept)))
+    return [rows[index] for index in sorted(kept)][-points:]
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a value with six significant digits, enough for a plot."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _read_rows(folder: Path) -> list[Row]:
+    try:
+        return read_metrics(folder / FILE)
+    except OSError:
+        return []
+
+
+def _evenly_spaced(indices: list[int], count: int) -> list[int]:
+    if count <= 0:
+        return []
+    if len(indices) <= count:
+        return indices
+    if count == 1:
+        return indices[-1:]
+    return [indices[round(k * (len(indices) - 1) / (count - 1))] for k in range(count)]
