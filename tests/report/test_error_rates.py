@@ -10,11 +10,7 @@ from statsmodels.stats.power import TTestPower
 
 from blockyard.report.stats import intervals, verdict
 from blockyard.report.stats.intervals import bca_interval, mean_of, t_interval
-from blockyard.report.stats.paired import (
-    Difference,
-    difference,
-    t_p,
-)
+from blockyard.report.stats.paired import Difference, difference, t_p
 from blockyard.report.stats.verdict import compare_arms, corrected
 
 SEEDS = (3, 5, 10)

@@ -16,15 +16,7 @@ from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
 from blockyard.sweep.cells import Cell, Refused
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.report.report_runs import (
-    ARMS,
-    MEASURED,
-    norms_sweep,
-    run,
-    runs_of_three_arms,
-    sweep,
-    warned,
-)
+from tests.report.report_runs import ARMS, MEASURED, norms_sweep, run, runs_of_three_arms, sweep, warned
 
 
 def test_a_sweep_is_compared_as_it_was_asked(tmp_path: Path) -> None:

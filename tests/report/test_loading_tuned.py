@@ -9,13 +9,7 @@ import pytest
 from blockyard.report.comparison import compare
 from blockyard.sweep.cells import Cell, Variant
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.report.report_runs import (
-    ARMS,
-    config,
-    norms_sweep,
-    warned,
-    write,
-)
+from tests.report.report_runs import ARMS, config, norms_sweep, warned, write
 
 
 def _tuned(outputs: Path, tune_seeds: int | None = None, fails: tuple[str, int] | None = None) -> SweepPlan:

@@ -10,9 +10,7 @@ from scipy import stats
 from scipy.integrate import quad
 from statsmodels.stats.power import TTestPower
 
-from blockyard.report.stats.paired import (
-    smallest_p,
-)
+from blockyard.report.stats.paired import smallest_p
 from blockyard.report.stats.verdict import detectable_effect, min_seeds_exact, seeds_needed, t_test_power
 
 SEEDS = (3, 5, 10)

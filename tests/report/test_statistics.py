@@ -13,14 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 from blockyard.report.stats import verdict
 from blockyard.report.stats.intervals import mean_of
-from blockyard.report.stats.paired import (
-    Difference,
-    difference,
-    effect,
-    paired_difference,
-    permutation_p,
-    smallest_p,
-)
+from blockyard.report.stats.paired import Difference, difference, effect, paired_difference, permutation_p, smallest_p
 from blockyard.report.stats.verdict import compare_arms, corrected, seeds_needed
 
 SEEDS = (3, 5, 10)

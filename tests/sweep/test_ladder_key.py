@@ -12,9 +12,9 @@ from blockyard.commands._sweep_args import SweepArgs
 from blockyard.config.build import Components
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
-from blockyard.sweep.execution import plan_table
+from blockyard.sweep.execution import tables
 from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes
-from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
+from blockyard.sweep.execution.tables import PlanStatus, print_plan
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import question
@@ -111,7 +111,7 @@ def test_rungs_of_parameters_may_set_the_tokens(tmp_path: Path) -> None:
 def test_the_dry_run_prints_the_rungs(climbed: SweepPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = climbed
     screen = io.StringIO()
-    monkeypatch.setattr(plan_table, "console", lambda: Console(file=screen, width=200))
+    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=200))
     print_plan(PlanStatus.read(plan))
     shown = screen.getvalue()
     assert "1e9, 1e10, 1e11, 1e12 FLOPs, 5 tokens a parameter" in shown

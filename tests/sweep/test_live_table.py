@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from blockyard.sweep.cell.states import CellState, PlannedRun
-from blockyard.sweep.execution.live_table import SweepScreen
+from blockyard.sweep.execution.tables import SweepScreen
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep import sweep_runs
 

@@ -13,8 +13,7 @@ from torch.testing import assert_close
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.runs.load import Loaded, load
-from blockyard.weights.convert.graphs import example
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.exporting import export_weights, graph_inputs
 from tests.support.helpers import stir
 from tests.support.tolerances import float32
 from tests.support.untrained import untrained
@@ -45,7 +44,7 @@ def test_torch_reads_a_graph_without_pickles(loaded: Loaded, tmp_path: Path) -> 
         assert not any(b"PK\x03\x04" in archive.read(name)[:4] or name.endswith(".pkl") for name in archive.namelist())
     program = torch.export.load(path).module()
     for batch in (1, 3):
-        inputs = example(loaded, batch)
+        inputs = graph_inputs(loaded, batch)
         expected = loaded.model(Inputs(**inputs))
         # A program is compiled for float32 and may fuse operations: sums of 64 hidden channels, two blocks of four.
         assert_close(program(**inputs), expected, **float32(terms=64, layers=8, size=expected.abs().max().item()))
@@ -57,7 +56,7 @@ def test_onnx_runs_a_graph(loaded: Loaded, tmp_path: Path) -> None:
     reference = pytest.importorskip("onnx.reference")
     export_weights(loaded, tmp_path / "out", kind="onnx")
     program = reference.ReferenceEvaluator(str(tmp_path / "out" / "model.onnx"))
-    inputs = example(loaded, 3)
+    inputs = graph_inputs(loaded, 3)
     (answer,) = program.run(None, {name: value.numpy() for name, value in inputs.items()})
     expected = loaded.model(Inputs(**inputs))
     close = float32(terms=64, layers=8, size=expected.abs().max().item())

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from blockyard.sweep.cells import Cell, Variant
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.execution.measured_run import MeasuredRun
-    from blockyard.sweep.execution.plan_table import PlanStatus
+    from blockyard.sweep.execution.tables import PlanStatus
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -57,7 +57,7 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds
     """
     from blockyard.sweep.execution.estimate import estimate
-    from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
+    from blockyard.sweep.execution.tables import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
     measurements: dict[str, MeasuredRun | None] = {}

@@ -25,16 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import (
-    BatchSize,
-    DataSpec,
-    ImageTokenizer,
-    Seed,
-    Splits,
-    Text,
-    Tokenizer,
-    Vocabulary,
-)
+from blockyard.contracts import BatchSize, DataSpec, ImageTokenizer, Seed, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data.files.arrays import (
     Kind,
     check_inputs,

@@ -22,14 +22,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import (
-    Batch,
-    Because,
-    DataSpec,
-    Splits,
-    TextTokenizer,
-    Tokenizer,
-)
+from blockyard.contracts import Batch, Because, DataSpec, Splits, TextTokenizer, Tokenizer
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
 from blockyard.data.files.pairs import Pair
 from blockyard.data.splits.pairs import RaggedSequences

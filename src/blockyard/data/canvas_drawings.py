@@ -32,27 +32,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import (
-    Batch,
-    Because,
-    DataSpec,
-    ImageTokenizer,
-    Splits,
-    TextTokenizer,
-    Tokenizer,
-)
-from blockyard.data._scenes import (
-    ACROSS,
-    CELLS,
-    COLOURS,
-    DIGITS,
-    LEVELS,
-    SHAPE,
-    SIDE,
-    CanvasData,
-    Scenes,
-    SceneSource,
-)
+from blockyard.contracts import Batch, Because, DataSpec, ImageTokenizer, Splits, TextTokenizer, Tokenizer
+from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, LEVELS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
 from blockyard.data.canvas_captions import LONGEST, caption, captions
 from blockyard.data.files.pairs import Pair
 from blockyard.data.splits.hash import uniform

@@ -29,17 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.contracts import (
-    BatchSize,
-    Count,
-    DataSpec,
-    Length,
-    Seed,
-    Splits,
-    Text,
-    TextTokenizer,
-    Tokenizer,
-)
+from blockyard.contracts import BatchSize, Count, DataSpec, Length, Seed, Splits, Text, TextTokenizer, Tokenizer
 from blockyard.data.files.conll import SUFFIXES, Sentence, is_conll, read_conll
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.split_names import SPLIT_NUMBERS

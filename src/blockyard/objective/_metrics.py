@@ -20,12 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
-from torchmetrics.classification import (
-    BinaryAUROC,
-    MulticlassF1Score,
-    MulticlassJaccardIndex,
-    MultilabelF1Score,
-)
+from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, MulticlassJaccardIndex, MultilabelF1Score
 
 from blockyard.contracts import Batch
 from blockyard.ops import ctc

@@ -2,11 +2,16 @@
 
 Source: Zeghidour et al. 2021, SoundStream: An End-to-End Neural Audio Codec (arXiv 2107.03312), section 3.3, residual
     vector quantisation, here of log-mel frames in place of learned ones; the codes of a frame one after another as in
-    Borsos et al. 2022, AudioLM (arXiv 2209.03143), section 3; Griffin and Lim 1984 for the way back
+    Borsos et al. 2022, AudioLM (arXiv 2209.03143), section 3. The way back: Griffin and Lim 1984, Signal Estimation
+    from Modified Short-Time Fourier Transform; Lee and Seung 2001, Algorithms for Non-negative Matrix Factorization,
+    the multiplicative rule with one factor fixed, for the powers behind bands
 Reference: sklearn.cluster.KMeans for each codebook; the sum by loops, in the tests
 Equation: r_1 = frame; code_l = argmin over k of |r_l - c_lk|^2; r_{l+1} = r_l - c_{l, code_l}; frame is about the sum
     over l of c_{l, code_l}
-Cost: that of a model over levels x seconds x 1000 / hop_ms tokens; seconds for the codebooks, once for each data set
+    Back: x <- istft(A exp(i arg stft(x))); sum over frames and frequencies of (|stft(x)| - A)^2 never increases,
+    because each of both steps is a projection. p <- p (F^T s) / (F^T F p); |s - F p|^2 never increases
+Cost: that of a model over levels x seconds x 1000 / hop_ms tokens; seconds for the codebooks, once for each data set;
+    back O(rounds F W log W) time for F frames of W samples
 
     samples   |------window------|                  50 ms, centred on its frame
                          |------window------|       one every 25 ms
@@ -25,6 +30,7 @@ and what `decode` makes of its codes; of different codes, losses per token do no
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
@@ -37,7 +43,6 @@ from torch.nn.utils.rnn import pad_sequence
 from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenizerState, TokenSpec
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
-from blockyard.tokenizer._griffin_lim import griffin_lim, powers_of_bands
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.tokenizer._vq import kmeans, nearest
 from blockyard.tokenizer.log_mel import Bands, Milliseconds, hann, log_mel, mel_filters, window_samples
@@ -48,6 +53,9 @@ Rounds = Annotated[int, Ge(1), Le(10_000), Because("each transforms the whole so
 MOST = 8192  # tokens of a sound: attention over more compares 67 million pairs of them
 LARGEST = 50_000  # frames that a codebook is found on
 _DECIBELS = 40  # of one unit of a frame: a frame is (log10 of the power + 4) / 4
+ROUNDS = 32  # of Griffin and Lim
+_BAND_ROUNDS = 100
+_SMALLEST = 1e-12  # of a power, so that no division is by zero
 
 
 class AudioVQ(SoundTokenizer):
@@ -229,3 +237,51 @@ class AudioVQ(SoundTokenizer):
         if self._books is None:
             raise ValueError("this audio_vq tokenizer is not fitted to data")
         return self._books
+
+
+# A sound from the magnitudes of its short-time spectrum, whose phases are not known.
+
+
+def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
+    """Returns the complex spectrum (B, W // 2 + 1, F) of samples (B, T): window f is centred on sample f hop.
+
+    Silence stands on both sides of the samples.
+    """
+    return torch.stft(samples, len(window), hop, window=window, pad_mode="constant", return_complex=True)
+
+
+def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int, rounds: int = ROUNDS) -> Tensor:
+    """Returns samples (B, (F - 1) hop) whose spectrum has about these magnitudes (B, W // 2 + 1, F).
+
+    The first phases are drawn from a fixed seed, so that the same magnitudes always sound the same. A single frame has
+    no samples around it that others share, and gives none.
+    """
+    length = (magnitudes.shape[2] - 1) * hop
+    if not length:
+        return magnitudes.new_zeros(len(magnitudes), 0)
+    generator = torch.Generator().manual_seed(0)
+    phases = 2 * math.pi * torch.rand(magnitudes.shape[1:], generator=generator, dtype=torch.float64)
+    phases = phases.to(magnitudes).expand_as(magnitudes)
+    target = torch.polar(magnitudes, phases)
+    samples = _inverse(target, window, hop, length)
+    for _ in range(rounds):
+        estimate = spectrum(samples, window, hop)
+        samples = _inverse(magnitudes * estimate / estimate.abs().clamp_min(_SMALLEST), window, hop, length)
+    return samples
+
+
+def _inverse(target: Tensor, window: Tensor, hop: int, length: int) -> Tensor:
+    """The samples (B, T) whose spectrum is nearest to a target, by the sum of squares."""
+    return torch.istft(target, len(window), hop, window=window, length=length)
+
+
+def powers_of_bands(bands: Tensor, filters: Tensor, rounds: int = _BAND_ROUNDS) -> Tensor:
+    """Returns powers (..., frequencies) that are not negative and have about these bands (..., M).
+
+    filters: (M, frequencies), not negative
+    """
+    powers = bands.mean(-1, keepdim=True).expand(*bands.shape[:-1], filters.shape[1]).clamp_min(_SMALLEST)
+    wanted, gram = bands @ filters, filters.T @ filters
+    for _ in range(rounds):
+        powers = powers * wanted / (powers @ gram).clamp_min(_SMALLEST)
+    return powers

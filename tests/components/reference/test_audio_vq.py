@@ -16,8 +16,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import DataSpec
 from blockyard.data.dial_tones import KEYS, RATE, play
-from blockyard.tokenizer._griffin_lim import griffin_lim, powers_of_bands, spectrum
-from blockyard.tokenizer.audio_vq import AudioVQ
+from blockyard.tokenizer.audio_vq import AudioVQ, griffin_lim, powers_of_bands, spectrum
 from blockyard.tokenizer.log_mel import hann, mel_filters
 from tests.support.every import every
 

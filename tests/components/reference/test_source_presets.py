@@ -10,14 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import (
-    GitConfig,
-    GitForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-    ViltConfig,
-    ViltModel,
-)
+from transformers import GitConfig, GitForCausalLM, T5Config, T5ForConditionalGeneration, ViltConfig, ViltModel
 
 from blockyard.contracts import Inputs
 from tests.components.reference.inputs import preset

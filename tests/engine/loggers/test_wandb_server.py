@@ -19,7 +19,8 @@ import pytest
 
 from blockyard.engine.loggers import RunLog
 from blockyard.engine.loggers._wandb_artifacts import sample_table
-from blockyard.engine.loggers.gradient_histograms import GradientHistograms, Histograms
+from blockyard.engine.loggers.base import Histograms
+from blockyard.engine.loggers.run_log import GradientHistograms
 from blockyard.engine.loggers.shown_samples import ShownSample
 from blockyard.engine.loggers.wandb import Wandb
 from blockyard.runs.folder import RunFolder

@@ -11,16 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from blockyard.contracts import (
-    Batch,
-    BatchSize,
-    DataSpec,
-    ImageTokenizer,
-    Seed,
-    Split,
-    Splits,
-    Tokenizer,
-)
+from blockyard.contracts import Batch, BatchSize, DataSpec, ImageTokenizer, Seed, Split, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.augment import LARGE, Augment, AugmentOptions
 from blockyard.data.splits.image_tokens import token_splits

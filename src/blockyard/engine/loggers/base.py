@@ -7,17 +7,21 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from blockyard.engine.loggers.gradient_histograms import Histograms
+    import numpy as np
+
     from blockyard.engine.loggers.shown_samples import ShownSample
 
 log = logging.getLogger("blockyard")
+
+# Of gradients: parameter -> counts (bins,), edges (bins + 1,).
+Histograms: TypeAlias = "dict[str, tuple[np.ndarray, np.ndarray]]"
 
 
 class RunLogger(ABC):

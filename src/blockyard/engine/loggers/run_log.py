@@ -1,4 +1,9 @@
-"""Decouples a run from its loggers: the run continues whatever they do."""
+"""Decouples a run from its loggers: the run continues whatever they do.
+
+Loggers that show histograms of gradients get them at the steps whose metrics are logged. `wandb.watch(model,
+log="gradients")` counts in hooks of the backward pass; here the gradients are read after the step: no hook runs in it,
+and a step that is not logged costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from blockyard.config.tree import Node
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.faults.own_generators import own_generators
-from blockyard.engine.loggers.base import RunLogger, presented
+from blockyard.engine.loggers.base import Histograms, RunLogger, presented
 from blockyard.engine.loggers.configured import run_loggers
 from blockyard.errors import UserError
 from blockyard.runs.folder import METRICS, RunFolder
@@ -22,7 +30,6 @@ from blockyard.runs.status import reason_of
 if TYPE_CHECKING:
     from blockyard.config.build import Components
     from blockyard.contracts import Split
-    from blockyard.engine.callbacks.base import RunCallback
     from blockyard.runs.predictions_file import SamplePredictions
 
 # One logger, fed by a thread of its own: whatever it does, the run continues.
@@ -33,6 +40,7 @@ _START_SECONDS = 2.0  # that a logger waits for the first row
 _ABANDON_SECONDS = 3.0
 _GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _Call = Callable[[RunLogger], None]
+BINS = 64  # of a histogram of gradients
 
 
 class Feed:
@@ -213,7 +221,6 @@ class RunLog:
         watching = [feed for feed in self._feeds if feed.logger.watches_gradients]
         if not watching:
             return {}
-        from blockyard.engine.loggers.gradient_histograms import GradientHistograms, Histograms
 
         def send(step: int, histograms: Histograms) -> None:
             for feed in watching:
@@ -321,3 +328,21 @@ class LoggerThread:
             self._target()
         finally:
             self._ended.set()
+
+
+class GradientHistograms(RunCallback):
+    """Counts the gradients of each parameter, as the optimizer got them: summed over micro-batches and clipped."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})
+
+    def __init__(self, send: Callable[[int, Histograms], None]) -> None:
+        self.send = send
+
+    def on_log(self, state: RunState, values: dict[str, float]) -> None:
+        """Count those of the last step."""
+        histograms: Histograms = {}
+        for name, parameter in state.learner.model.named_parameters():
+            if parameter.grad is not None:
+                gradient = parameter.grad.detach().float().cpu().numpy().ravel()
+                histograms[name] = np.histogram(gradient[np.isfinite(gradient)], bins=BINS)
+        self.send(state.step, histograms)

@@ -30,7 +30,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from blockyard.engine.loggers.gradient_histograms import Histograms
+    from blockyard.engine.loggers.base import Histograms
     from blockyard.engine.loggers.shown_samples import ShownSample
 
 # Opens and closes W&B runs that cannot hang, prompt for nothing, and get neither command line nor code.

@@ -15,16 +15,7 @@ from blockyard.report.stats.expectations import ExpectedOutcome, whole_verdict
 from blockyard.report.stats.intervals import Interval, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Difference, Values, effect, finite
-from blockyard.report.stats.verdict import (
-    BASELINE,
-    BETTER,
-    EQUIVALENT,
-    TOO_FEW,
-    UNDECIDED,
-    WORSE,
-    ArmResult,
-    by_signs,
-)
+from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import ALPHA, betting_interval, log_sign_e, seeds_to_decide

@@ -31,7 +31,7 @@ from blockyard.runs.status import now, read_status
 from blockyard.runs.store import Entry, runs
 from blockyard.sweep.cell.states import duration
 from blockyard.sweep.cells import Cell, Variant
-from blockyard.sweep.plan.rungs import TRAINING, training_samples
+from blockyard.sweep.plan.sizes import TRAINING, training_samples
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.cell.states import CellState, PlannedRun, read_state
 from blockyard.sweep.cells import BUSY, Cell, Outcome, Task
-from blockyard.sweep.execution.live_table import SweepScreen
+from blockyard.sweep.execution.tables import SweepScreen
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.stopping import due

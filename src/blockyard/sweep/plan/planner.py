@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.config import layer_kinds
 from blockyard.config.schema import options
-from blockyard.config.size_matching import ModelSizes
+from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.config.untrusted.targets import locate
@@ -18,11 +18,18 @@ from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant
-from blockyard.sweep.plan import cell_settings, matched_widths, rungs
+from blockyard.sweep.plan import cell_settings
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
-from blockyard.sweep.plan.matched_widths import QUANTITIES, MatchedSizes
-from blockyard.sweep.plan.rungs import Climb, LadderSizes
+from blockyard.sweep.plan.sizes import (
+    Climb,
+    LadderSizes,
+    MatchedSizes,
+    rung_notes,
+    solve_rungs,
+    solve_widths,
+    width_notes,
+)
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 class SizeMatch:
     """The size that is matched between the arms, if any.
 
-    by: "params", "flops" or None; matched: what `matched_widths.solve_widths`, or a ladder, recorded
+    by: "params", "flops" or None; matched: what `solve_widths`, or a ladder, recorded
     """
 
     by: str | None
@@ -53,7 +60,7 @@ class SizeMatch:
         """Why a config would undo the match of its arm."""
         if not self.by or self.sizes.measure(config, self.by) == self.matched["arms"][arm]["value"]:
             return []
-        return [f"it changes the {QUANTITIES[self.by]} of {arm}, so the arms would no longer match; remove it"]
+        return [f"it changes the {BUDGETS[self.by]} of {arm}, so the arms would no longer match; remove it"]
 
 
 def infer_integers(space: Space, config: Node) -> None:
@@ -303,8 +310,8 @@ class _Planner:
         """What the planner decided."""
         return [
             *cell_settings.precision_notes(self.precisions),
-            *matched_widths.width_notes(self.matched),
-            *rungs.rung_notes(
+            *width_notes(self.matched),
+            *rung_notes(
                 self.question.ladder,
                 self.climb.sizes,
                 {variant.arm: variant.config for variant in self.variants.values()},
@@ -355,7 +362,7 @@ class _Planner:
         if not self.question.match:
             return {}
         overrides = {arm.name: self._overrides(arm, {}) for arm in self.question.arms}
-        widths, self.matched = matched_widths.solve_widths(
+        widths, self.matched = solve_widths(
             self.question.match, str(self.question.baseline), overrides, self.composer.compose, self.sizes
         )
         return {name: [f"model.dim={width}"] for name, width in widths.items()}
@@ -368,9 +375,7 @@ class _Planner:
         composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in one_each.items()}
         baseline = levels[str(self.question.baseline)][OWNER]
         try:
-            return rungs.solve_rungs(
-                ladder, self.question.match, baseline, composed, self.sizes, self.composer.train_size
-            )
+            return solve_rungs(ladder, self.question.match, baseline, composed, self.sizes, self.composer.train_size)
         except UserError as error:
             raise BadQuestionError([str(error)]) from error
 

@@ -30,8 +30,7 @@ from blockyard.sweep.spec.budget import Search
 from blockyard.sweep.spec.question import QuestionRecord
 
 if TYPE_CHECKING:
-    from blockyard.sweep.plan.matched_widths import MatchedSizes
-    from blockyard.sweep.plan.rungs import LadderSizes
+    from blockyard.sweep.plan.sizes import LadderSizes, MatchedSizes
 
 FILE = "plan.json"
 FOLDER = "sweeps"

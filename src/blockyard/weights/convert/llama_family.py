@@ -31,12 +31,7 @@ from torch import Tensor
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
-from blockyard.weights.convert.rotary import (
-    FULL,
-    SLIDING,
-    rotary,
-    written_rotary,
-)
+from blockyard.weights.convert.rotary import FULL, SLIDING, rotary, written_rotary
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
