@@ -16,7 +16,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from blockyard.contracts import Batch, DataSpec, GraphTokenizer, SourceFiles, TextTokenizer
 from blockyard.data.files.images import SUFFIXES, decode_image
@@ -36,9 +40,6 @@ from blockyard.evaluate.predict_rows import (
     series_rows,
 )
 from blockyard.runs.load import Loaded
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 log = logging.getLogger("blockyard")
 
@@ -192,8 +193,6 @@ def image_batches(loaded: Loaded, paths: Sequence[str], *, source: bool) -> Inpu
         raise UserError(f"{loaded.folder.name} reads images of {height} x {width}; predict resizes to squares only")
 
     def batches() -> Iterator[Batch]:
-        import torch
-
         for start in range(0, len(files), BATCH):
             some = files[start : start + BATCH]
             images = torch.stack([decode_image(file, channels=channels, size=height) for file in some])
@@ -212,9 +211,6 @@ def _source_files(
     files = [file for path in paths for file in _files_of(Path(path).expanduser(), suffixes, thing)]
 
     def batches() -> Iterator[Batch]:
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
-
         for start in range(0, len(files), BATCH):
             some = [data.read_source(str(file))[0] for file in files[start : start + BATCH]]
             lengths = torch.tensor([len(each) for each in some]) if variable else None

@@ -6,7 +6,9 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from blockyard.contracts import Batch, Standardized
 from blockyard.errors import UserError
@@ -14,9 +16,6 @@ from blockyard.evaluate.new_inputs import new_inputs, test_split
 from blockyard.evaluate.tagged import TaggedSentence, tag_inputs
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,6 @@ def _in_units(loaded: Loaded, standardized: Tensor) -> Tensor:
 
 def _outputs(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
     """What the model predicts, (n, V)."""
-    import torch
-
     parts = []
     with torch.no_grad():
         for batch in batches:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor
 
 from blockyard.atomic_files import new_folder, write_json, write_yaml
 from blockyard.config.tree import Node
@@ -38,8 +39,6 @@ from blockyard.weights.lora import merge
 from blockyard.weights.transfer import content_hash
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from blockyard.contracts import Model, Split
 
 Recipe = Literal["uniform", "greedy"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,6 @@ from blockyard.errors import UserError, first_line
 from blockyard.verify import checks
 from blockyard.verify.checks import VOCABULARY, BrokenError, auxiliary_padding, token_ids
 from blockyard.verify.coordinates import Trainee, fading, growth, problems
-
-if TYPE_CHECKING:
-    from torch import nn
 
 WIDTHS, SEEDS = (64, 128, 256), (0, 1)  # of the models whose sizes are compared; narrower ones are not flat yet
 Verdict = Literal["holds", "broken", "not declared", "not possible"]

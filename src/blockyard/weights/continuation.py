@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from blockyard.atomic_files import replacing
 from blockyard.config import lightning, tree
 from blockyard.config.instantiate import instantiate
@@ -131,8 +133,6 @@ def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
 
 def state_hash(content: dict[str, Any]) -> str:
     """The hash of a checkpoint's weights, optimizer state and step: of what it computes, not of when it was written."""
-    import torch
-
     tensors = {f"weights.{name}": value for name, value in content["state_dict"].items()}
     for number, state in enumerate(content["optimizer_states"]):
         for index, entry in state["state"].items():

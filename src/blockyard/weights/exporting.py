@@ -16,12 +16,15 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from blockyard.atomic_files import new_folder, write_json, write_text, write_yaml
 from blockyard.config.untrusted.local_path import local_path
@@ -42,11 +45,6 @@ from blockyard.weights.convert.source import CONFIG as THEIR_CONFIG
 from blockyard.weights.convert.source import plain
 from blockyard.weights.convert.timm_models import arguments_of, describe
 from blockyard.weights.lora import merge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
 
 # The class of transformers that finds the architecture in config.json, by the end of the architecture's name; the other
 # architectures are loaded by their own name.
@@ -261,8 +259,6 @@ def _python(arguments: dict[str, Any]) -> str:
 
 def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
     """Write `model.pt2` and the shapes of its inputs. Raises UserError for a model that cannot be traced."""
-    import torch
-
     inputs = graph_inputs(loaded)
     program = _traced(loaded, inputs)
     program.example_inputs = None  # they would be pickled
@@ -273,8 +269,6 @@ def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
 
 def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
     """Write `model.onnx`, which its evaluator finds equal to the model. Raises UserError where it does not."""
-    import torch
-
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch.onnx needs it
@@ -309,8 +303,6 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
 
 def graph_inputs(loaded: Loaded, batch: int = 2) -> dict[str, Any]:
     """Return what the graph takes, by name: random full sequences of the run's data, from a fixed seed."""
-    import torch
-
     ctx: Any = loaded.model.ctx
     generator = torch.Generator().manual_seed(0)
     inputs = zeros(ctx, "cpu", batch).facts()
@@ -329,7 +321,6 @@ def by_name(model: nn.Module) -> nn.Module:
 
     A graph is called by programs that have no `Inputs`.
     """
-    import torch
 
     class ByName(torch.nn.Module):
         def forward(self, **facts: Any) -> Tensor:
@@ -347,8 +338,6 @@ def by_name(model: nn.Module) -> nn.Module:
 
 
 def _traced(loaded: Loaded, inputs: Mapping[str, Tensor]) -> Any:
-    import torch
-
     batch = torch.export.Dim("batch")
     shapes = {name: {0: batch} for name in inputs}
     try:

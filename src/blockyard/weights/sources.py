@@ -16,7 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from blockyard.atomic_files import is_regular, read_json, stamp
 from blockyard.config.build import Components
@@ -35,10 +38,6 @@ from blockyard.weights.convert.importing import architecture, context_of, conver
 from blockyard.weights.convert.source import read_source
 from blockyard.weights.lora import merged
 from blockyard.weights.transfer import WeightLayout, content_hash
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 KEY = "init.from"
 LIBRARIES = ("timm:", "hf:")

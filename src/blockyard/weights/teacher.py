@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from blockyard.atomic_files import read_json
 from blockyard.config.build import Components
@@ -31,9 +31,6 @@ from blockyard.weights.convert.source import read_source
 from blockyard.weights.sources import TOKENIZERS, Source, facts, find_source, outline
 from blockyard.weights.transfer import Transfer, compare
 from blockyard.weights.transfer import load as put
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEY = "objective.teacher"
 # Modalities whose inputs are values that every tokenizer without token ids reads as they are.

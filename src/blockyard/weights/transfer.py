@@ -233,8 +233,6 @@ def content_hash(tensors: Mapping[str, Tensor], more: Iterable[bytes] = ()) -> s
 
     more: further content that belongs to the tensors
     """
-    import torch
-
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +80,6 @@ def together(keys: Sequence[Hashable], groups: Sequence[Hashable] | None = None)
     group = torch.tensor([of_group.setdefault(key, len(of_group)) for key in groups])
     if not repeated:
         return group, 0
-    import numpy as np
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

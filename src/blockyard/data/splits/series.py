@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,7 +180,6 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
 
     Regular are numbers with one distance, and dates whose frequency pandas can tell, such as hours or ends of months.
     """
-    import numpy as np
     import pandas
 
     if len(column) < 3:

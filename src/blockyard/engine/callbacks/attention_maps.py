@@ -10,7 +10,10 @@ one sample. The maps are of the last step's weights, which need not be the best.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
+
+import torch
+from torch import nn
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import CountOrZero, Side, blocks_of_heads, iter_blocks
@@ -18,9 +21,6 @@ from blockyard.data.splits.order import take
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.maps import attention, block_number, smaller
-
-if TYPE_CHECKING:
-    from torch import nn
 
 FILE = "attention.json"
 _DIGITS = 4
@@ -98,8 +98,6 @@ class AttentionMaps(RunCallback):
             self._write(state, self._maps(state))
 
     def _maps(self, state: RunState) -> MapFile:
-        import torch
-
         assert state.validation is not None
         batch = take(state.validation, torch.tensor([self.sample]), None).to(state.learner.device)
         batch = state.learner.objective.ready(batch)

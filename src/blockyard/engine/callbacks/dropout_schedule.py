@@ -11,17 +11,16 @@ torch dropout layer, and attributes `dropout` and `drop_path` of other modules t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from blockyard.contracts import CountOrZero
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.schedule._warmup import check_length, progress, to_steps
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Share = Annotated[float, Ge(0), Le(1)]
 Point = CountOrZero | Share
@@ -101,8 +100,6 @@ class DropoutSchedule(RunCallback):
 
 def rates(model: nn.Module) -> list[tuple[nn.Module, str, float]]:
     """Every dropout rate above 0 of a model: its module, the name of the attribute, and its value."""
-    from torch.nn.modules.dropout import _DropoutNd
-
     dropouts = []
     for module in model.modules():
         for name in ("p",) if isinstance(module, _DropoutNd) else ("dropout", "drop_path"):

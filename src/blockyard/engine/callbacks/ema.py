@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
 
 from blockyard.contracts import Rate
 from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class EMA(RunCallback):
@@ -63,8 +63,6 @@ class EMA(RunCallback):
 
     def on_step(self, state: RunState) -> None:
         """Move the average towards the weights."""
-        import torch
-
         assert self._model is not None
         decay = min(self.decay, (1 + state.step) / (10 + state.step)) if self.warmup else self.decay
         current = averaged(self._model)
@@ -97,8 +95,6 @@ class EMA(RunCallback):
         self._saved = dict(state_dict["average"])
 
     def _exchange(self) -> None:
-        import torch
-
         assert self._model is not None
         with torch.no_grad():
             for name, tensor in averaged(self._model).items():

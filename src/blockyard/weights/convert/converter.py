@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from blockyard.config.layer_kinds import nodes_of_layers
 from blockyard.config.tree import Node
 from blockyard.contracts import Context, DataSpec
 from blockyard.weights.convert.rules import ConversionRule
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Library = Literal["transformers", "timm"]
 # The families that decide what a model computes.

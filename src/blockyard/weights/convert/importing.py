@@ -12,10 +12,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from blockyard.atomic_files import new_folder, write_json, write_yaml
 from blockyard.config.build import Components, context
@@ -35,10 +35,6 @@ from blockyard.tokenizer.pretrained import Pretrained
 from blockyard.weights.convert.converter import Foreign
 from blockyard.weights.convert.rules import convert
 from blockyard.weights.convert.source import LibrarySource, read_source, special_id
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # A model of ours for a library's config, with or without data of the user's.
 

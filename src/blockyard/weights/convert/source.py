@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from blockyard.atomic_files import read_json
 from blockyard.config.untrusted.local_path import local_path
@@ -18,10 +20,6 @@ from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.declared_sizes import Stored, mapping, names
 from blockyard.weights.convert.settings import LibrarySettings
 from blockyard.weights.convert.timm_models import checked_arguments, describe
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # Names of tensors in older files, and in files of a model's inside.
 
