@@ -1,4 +1,4 @@
-"""Short measurements of a choice.
+"""What a choice costs over the number of tokens, and the learning rates at which it trains.
 
 cost.py     FLOPs, time and memory of token mixers over the number of tokens
 rates.py    the learning rates at which a model trains
