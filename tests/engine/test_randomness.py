@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from blockyard.engine.system import randomness
-from blockyard.ops import rng
 
 
 def test_reseeding_depends_on_every_word() -> None:
@@ -24,6 +23,6 @@ def test_what_is_drawn_undisturbed_leaves_no_trace() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with rng.undisturbed():
+    with randomness.undisturbed():
         torch.rand(100)
     torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)

@@ -9,13 +9,11 @@ of a convolution takes as many as the convolution itself, whatever its groups.
 from __future__ import annotations
 
 import os
-import random
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -29,6 +27,7 @@ from blockyard.contracts import (
     active_parameters,
     auxiliary_loss,
 )
+from blockyard.engine.system.randomness import undisturbed
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats
 from blockyard.model._cache import HasCache
@@ -193,14 +192,3 @@ def _decode(model: Model, tokens: int) -> Stats:
     for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):
         pass
     return stats
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Restore the states of Python's, NumPy's and torch's generators when the context ends."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)

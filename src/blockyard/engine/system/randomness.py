@@ -1,12 +1,14 @@
 """Seeds every random generator before each batch from (seed, stream, batch, rank).
 
 Random numbers that are a function of those four have no state to save: a resumed run draws what an uninterrupted one
-would have drawn, whatever else drew from the same generators in between.
+would have drawn, whatever else drew from the same generators in between. What is drawn aside restores them.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -22,3 +24,14 @@ def reseed(device: torch.device, seed: int, stream: str, batch: int, rank: int =
     np.random.seed(number & 0xFFFFFFFF)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Restore the states of Python's, NumPy's and torch's generators when the context ends."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)
