@@ -288,6 +288,23 @@ class Learner(CheapHookName):
             module.after_step()
         self.start_step(self.step.number + 1, optimizer)
 
+    def take_step(self, batch: Batch, optimizer: torch.optim.Optimizer, forward: AbstractContextManager[None]) -> None:
+        """Take the step of a prepared batch without Lightning's loop, in the order of that loop and with its bits.
+
+        forward: what the forward pass and the loss are computed in, such as autocast
+        """
+
+        def closure() -> Tensor:
+            with forward:
+                loss = self.training_step(batch, 0)
+            optimizer.zero_grad()
+            self.backward(loss)
+            self.on_before_optimizer_step(optimizer)
+            self.configure_gradient_clipping(optimizer)
+            return loss
+
+        self.optimizer_step(0, 0, optimizer, closure)
+
     def start_step(self, number: int, optimizer: Any) -> None:
         """Number the next step, set what it trains, and its learning rate unless a callback installed a scheduler."""
         self.number_step(number)

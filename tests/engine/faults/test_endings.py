@@ -96,6 +96,7 @@ def test_training_that_ends_without_a_reason_is_failed(tmp_path: Path, monkeypat
         trainer.should_stop = self.state.step == 10
 
     monkeypatch.setattr(LoopCallback, "on_train_batch_end", stopped)
+    monkeypatch.setattr(LoopCallback, "quiet_steps", lambda _: 0)
     monkeypatch.setattr(LoopCallback, "_note_lightning_stop", lambda *_: None)
     run_folder = run(tmp_path, code=1)
     assert "training ended after step 10 of 30, and nothing says why" in str(run_folder.status.reason)
@@ -107,6 +108,7 @@ def test_a_skipped_rest_of_the_epoch_is_failed(tmp_path: Path, monkeypatch: pyte
         return -1 if self.step.number == 7 else None
 
     monkeypatch.setattr(Learner, "on_train_batch_start", skipping)
+    monkeypatch.setattr(LoopCallback, "quiet_steps", lambda _: 0)
     assert "skipped the rest of an epoch" in str(run(tmp_path, code=1).status.reason)
 
 

@@ -55,11 +55,14 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_update(
 
 
 def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poison(self: Learner) -> None:
+    backward = Learner.backward
+
+    def poison(self: Learner, *arguments: Any) -> None:
+        backward(self, *arguments)
         if self.step.number == 5:
             next(self.model.parameters()).grad[0] = float("inf")
 
-    monkeypatch.setattr(Learner, "on_after_backward", poison)
+    monkeypatch.setattr(Learner, "backward", poison)
     run_folder = run(tmp_path, code=1)
     assert "the gradient norm is inf at step 6" in str(run_folder.status.reason)
 
@@ -71,11 +74,14 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
     monkeypatch.setattr(NanGuard, "check", lambda *_: None)
     monkeypatch.setattr(loop, "check_weights", lambda *_: None)
 
-    def poison(self: Learner) -> None:
+    backward = Learner.backward
+
+    def poison(self: Learner, *arguments: Any) -> None:
+        backward(self, *arguments)
         if self.step.number == 5:
             next(self.model.parameters()).grad[0] = float("nan")
 
-    monkeypatch.setattr(Learner, "on_after_backward", poison)
+    monkeypatch.setattr(Learner, "backward", poison)
     run_folder = run(tmp_path, code=1)  # and no weights are left that could be tested
     assert "no usable checkpoint" in str(run_folder.status.reason)
     assert not all(torch.isfinite(value).all() for value in state(run_folder).values())

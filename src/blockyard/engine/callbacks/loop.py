@@ -22,6 +22,7 @@ from blockyard.engine.callbacks.stopwatch import Stopwatch
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.engine.faults.nan_guard import check_weights
 from blockyard.engine.faults.peers import agree_on_end, agree_on_signal
+from blockyard.engine.lightning.patches import count_steps, next_batch
 from blockyard.engine.system.randomness import reseed
 from blockyard.runs.checkpoint_weights import LOOP
 
@@ -205,7 +206,10 @@ class LoopCallback(pl.Callback):
         reseed(module.device, self.intervals.seed, "train", self._batches, trainer.global_rank)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the last micro-batch of a step, do what is due."""
+        """After the last micro-batch of a step, do what is due; where nothing is, take the next steps until it is.
+
+        Those go without Lightning's loop and hooks, which cost as much as the step of a small model.
+        """
         self._batches += 1
         if self._batches % self.intervals.micro_batches:
             return
@@ -221,7 +225,9 @@ class LoopCallback(pl.Callback):
         save = every is not None and state.step % every == 0
         log = due or state.step % self.intervals.log_every == 0
         if not (interrupted or log or save):
-            return
+            interrupted = self._take_quiet_steps(trainer, module)
+            if not interrupted:
+                return
         if final and self.callbacks.lightning:  # they may still change the weights: `on_train_end` evaluates and saves
             due = save = interrupted = False
         module.guard.raise_if_bad()
@@ -307,6 +313,30 @@ class LoopCallback(pl.Callback):
         every = [intervals.log_every, intervals.evaluate_every, self.callbacks.checkpoint.every]
         due = min(state.total, *(state.step + count - state.step % count for count in every if count))
         return due - state.step - 1
+
+    def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
+        """Take the steps after which nothing is due. Returns whether a signal came, after whose step they end.
+
+        Only in a run of one process that takes its steps itself; fp16's scale and a scheduler of a Lightning callback
+        belong to Lightning's loop.
+        """
+        steps = self.quiet_steps()
+        alone = trainer.world_size == 1 and module.together is None
+        if not steps or not alone or module.settings.half or trainer.lr_scheduler_configs:
+            return False
+        optimizer, precision = trainer.optimizers[0], trainer.precision_plugin
+        first = self.state.step
+        try:
+            for _ in range(steps):
+                batch = next_batch(trainer)
+                self.on_train_batch_start(trainer, module, batch, self._batches)
+                module.take_step(batch, optimizer, precision.train_step_context())
+                self.skip(1)
+                if self._agree_on_signal(trainer):
+                    return True
+        finally:
+            count_steps(trainer, self.state.step - first)
+        return False
 
     def skip(self, steps: int) -> None:
         """Count steps that were taken without `on_train_batch_end`; as many as `quiet_steps` says at most."""
