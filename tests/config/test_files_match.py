@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+from pathlib import Path
+
 import pytest
 
+from blockyard.atomic_files import stamp
 from blockyard.config import tree
 from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
 from blockyard.config.choices import catalog
@@ -94,3 +99,42 @@ def test_docstring_documents_every_option(choice):
 def test_every_group_in_conf_is_a_family():
     folders = {path.name for path in catalog.conf_dir().iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(catalog.groups())
+
+
+def test_docstrings_read_from_the_text_are_those_that_python_sees():
+    seen = 0
+    for family in catalog.groups():
+        for choice in catalog.choices(family).values():
+            if choice.target is not None and choice.target.startswith("blockyard."):
+                locate(choice.target)
+                text = Path(str(sys.modules[choice.target.rpartition(".")[0]].__file__)).read_text(encoding="utf-8")
+                assert catalog.docstring(choice.target) == ast.get_docstring(ast.parse(text)), choice
+                seen += 1
+    assert seen > 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '3"One line."3\nimport os\n',
+        '3"It says "so"."3\n\n3"No docstring."3\n',
+        '3"It ends with a quote\\""3\n',
+        '3"A tab:\\t."3\n',
+        '3"Two"3 3"strings."3\n',
+        '3"With a comment."3  # behind it\n',
+        "'It stands in other quotes.'\n",
+        '# A licence.\n3"Below it."3\n',
+        'x = 3"no docstring"3\n',
+        '3"Broken',
+        "",
+    ],
+)
+def test_a_docstring_of_any_form_is_that_which_python_sees(text: str, tmp_path: Path):
+    text = text.replace('3"', '"""').replace('"3', '"""')
+    path = tmp_path / "module.py"
+    path.write_text(text, encoding="utf-8")
+    try:
+        seen = ast.get_docstring(ast.parse(text)) or ""
+    except SyntaxError:
+        seen = ""
+    assert catalog._docstring(path, stamp(path)) == seen

@@ -108,7 +108,7 @@ def test_pairs_that_cannot_work_are_refused(step: int) -> None:
 @GROUP
 @pytest.mark.parametrize("shard", [0, 2, *(pytest.param(each, marks=pytest.mark.full) for each in (1, 3))])
 def test_legal_pairs_all_run(shard: int):
-    """Half of the rows, in the full suite all."""
+    """Half of the configs, in the full suite all."""
     configs = legal_cover(2)
     seen = {(family, name) for row in configs for family, name in row.items()}
     everything = {(family, name) for family, names in products.names().items() for name in names}

@@ -13,6 +13,7 @@ import re
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,15 @@ def docstring(target: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _docstring(path: Path, stamp: tuple[int, ...]) -> str:
+    # The usual form is read without parsing the whole file, which took `list` half of its time.
+    plain = _PLAIN_DOCSTRING.match(path.read_text(encoding="utf-8"))
+    if plain:
+        return cleandoc(plain[1])
     tree = _parsed(path, stamp)
     return "" if tree is None else ast.get_docstring(tree) or ""
+
+
+_PLAIN_DOCSTRING = re.compile(r'"""((?:[^"\\]|"(?!""))*)"""\n')  # at the top of a file, without an escape
 
 
 @lru_cache(maxsize=256)
