@@ -36,7 +36,10 @@ Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict
 
 def record(folder: Path) -> dict[str, Any]:
     """What the page needs of one finished sweep."""
+    from blockyard.report.render.columns import ladders
+
     comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    header, rows = ladders(comparison)
     done = sum(cell["state"] == "done" for cell in comparison["cells"])
     return {
         "sweep": folder.name,
@@ -53,6 +56,7 @@ def record(folder: Path) -> dict[str, Any]:
             for clause in (comparison["expect"] or {}).get("clauses") or ()
         ],
         "stopped": (comparison.get("evidence") or {}).get("words"),
+        **({"ladder": [header, *rows]} if rows else {}),
     }
 
 
@@ -95,6 +99,9 @@ def page(records: list[dict[str, Any]]) -> str:
         clauses = one.get("clauses") or []
         if len(clauses) > 1:
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
+        if ladder := one.get("ladder"):
+            lines += [f"| {' | '.join(ladder[0])} |", "|---" * len(ladder[0]) + "|"]
+            lines += [*(f"| {' | '.join(cells)} |" for cells in ladder[1:]), ""]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
         lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]
