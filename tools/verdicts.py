@@ -16,6 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from blockyard.report.render.columns import ladders
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
 QUOTED = "positions_text"  # in README
@@ -36,8 +38,6 @@ Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict
 
 def record(folder: Path) -> dict[str, Any]:
     """What the page needs of one finished sweep."""
-    from blockyard.report.render.columns import ladders
-
     comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     header, rows = ladders(comparison)
     done = sum(cell["state"] == "done" for cell in comparison["cells"])

@@ -288,14 +288,17 @@ class Learner(CheapHookName):
             module.after_step()
         self.start_step(self.step.number + 1, optimizer)
 
-    def take_step(self, batch: Batch, optimizer: torch.optim.Optimizer, forward: AbstractContextManager[None]) -> None:
+    def take_step(
+        self, batch: Batch, optimizer: torch.optim.Optimizer, context: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         """Take the step of a prepared batch without Lightning's loop, in the order of that loop and with its bits.
 
-        forward: what the forward pass and the loss are computed in, such as autocast
+        context: makes what the forward pass and the loss are computed in, such as autocast; an optimizer may compute
+            them several times in a step
         """
 
         def closure() -> Tensor:
-            with forward:
+            with context():
                 loss = self.training_step(batch, 0)
             optimizer.zero_grad()
             self.backward(loss)
