@@ -2,8 +2,9 @@
 
     python tools/verdicts.py [outputs/sweeps/*]
 
-Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page
-and README's question with its answer from it. Without folders only those are written.
+Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page and
+README's question with its answer from it. docs/at_scale.yaml says what sources report of the arms of ladders. Without
+folders only the page and README are written.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from blockyard.report.render.columns import ladders
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
+AT_SCALE = ROOT / "docs" / "at_scale.yaml"  # what sources report of larger models
 QUOTED = "positions_text"  # in README
 FEWEST = 5  # seeds of a result that is shown
 
@@ -77,6 +81,7 @@ def page(records: list[dict[str, Any]]) -> str:
     known = {one["sweep"] for one in shown}
     open_questions = sorted(path.stem for path in (ROOT / "sweeps").glob("*.yaml") if path.stem not in known)
     records = shown
+    at_scale = yaml.safe_load(AT_SCALE.read_text(encoding="utf-8"))
     dates = sorted({one["date"] for one in records})
     lines = [_counts(records), "", "| sweep | claim | verdict | seeds | cells |", "|---|---|---|---|---|"]
     for one in records:
@@ -100,8 +105,9 @@ def page(records: list[dict[str, Any]]) -> str:
         if len(clauses) > 1:
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
         if ladder := one.get("ladder"):
-            lines += [f"| {' | '.join(ladder[0])} |", "|---" * len(ladder[0]) + "|"]
-            lines += [*(f"| {' | '.join(cells)} |" for cells in ladder[1:]), ""]
+            reported = at_scale.get(one["sweep"]) or {}
+            lines += [f"| {' | '.join(ladder[0])} | reported at scale |", "|---" * (len(ladder[0]) + 1) + "|"]
+            lines += [*(f"| {' | '.join(cells)} | {reported.get(cells[0], '')} |" for cells in ladder[1:]), ""]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
         lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]

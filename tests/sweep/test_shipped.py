@@ -35,7 +35,7 @@ NEED_RUNS = {
     "pretraining": [("experiment=bert_code", "tokenizer=byte", "name=pretrained")],
 }
 # Most of the time of planning all questions: the widths of every arm are solved at every rung, or there are many cells.
-SLOW = ("ladder_field", "recall_state")
+SLOW = ("ladder_field", "ladder_image", "recall_state")
 
 
 @pytest.mark.parametrize(

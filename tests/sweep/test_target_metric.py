@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from blockyard.config.untrusted.targets import locate
+from blockyard.contracts import any_split
 from blockyard.errors import UserError
 from blockyard.sweep.plan.target_metric import validation_metric
+from tests.support.paths import CONF
 from tests.support.tiny import configured
 
 TOPICS = ("data=code_topics", "tokenizer=byte", "head=mean_pool", "objective=classify")
@@ -29,3 +33,10 @@ def test_images_have_neither() -> None:
     for metric in ("test/macro_f1", "test/accuracy@head"):
         with pytest.raises(UserError, match="is not measured on validation and test"):
             validation_metric(metric, config, [])
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "objective").glob("*.yaml")))
+def test_an_objective_names_its_metrics_before_a_model_is_built(name: str) -> None:
+    """A plan of a sweep asks for them."""
+    objective = locate(yaml.safe_load((CONF / "objective" / f"{name}.yaml").read_text())["_target_"])()
+    assert objective.best()[0] in objective.metrics(any_split(class_counts=None, units=(), bytes_per_token=1.0))

@@ -93,11 +93,14 @@ class Segment(ClassObjective):
         return crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy over patches, and mean intersection over union over classes."""
+        """Loss, accuracy over patches, and mean intersection over union over classes.
+
+        Before outputs() they have two classes: a plan of a sweep asks for names and directions alone.
+        """
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, MeanIoU
 
-        assert self._classes is not None, "outputs() comes before metrics()"
-        return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(self._classes)})
+        classes = 2 if self._classes is None else self._classes
+        return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(classes)})
 
     def best(self) -> tuple[str, str]:
         """The highest mean IoU: predicting background everywhere has a high accuracy."""
