@@ -1,14 +1,15 @@
 """Writing the second of a pair of sentences: our recipe beside a Marian-shaped model of transformers.
 
-    python benchmarks/translation.py PAIRS.tsv [source=1] [target=2] [seeds=1] [outputs=outputs] [OVERRIDE ...]
+    python benchmarks/translation.py PAIRS.tsv [source=1] [target=2] [seeds=1] [outputs=outputs]
+        [experiment=translate_pairs] [OVERRIDE ...]
 
-Ours is `blockyard train experiment=translate_pairs` on the file, with further overrides as given, then `blockyard eval
-write=true beam=4 length_penalty=0` of the test split. The other side is MarianMTModel, an encoder and a decoder after
-Vaswani et al. 2017 with tied tables and sinusoidal positions, of nearly as many parameters as ours. It reads the same
-tokens of the same training pairs in batches of as many pairs with similar lengths, and is trained with AdamW, label
-smoothing, warm-up and a cosine for as much CPU time as our whole command took, start and evaluation included. Both
-write by beam search of width 4 with the sums of log probabilities as scores. Prints a Markdown table: BLEU and chrF of
-the two, of copying the source, and of the target of the nearest training source. Needs the `dev` extra.
+Ours is `blockyard train experiment=...` on the file, with further overrides as given, then `blockyard eval write=true
+beam=4 length_penalty=0` of the test split. The other side is MarianMTModel, an encoder and a decoder after Vaswani et
+al. 2017 with tied tables and sinusoidal positions, of nearly as many parameters as ours. It reads the same tokens of
+the same training pairs in batches of as many pairs with similar lengths, and is trained with AdamW, label smoothing,
+warm-up and a cosine for as much CPU time as our whole command took, start and evaluation included. Both write by beam
+search of width 4 with the sums of log probabilities as scores. Prints a Markdown table: BLEU and chrF of the two, of
+copying the source, and of the target of the nearest training source. Needs the `dev` extra.
 """
 
 from __future__ import annotations
@@ -147,10 +148,10 @@ def write(model: Any, side: Side, sources: Sequence[str], length: int) -> list[s
     return written
 
 
-def ours(path: str, seed: int, outputs: str, overrides: Sequence[str]) -> tuple[float, Path]:
+def ours(path: str, seed: int, outputs: str, experiment: str, overrides: Sequence[str]) -> tuple[float, Path]:
     """Train and write with blockyard; returns the CPU seconds of the training command and the run's folder."""
     name = f"translation_{Path(path).stem}"
-    command = ["train", "experiment=translate_pairs", f"data.path={path}", f"name={name}", f"seed={seed}"]
+    command = ["train", f"experiment={experiment}", f"data.path={path}", f"name={name}", f"seed={seed}"]
     began = time.process_time()
     if blockyard([*command, "logger=none", f"outputs={outputs}", *overrides]):
         raise SystemExit("the training of ours did not end well")
@@ -164,14 +165,14 @@ def ours(path: str, seed: int, outputs: str, overrides: Sequence[str]) -> tuple[
 def main(arguments: Sequence[str]) -> int:
     """Print the table, a row for each side: means over the seeds, with the standard deviation."""
     path, *rest = arguments
-    options = {"source": "1", "target": "2", "seeds": "1", "outputs": "outputs"}
+    options = {"source": "1", "target": "2", "seeds": "1", "outputs": "outputs", "experiment": "translate_pairs"}
     options |= dict(option.split("=", 1) for option in rest if option.partition("=")[0] in options)
     overrides = [option for option in rest if option.partition("=")[0] not in options]
     overrides += [f"data.{side}={options[side]}" for side in ("source", "target")]
     rows: dict[str, list[tuple[float, float]]] = {}
     sizes: dict[str, str] = {}
     for seed in range(int(options["seeds"])):
-        seconds, folder = ours(path, seed, options["outputs"], overrides)
+        seconds, folder = ours(path, seed, options["outputs"], options["experiment"], overrides)
         summary = read_json(folder / "summary.json")
         metrics = summary["metrics"]
         rows.setdefault("ours", []).append(

@@ -130,7 +130,7 @@ def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
         overrides.append("tokenizer.name=test_resnet")
     if names["tokenizer"] == "pretrained":
         overrides.append(f"tokenizer.path={files / 'tokenizer.json'}")
-    if names["data"] == "translation" and names.get("experiment") == "translate_pairs":
+    if names["data"] == "translation" and names.get("experiment") in ("translate_languages", "translate_pairs"):
         overrides.append(f"data.path={files / 'pairs.tsv'}")
     if names["callbacks"] == "dropout_schedule":
         overrides.append("model.dropout=0.1")

@@ -49,6 +49,7 @@ def test_two_steps_on_shared_data(
     [
         ("spam_table", "data.path="),
         ("speech_ctc", "data.path="),
+        ("translate_languages", "data.path="),
         ("translate_pairs", "data.path="),
         ("views_folder", "data.root="),
     ],

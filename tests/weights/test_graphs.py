@@ -25,10 +25,11 @@ RUNS = {
         *("preset=t5", "data=translation", "tokenizer=byte", "data.context=6", "data.source_context=7"),
         *("model.dim=16", "model.depth=1"),
     ),
+    "graphs": ("experiment=atlas", "model.dim=16", "model.depth=1"),  # nodes without columns: an empty constant
 }
 
 
-@pytest.fixture(params=["vit", "gpt2", pytest.param("t5", marks=pytest.mark.full)])
+@pytest.fixture(params=["vit", "gpt2", "graphs", pytest.param("t5", marks=pytest.mark.full)])
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Loaded:
     """A run that was never trained, with large weights."""
     run = load(untrained(tmp_path / "run", *RUNS[request.param]))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import torch
@@ -82,10 +83,16 @@ def play(number: str, generator: torch.Generator, noise: tuple[float, float] = N
     tones, gaps = seconds(TONE, len(number)), seconds(GAP, len(number) + 1)
     parts = [torch.zeros(gaps[0])]
     for key, length, gap in zip(number, tones, gaps[1:], strict=True):
-        row, column = divmod(KEYS.index(key), 4)
-        time = 2 * math.pi * torch.arange(length) / RATE
-        parts += [LEVEL * (torch.sin(ROWS[row] * time) + torch.sin(COLUMNS[column] * time)), torch.zeros(gap)]
+        parts += [_tone(key)[:length], torch.zeros(gap)]
     sound = torch.cat(parts)
     decibels = noise[0] + (noise[1] - noise[0]) * float(torch.rand((), generator=generator))
     hiss = LEVEL * 10 ** (-decibels / 20) * torch.randn(len(sound), generator=generator)
     return ((sound + hiss).clamp(-1, 1) * 32767).round().to(torch.int16)
+
+
+@cache
+def _tone(key: str) -> Tensor:
+    """The pair of tones of a key, as long as the longest."""
+    row, column = divmod(KEYS.index(key), 4)
+    time = 2 * math.pi * torch.arange(round(RATE * TONE[1])) / RATE
+    return LEVEL * (torch.sin(ROWS[row] * time) + torch.sin(COLUMNS[column] * time))

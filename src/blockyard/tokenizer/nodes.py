@@ -127,7 +127,8 @@ class NodeEmbedder(Embedder):
         self.columns = len(sizes)
         self.max_degree, self.std = max_degree, ctx.input_std / (self.columns + (max_degree is not None) or 1) ** 0.5
         starts = torch.tensor([0, *sizes]).cumsum(0)
-        self.register_buffer("starts", starts[:-1], persistent=False)  # (C,), the first row of each column's table
+        # A copy, because torch.export cannot save an empty view of a tensor that is not empty.
+        self.register_buffer("starts", starts[:-1].clone(), persistent=False)  # (C,), first rows of each column's table
         self.starts: Tensor
         self.codes = nn.Parameter(torch.empty(max(int(sum(sizes)), 1), ctx.dim))  # (codes of all columns, D)
         self.degrees = None if max_degree is None else nn.Parameter(torch.empty(max_degree + 1, ctx.dim))

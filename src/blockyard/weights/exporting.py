@@ -262,7 +262,10 @@ def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
     inputs = graph_inputs(loaded)
     program = _traced(loaded, inputs)
     program.example_inputs = None  # they would be pickled
-    torch.export.save(program, folder / PT2)
+    try:
+        torch.export.save(program, folder / PT2)
+    except Exception as error:  # it raises what any of its parts raises
+        raise UserError(f"{loaded.folder.name} cannot be saved by torch.export: {first_line(error)}") from error
     _describe(folder, inputs)
     return [f"torch.export.load('{folder / PT2}').module()(**inputs)", _shapes(inputs)]
 
