@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,8 @@ from blockyard.inspect.labels import token_text
 from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.symbols import Symbols
 from tests.support import engine_runs
-from tests.support.tiny import TRANSLATE
+from tests.support.every import every
+from tests.support.tiny import DRAWS_CAPTIONS, ON_CPU, ONE_BATCH, ONE_LAYER, TRANSLATE, steps
 
 pytestmark = pytest.mark.xdist_group("inspect_rows")  # its runs are made once
 
@@ -207,3 +209,16 @@ def test_circuits_of_cross_attention_and_latents(
     assert (numbers["pictures"], "qk_tables" in numbers) == (["circuits.png"], False)
     assert main(["inspect", f"run={latents.path}", "circuits", "vocabulary=ab"]) == 2
     assert "none of these heads has token circuits" in capsys.readouterr().err
+
+
+def test_circuits_show_no_tokens_of_a_source_of_another_kind(tmp_path: Path) -> None:
+    """Pictures in front of a caption, and words that an encoder reads before codes are drawn."""
+    small = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data.samples=64", "data.batch_size=8")
+    caption = engine_runs.run(tmp_path / "caption", base=("experiment=canvas_captions", *small))
+    names = inspect_run(caption, "circuits")["names"]
+    assert {"a", "START"} <= set(names)
+    drawing = engine_runs.run(tmp_path / "drawing", base=DRAWS_CAPTIONS)
+    numbers = inspect_run(drawing, "circuits")
+    assert {path for path, _ in numbers["qk_heads"]} == {"blocks.0.token_mixer"}
+    assert any("encoder block 0: it reads a source" in text for text in numbers["left_out"])
+    assert every(name.isdigit() or name in ("START", "END") for name in numbers["names"])

@@ -275,6 +275,9 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
         left_out.append(f"token circuits of {name}: no_residual carries no embedding past a block")
         return tables
     embedder = getattr(tower, "embedder", model.embedder)
+    if embedder is not model.embedder and model.ctx.source is not None:
+        left_out.append(f"token circuits of {name}: it reads a source, whose tokens are of another kind")
+        return tables
     embedding = _cached(cache, f"{owner}embed", embedder.table, embedder.scale)
     if embedding is None or embedding.shape[1] != head.q.shape[1]:
         left_out.append(f"token circuits of {name}: the stream also holds a position code")
@@ -363,9 +366,15 @@ def copying_spectrum(head: HeadCircuits, tables: TokenTables) -> Spectrum | None
 
 
 def select_tokens(loaded: Loaded, samples: list[Sample], text: str | None) -> list[int]:
-    """Returns the token ids to show: those of `text`, or the most frequent ones of the samples, sources included."""
+    """Returns the token ids to show: those of `text`, or the most frequent ones of the samples.
+
+    Sources count where they are of the same tokens.
+    """
     if text is None:
-        inputs = (x for sample in samples for x in (sample.batch.inputs, sample.batch.source) if x is not None)
+        batches = [sample.batch for sample in samples]
+        inputs = [batch.inputs for batch in batches]
+        if loaded.components.source_tokenizer is loaded.tokenizer:
+            inputs += [batch.source for batch in batches if batch.source is not None]
         counts = Counter(token_id for x in inputs for token_id in x[0].tolist())
         return sorted(token_id for token_id, _ in counts.most_common(DEFAULT_TOKENS))
     if not isinstance(loaded.tokenizer, TextTokenizer):
