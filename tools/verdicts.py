@@ -105,9 +105,13 @@ def page(records: list[dict[str, Any]]) -> str:
         if len(clauses) > 1:
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
         if ladder := one.get("ladder"):
-            reported = at_scale.get(one["sweep"]) or {}
-            lines += [f"| {' | '.join(ladder[0])} | reported at scale |", "|---" * (len(ladder[0]) + 1) + "|"]
-            lines += [*(f"| {' | '.join(cells)} | {reported.get(cells[0], '')} |" for cells in ladder[1:]), ""]
+            if reported := at_scale.get(one["sweep"]):
+                ladder = [
+                    [*ladder[0], "reported at scale"],
+                    *([*cells, reported.get(cells[0], "")] for cells in ladder[1:]),
+                ]
+            lines += [f"| {' | '.join(ladder[0])} |", "|---" * len(ladder[0]) + "|"]
+            lines += [*(f"| {' | '.join(cells)} |" for cells in ladder[1:]), ""]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
         lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]
