@@ -106,10 +106,8 @@ def page(records: list[dict[str, Any]]) -> str:
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
         if ladder := one.get("ladder"):
             if reported := at_scale.get(one["sweep"]):
-                ladder = [
-                    [*ladder[0], "reported at scale"],
-                    *([*cells, reported.get(cells[0], "")] for cells in ladder[1:]),
-                ]
+                columns = ["reported at scale", *(reported.get(cells[0], "") for cells in ladder[1:])]
+                ladder = [[*cells, text] for cells, text in zip(ladder, columns, strict=True)]
             lines += [f"| {' | '.join(ladder[0])} |", "|---" * len(ladder[0]) + "|"]
             lines += [*(f"| {' | '.join(cells)} |" for cells in ladder[1:]), ""]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
