@@ -60,7 +60,7 @@ def own_data(name: str, folder: Path) -> list[str]:
         (folder / "hours.csv").write_text("".join(["date,load,heat\n", *hours]))
         return [f"data.path={folder / 'hours.csv'}", "data.split=[0.6,0.2,0.2]", "data.batch_size=16"]
     if "override /data: dial_numbers" in text:
-        return ["data.samples=400"]  # of 16,000, which are played and encoded before the first step
+        return ["data.samples=400"]  # of 13,000, which are played and encoded before the first step
     if "override /data: canvas_drawings" in text:
         return ["data.samples=200", "data.eval_samples=50"]  # which are drawn and encoded before the first step
     if "override /data: molecules" in text:
