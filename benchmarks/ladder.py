@@ -50,7 +50,7 @@ def main() -> None:
         truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
         near, far, errors = [], [], []
         for seed in range(args.ladders):
-            fitted = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base", args.floors)[1]
+            fitted = ladder(runs(np.random.default_rng(seed), base, arm, 5, 0.01), "base", args.floors).arms[1]
             assert fitted.interval is not None
             assert fitted.farther_interval is not None
             near.append(fitted.interval[0] <= truth <= fitted.interval[1])

@@ -61,7 +61,7 @@ def test_the_multiplier_is_the_ratio_of_computes_for_one_loss() -> None:
 
 
 def test_a_ladder_of_noisy_runs_has_the_multiplier_within_its_interval() -> None:
-    base, arm = ladder(runs(np.random.default_rng(0), BASE, ARM, 5, 0.005), "base")
+    base, arm = ladder(runs(np.random.default_rng(0), BASE, ARM, 5, 0.005), "base").arms
     assert base.multiplier is None
     assert arm.interval is not None
     assert arm.interval[0] <= multiplier(ARM, BASE, RUNGS[-1]) <= arm.interval[1]
@@ -73,7 +73,7 @@ def test_a_ladder_of_noisy_runs_has_the_multiplier_within_its_interval() -> None
 def test_a_gap_that_grows_is_seen() -> None:
     """A steeper power: the multiplier is 1 at 1e12 FLOPs and 1.6 at 3e13, and beyond 2 at ten times that."""
     steeper = Law(1.5, 200.0 * 1e12**0.03, 0.23)
-    arm = ladder(runs(np.random.default_rng(0), BASE, steeper, 5, 0.001), "base")[1]
+    arm = ladder(runs(np.random.default_rng(0), BASE, steeper, 5, 0.001), "base").arms[1]
     assert arm.trend == "grows"
     assert arm.farther is not None
     assert arm.multiplier is not None
@@ -85,11 +85,26 @@ def test_what_has_no_law_is_refused() -> None:
     with pytest.raises(UserError, match="a has 3 rungs; a law needs 4 or more"):
         ladder(few, "a")
     rising = {"a": {seed: [(10.0**k, 1.0 + 0.5 * (k % 2)) for k in range(4)] for seed in range(3)}}
-    with pytest.raises(UserError, match=r"no law E \+ A C\^-a fits a: a rung is off by"):
+    with pytest.raises(UserError, match=r"no law E \+ A C\^-a fits a \(a rung is off by"):
         ladder(rising, "a")
     negative = {"a": {0: [(10.0**k, 1.0 - k) for k in range(4)]}}
     with pytest.raises(UserError, match="not above 0"):
         ladder(negative, "a")
+
+
+def test_an_arm_that_no_law_fits_is_left_out_and_changes_nothing() -> None:
+    arms = runs(np.random.default_rng(0), BASE, ARM, 5, 0.005)
+    wild = {seed: [(c, 3.0 - 0.6 * (k % 2)) for k, (c, _) in enumerate(curve)] for seed, curve in arms["base"].items()}
+    with_it = ladder({**arms, "wild": wild}, "base")
+    alone = ladder(arms, "base")
+    assert with_it.arms == alone.arms
+    assert alone.left_out == {}
+    assert list(with_it.left_out) == ["wild"]
+    assert with_it.left_out["wild"] > laws.BAD_FIT
+    with pytest.raises(UserError, match="fits wild"):
+        ladder({**arms, "wild": wild}, "wild")
+    with pytest.raises(UserError, match="fits wild"):
+        ladder({"base": arms["base"], "wild": wild}, "base")
 
 
 SIZES = {"16": 0.05, "32": 0.35, "64": 0.55, "128": 0.68}  # what a size takes off a loss of 1.21
@@ -138,6 +153,8 @@ def climbed(
         overrides[name] = [f"block={arm}_norm", f"model.dim={rung}"]
         levels[name] = {"arm": arm, "rung": rung}
         values[name] = {seed: gain + 0.002 * seed + 0.001 * (seed % 2) for seed in range(4)}
+        if arm == "branch":  # falls, and rises again at every other rung
+            values[name] = {seed: value + 0.5 * (rung in ("32", "128")) for seed, value in values[name].items()}
         if arm == "pre":
             values[name] = {seed: value + 0.03 + 0.001 * (seed == 2) for seed, value in values[name].items()}
         summaries[name] = {"samples": 10 * int(rung), "flops_per_sample": {"forward": 1, "training": int(rung) * 1000}}
@@ -157,6 +174,15 @@ def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> 
     assert "At the largest rung (1.64e+08 FLOPs), in the compute of post:" in result.answer
     assert "Extrapolated to 10 times that: pre" in result.answer
     assert "Ladder of sizes" in render(result.as_dict())
+
+
+def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path) -> None:
+    result = climbed(tmp_path, arms=("pre", "post", "branch"))
+    assert result.ladder is not None
+    assert [arm["name"] for arm in result.ladder["arms"]] == ["pre", "post"]
+    assert list(result.ladder["left_out"]) == ["branch"]
+    assert " No law E + A C^-a fits branch (a rung is off by " in result.answer
+    assert columns.ladders(result.as_dict())[1][-1][:2] == ["branch", "no law fits"]
 
 
 def test_a_ladder_with_floors_of_their_own(tmp_path: Path) -> None:

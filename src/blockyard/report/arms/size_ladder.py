@@ -11,7 +11,7 @@ from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.document import LadderArmRow, LadderRow, Limits
 from blockyard.report.load.run_record import LoadedRun, is_finite
-from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder
+from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
 from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors
 
@@ -26,7 +26,8 @@ def ladder_row(
 ) -> LadderRow:
     """Return the ladders of the arms that differ in everything but `factor`, whose levels are the rungs.
 
-    Raises UserError where the arms have no such factor, the metric is not a loss, or no law fits.
+    Raises UserError where the arms have no such factor, the metric is not a loss, or no law fits the baseline or any
+    other arm.
     """
     factors = list(dict.fromkeys(name for arm in data.arms for name in arm.levels))
     if factor not in factors:
@@ -46,7 +47,8 @@ def ladder_row(
         baseline=base or next(iter(groups)),
         farther=FARTHER,
         floors=floors,
-        arms=[_arm(one) for one in fitted],
+        arms=[_arm(one) for one in fitted.arms],
+        left_out=fitted.left_out,
     )
 
 
@@ -83,10 +85,15 @@ def ladder_answer(row: LadderRow) -> str:
     return (
         f"At the largest rung ({last:.3g} FLOPs), in the compute of {row['baseline']}: {'; '.join(parts)}{more}. "
         f"Extrapolated to {row['farther']:g} times that: {far}."
-    )
+    ) + _left_out(row)
 
 
 MOST = 4  # arms that the answer names
+
+
+def _left_out(row: LadderRow) -> str:
+    left_out = row.get("left_out")
+    return f" N{no_law(left_out)[1:]}." if left_out else ""
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:

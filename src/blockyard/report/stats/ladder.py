@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from blockyard.errors import UserError
 from blockyard.sweep.spec.ladder import RUNGS, Floors
@@ -75,6 +75,13 @@ class ArmLadder:
     trend: Literal["grows", "closes", "stays"] | None = None
 
 
+class Ladders(NamedTuple):
+    """The ladders of the arms that a law fits; of each of the others by what share the law misses a rung."""
+
+    arms: list[ArmLadder]
+    left_out: dict[str, float]
+
+
 def fit(
     curves: Sequence[Sequence[tuple[float, float]]], *, floors: Floors = "shared", start: Sequence[Law] | None = None
 ) -> list[Law]:
@@ -129,27 +136,32 @@ def _inner(law: Law, middle: float) -> tuple[float, float]:
     return math.log(law.scale) - law.power * math.log(middle), math.log(law.power)
 
 
-def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared") -> list[ArmLadder]:
-    """Return the ladder of each arm. Raises UserError where rungs are too few or the law does not fit.
+def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared") -> Ladders:
+    """Return the ladder of each arm; an arm that no law fits is left out.
 
     arms: name -> seed -> (compute, loss) of every rung, in the order of the rungs
     floors: whether the laws share one floor; with floors of their own, intervals beyond the rungs are far wider
+    Raises UserError where rungs are too few, or no law fits the baseline or any other arm.
     """
     _refuse(arms)
-    names = list(arms)
-    curves = [_curve(arms[name]) for name in names]
-    laws = fit(curves, floors=floors)
-    means = [_means(arms[name]) for name in names]
-    worst = [max(abs(law.loss(c) / y - 1) for c, y in rungs) for law, rungs in zip(laws, means, strict=True)]
-    for name, error in zip(names, worst, strict=True):
-        if error > BAD_FIT:
-            raise UserError(
-                f"ladder: no law E + A C^-a fits {name}: a rung is off by {100 * error:.0f} %; its losses may not fall "
-                "with compute, or its learning rate may not suit every rung"
-            )
+    names, left_out = list(arms), dict[str, float]()
+    while True:
+        laws = fit([_curve(arms[name]) for name in names], floors=floors)
+        means = [_means(arms[name]) for name in names]
+        worst = [max(abs(law.loss(c) / y - 1) for c, y in rungs) for law, rungs in zip(laws, means, strict=True)]
+        misfits = {name: error for name, error in zip(names, worst, strict=True) if error > BAD_FIT}
+        if not misfits:
+            break
+        # With one floor for all, a curve that no law fits spoils those of the others: one leaves at a time.
+        name = max(misfits.keys() - {baseline} or misfits, key=misfits.__getitem__)
+        left_out[name] = misfits[name]
+        names.remove(name)
+        if name == baseline or names == [baseline]:
+            raise UserError(f"ladder: {no_law({name: misfits[name]})}")
     short = fit([_curve(arms[name], leave=1) for name in names], floors=floors)
-    drawn = _bootstrap(arms, laws, floors)
-    seeds = len(set.intersection(*(set(points) for points in arms.values())))
+    kept = {name: arms[name] for name in names}
+    drawn = _bootstrap(kept, laws, floors)
+    seeds = len(set.intersection(*(set(points) for points in kept.values())))
     base = names.index(baseline)
     result = []
     for number, name in enumerate(names):
@@ -158,7 +170,15 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
         if number != base:
             own = _against(own, number, base, laws, drawn, seeds)
         result.append(own)
-    return result
+    return Ladders(result, left_out)
+
+
+def no_law(left_out: Mapping[str, float]) -> str:
+    """Which arms no law fits, and why that may be, in a sentence without its full stop."""
+    names = ", ".join(f"{name} (a rung is off by {100 * error:.0f} %)" for name, error in left_out.items())
+    return (
+        f"no law E + A C^-a fits {names}; losses may not fall with compute, or a learning rate may not suit every rung"
+    )
 
 
 def multiplier(law: Law, base: Law, compute: float) -> float:
