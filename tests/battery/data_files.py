@@ -58,6 +58,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "webdataset": f"data.path={root / 'shards'}",
         "dataset": "data.train._target_=tests.support.own_data.Squares",
         "lightning": "data.module._target_=tests.support.own_data.Module",
+        "mixture": f"data.members.text_file.path={root / 'input.txt'}",
         "text_file": f"data.path={root / 'input.txt'}",
         "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",

@@ -44,6 +44,7 @@ BESIDE = {
     ("data", "tokens"): {"tokenizer": "ids"},
     ("tokenizer", "ids"): {"data": "tokens"},
     ("data", "table"): {"tokenizer": "byte", "head": "mean_pool", "objective": "classify"},
+    ("data", "mixture"): {"tokenizer": "byte", "model": "decoder", "head": "token", "objective": "next_token"},
     ("data", "hf"): {"tokenizer": "byte", "head": "mean_pool", "objective": "classify"},
     ("trainer", "context"): {
         "data": "code",
