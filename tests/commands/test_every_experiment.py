@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def test_every_command_works_or_says_why_not(
         assert codes[line] in (0, 2), (line, message)
         assert "Traceback" not in message, (line, message)
     assert {codes["eval"], codes["embed limit=8 out=vectors.npz page=vectors.html"]} == {0}
-    question = f"claim: one\nbase: [experiment={name}, {', '.join(overrides)}]\nbaseline: a\narms:\n  a: []\nseeds: 1\n"
+    base = json.dumps([f"experiment={name}", *overrides])
+    question = f"claim: one\nbase: {base}\nbaseline: a\narms:\n  a: []\nseeds: 1\n"
     Path("question.yaml").write_text(question)
     assert main(["sweep", "question.yaml", "--dry-run"]) == 0

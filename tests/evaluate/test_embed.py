@@ -208,6 +208,13 @@ def test_of_many_vectors_some_are_drawn_and_all_are_searched(monkeypatch: pytest
     assert first == [f"input {i}" for i in index[0]]
 
 
+def test_patches_of_values_are_those_that_the_model_reads(tmp_path: Path) -> None:
+    """Their objective leaves the last one out, which is predicted and not read."""
+    drawn = run(tmp_path, "experiment=gpt_patches", *ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, base=())
+    each, _ = embed(drawn, split="test", limit=2, pool="none")
+    assert each.vectors.shape == (2 * 16, 16)
+
+
 def test_the_command_offers_what_the_function_takes() -> None:
     """Written out in the command, because reading the function imports torch."""
     assert (command.POOLS, command.PROJECTIONS, command.OUT) == (POOLS, PROJECTIONS, SUFFIXES)

@@ -220,7 +220,7 @@ def _shown(loaded: Loaded, batch: Batch) -> Batch:
     """The batch as the objective prepares it, with all that it hides: it may only leave items out at the end."""
     ready = loaded.objective.ready(batch)
     whole = source_as_input(batch) if loaded.objective.reads == "source" else batch
-    inputs = whole.inputs[:, : ready.inputs.shape[1]] if ready.inputs.ndim == 2 else whole.inputs
+    inputs = whole.inputs[:, : ready.inputs.shape[1]]  # tokens (B, N) or (B, N, V); images keep their channels
     return replace(ready, inputs=inputs, hidden=None, target=batch.target)
 
 
