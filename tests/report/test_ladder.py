@@ -85,22 +85,22 @@ def test_what_has_no_law_is_refused() -> None:
     with pytest.raises(UserError, match="a has 3 rungs; a law needs 4 or more"):
         ladder(few, "a")
     rising = {"a": {seed: [(10.0**k, 1.0 + 0.5 * (k % 2)) for k in range(4)] for seed in range(3)}}
-    with pytest.raises(UserError, match=r"no law E \+ A C\^-a fits a \(a rung is off by"):
+    with pytest.raises(UserError, match=r"No law E \+ A C\^-a fits a \(largest error"):
         ladder(rising, "a")
     negative = {"a": {0: [(10.0**k, 1.0 - k) for k in range(4)]}}
     with pytest.raises(UserError, match="not above 0"):
         ladder(negative, "a")
 
 
-def test_an_arm_that_no_law_fits_is_left_out_and_changes_nothing() -> None:
+def test_an_arm_that_no_law_fits_does_not_change_the_others() -> None:
     arms = runs(np.random.default_rng(0), BASE, ARM, 5, 0.005)
     wild = {seed: [(c, 3.0 - 0.6 * (k % 2)) for k, (c, _) in enumerate(curve)] for seed, curve in arms["base"].items()}
     with_it = ladder({**arms, "wild": wild}, "base")
     alone = ladder(arms, "base")
     assert with_it.arms == alone.arms
-    assert alone.left_out == {}
-    assert list(with_it.left_out) == ["wild"]
-    assert with_it.left_out["wild"] > laws.BAD_FIT
+    assert alone.unfitted == {}
+    assert list(with_it.unfitted) == ["wild"]
+    assert with_it.unfitted["wild"] > laws.BAD_FIT
     with pytest.raises(UserError, match="fits wild"):
         ladder({**arms, "wild": wild}, "wild")
     with pytest.raises(UserError, match="fits wild"):
@@ -180,8 +180,8 @@ def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path)
     result = climbed(tmp_path, arms=("pre", "post", "branch"))
     assert result.ladder is not None
     assert [arm["name"] for arm in result.ladder["arms"]] == ["pre", "post"]
-    assert list(result.ladder["left_out"]) == ["branch"]
-    assert " No law E + A C^-a fits branch (a rung is off by " in result.answer
+    assert list(result.ladder["unfitted"]) == ["branch"]
+    assert " No law E + A C^-a fits branch (largest error " in result.answer
     assert columns.ladders(result.as_dict())[1][-1][:2] == ["branch", "no law fits"]
 
 
@@ -234,7 +234,7 @@ def test_arms_of_one_rung_with_other_budgets_are_told(tmp_path: Path) -> None:
 def test_a_ladder_without_a_law_says_so_and_compares_the_rest(tmp_path: Path) -> None:
     result = climbed(tmp_path, gains={"16": 0.05, "32": 0.6, "64": 0.1, "128": 0.7})
     assert result.ladder is None
-    assert any("ladder: no law E + A C^-a fits" in warning for warning in result.warnings)
+    assert any("ladder: No law E + A C^-a fits" in warning for warning in result.warnings)
     assert "pre-16" in result.answer
 
 

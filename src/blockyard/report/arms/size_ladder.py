@@ -48,7 +48,7 @@ def ladder_row(
         farther=FARTHER,
         floors=floors,
         arms=[_arm(one) for one in fitted.arms],
-        left_out=fitted.left_out,
+        unfitted=fitted.unfitted,
     )
 
 
@@ -85,15 +85,10 @@ def ladder_answer(row: LadderRow) -> str:
     return (
         f"At the largest rung ({last:.3g} FLOPs), in the compute of {row['baseline']}: {'; '.join(parts)}{more}. "
         f"Extrapolated to {row['farther']:g} times that: {far}."
-    ) + _left_out(row)
+    ) + (f" {no_law(unfitted)}." if (unfitted := row.get("unfitted")) else "")
 
 
 MOST = 4  # arms that the answer names
-
-
-def _left_out(row: LadderRow) -> str:
-    left_out = row.get("left_out")
-    return f" N{no_law(left_out)[1:]}." if left_out else ""
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:

@@ -150,7 +150,7 @@ class LadderRow(TypedDict):
     """Arms over a ladder of sizes.
 
     factor: whose levels are the rungs; farther: times the largest, extrapolated; floors: the E of the laws, one for all
-    arms or one each; left_out: the arms that no law fits, with the relative error of the rung that it misses most
+    arms or one each; unfitted: arm that no law fits -> its largest relative error over the rungs
     """
 
     factor: str
@@ -158,7 +158,7 @@ class LadderRow(TypedDict):
     farther: float
     floors: Floors
     arms: list[LadderArmRow]
-    left_out: NotRequired[dict[str, float]]
+    unfitted: NotRequired[dict[str, float]]
 
 
 class CellRow(TypedDict):

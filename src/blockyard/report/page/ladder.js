@@ -2,7 +2,7 @@
 
 /** Draw the losses of all rungs, the laws, and what each arm is worth in compute. */
 function drawLadder(body) {
-  const { arms, baseline, farther, factor, left_out: leftOut = {} } = data.ladder;
+  const { arms, baseline, farther, factor, unfitted = {} } = data.ladder;
   const width = Math.max(280, Math.min(900, body.clientWidth));
   const last = Math.max(...arms.flatMap((arm) => arm.compute));
   const first = Math.min(...arms.flatMap((arm) => arm.compute));
@@ -28,7 +28,7 @@ function drawLadder(body) {
   body.append(grid(`What each arm is worth in compute, against ${baseline}`,
     ["arm", "compute multiplier", "gap", `at ${farther} times the compute (extrapolated)`, "power a", "largest rung, predicted from the others"],
     [...arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : times(arm.multiplier, arm.interval), arm.trend || "", times(arm.farther, arm.farther_interval),
-      short(arm.power), `${change(100 * arm.held_out, 1)} %`]), ...Object.entries(leftOut).map(([name, error]) => [name, `no law fits: a rung is off by ${short(100 * error)} %`, "", "", "", ""])], [1, 3, 4, 5]),
+      short(arm.power), `${change(100 * arm.held_out, 1)} %`]), ...Object.entries(unfitted).map(([name, error]) => [name, `no law fits (largest error ${short(100 * error)} %)`, "", "", "", ""])], [1, 3, 4, 5]),
   figure("ladder", {
     chart: h("div", {}, keys, chart.root),
     caption: `Means of each rung${factor === "rung" ? "" : ` of ${factor}`} (markers) and the law L = E + A / C^a of each arm, with ${data.ladder.floors === "own" ? "an E each" : "one E for all"}. Right of the dotted line the laws are extrapolated. ` +

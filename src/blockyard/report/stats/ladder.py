@@ -76,10 +76,13 @@ class ArmLadder:
 
 
 class Ladders(NamedTuple):
-    """The ladders of the arms that a law fits; of each of the others by what share the law misses a rung."""
+    """Result of :func:`ladder`.
+
+    arms: those that a law fits; unfitted: each of the others -> its largest relative error over the rungs
+    """
 
     arms: list[ArmLadder]
-    left_out: dict[str, float]
+    unfitted: dict[str, float]
 
 
 def fit(
@@ -137,14 +140,14 @@ def _inner(law: Law, middle: float) -> tuple[float, float]:
 
 
 def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared") -> Ladders:
-    """Return the ladder of each arm; an arm that no law fits is left out.
+    """Return the ladder of each arm that a law fits, and which arms none fits.
 
     arms: name -> seed -> (compute, loss) of every rung, in the order of the rungs
     floors: whether the laws share one floor; with floors of their own, intervals beyond the rungs are far wider
     Raises UserError where rungs are too few, or no law fits the baseline or any other arm.
     """
     _refuse(arms)
-    names, left_out = list(arms), dict[str, float]()
+    names, unfitted = list(arms), dict[str, float]()
     while True:
         laws = fit([_curve(arms[name]) for name in names], floors=floors)
         means = [_means(arms[name]) for name in names]
@@ -152,9 +155,9 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
         misfits = {name: error for name, error in zip(names, worst, strict=True) if error > BAD_FIT}
         if not misfits:
             break
-        # With one floor for all, a curve that no law fits spoils those of the others: one leaves at a time.
+        # With one floor for all, a curve that no law fits also distorts the others, so one arm is removed at a time.
         name = max(misfits.keys() - {baseline} or misfits, key=misfits.__getitem__)
-        left_out[name] = misfits[name]
+        unfitted[name] = misfits[name]
         names.remove(name)
         if name == baseline or names == [baseline]:
             raise UserError(f"ladder: {no_law({name: misfits[name]})}")
@@ -170,14 +173,14 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
         if number != base:
             own = _against(own, number, base, laws, drawn, seeds)
         result.append(own)
-    return Ladders(result, left_out)
+    return Ladders(result, unfitted)
 
 
-def no_law(left_out: Mapping[str, float]) -> str:
-    """Which arms no law fits, and why that may be, in a sentence without its full stop."""
-    names = ", ".join(f"{name} (a rung is off by {100 * error:.0f} %)" for name, error in left_out.items())
+def no_law(unfitted: Mapping[str, float]) -> str:
+    """Return a sentence, without its full stop, on the arms that no law fits."""
+    names = ", ".join(f"{name} (largest error {100 * error:.0f} %)" for name, error in unfitted.items())
     return (
-        f"no law E + A C^-a fits {names}; losses may not fall with compute, or a learning rate may not suit every rung"
+        f"No law E + A C^-a fits {names}: losses may not fall with compute, or a learning rate may not suit all rungs"
     )
 
 
