@@ -390,7 +390,7 @@ def main(arguments: list[str] | None = None) -> int:
             lambda: vit_digits(folder, given.dry),
             lambda s: given.dry or s["metrics"]["test/accuracy"] > 0.95,
         )
-        check("masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
+        check("FlexAttention: time to that of a mask", lambda: gpu_rows.lengths(device, given.dry), bool)
         check("decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
         check("a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
         check("cells that share it", lambda: gpu_rows.cells(folder, given.dry), lambda f: f["equal"] == 1)
@@ -403,6 +403,7 @@ def main(arguments: list[str] | None = None) -> int:
             lambda: gpt2_small(folder, given.dry, "fsdp"),
             lambda s: same_loss(s, gpt or gpt2_small(folder, given.dry)),
         )
+        check("masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
     if not check.rows:
         sys.stderr.write(f"gpu_check: no check has {given.only!r} in its name\n")
         return 2

@@ -1,5 +1,6 @@
 """More rows of `gpu_check.py`: masks and biases, decoding, CUDA graphs, cells. Each comes with its check.
 
+lengths: forward and backward by FlexAttention of ALiBi and of packed documents, as a multiple of the time with a mask
 attention: forward and backward of ALiBi, T5's bias, a window and packed documents, against plain causal flash attention
     of the same shape; the error is that of bf16 against the eager reference in float64
 decoding: tokens per second from a cache; greedy ids equal those without a cache, in float32
@@ -12,6 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ import gpu_check
 from blockyard.config import build
 from blockyard.contracts import Seq
 
+LAYERS = 4
+LENGTHS = {128: 64, 256: 32, 512: 16, 1024: 8, 2048: 4}  # tokens: sequences of a batch
 SHAPE = {"batch": 8, "heads": 12, "tokens": 4096, "window": 512, "documents": 8, "rounds": 20}
 DRY = {"batch": 2, "heads": 2, "tokens": 64, "window": 16, "documents": 4, "rounds": 2}
 MASKS = ("alibi", "t5_bias", "window", "packed")
@@ -54,43 +58,69 @@ def _decoder(device: torch.device, choices: dict[str, str], values: dict[str, An
     return build.Components(gpu_check.config(Path(), families, fixed | values)).model(0).to(device).eval()
 
 
+def _inputs(device: torch.device, batch: int, heads: int, tokens: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(batch, heads, tokens, 64, generator=generator) for _ in "qkv"]
+    return [each.to(device, torch.bfloat16).requires_grad_() for each in drawn]
+
+
+def _facts(device: torch.device, name: str, batch: int, heads: int, tokens: int, size: dict[str, int]) -> Any:
+    from blockyard.ops.mask import Visibility
+
+    index = torch.arange(tokens, device=device)
+    seq = Seq(index=index, coords=index[None, :, None].float())
+    if name == "packed":
+        seq.segment = (index * size["documents"] // tokens).expand(batch, tokens)
+    if name in ("alibi", "t5_bias"):
+        model = {"model.dim": 64 * heads, "model.heads": heads, "model.depth": 1, "context": tokens}
+        seq.position = _decoder(device, {"position": name}, model).position.requires_grad_(False)
+    return seq, Visibility(True, size["window"] if name == "window" else None)
+
+
+def lengths(device: torch.device, dry: bool) -> dict[str, float]:
+    """The time of FlexAttention as a multiple of that of a mask, forward and backward, by length."""
+    from blockyard.ops.attend import attend, prepare
+    from blockyard.ops.kernel import attention_kernel
+
+    size, heads, found = (DRY if dry else SHAPE), (2 if dry else 12), {}
+
+    def step(kernel: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seq: Seq, visibility: Any) -> None:
+        seq.memo.clear()  # a batch has a mask of its own, which its layers share
+        with attention_kernel(kernel):
+            prepare(seq, visibility, heads, 64, q)
+            sum(attend(q, k, v, seq, seq, visibility) for _ in range(LAYERS)).sum().backward()
+
+    for tokens, batch in ({64: 2} if dry else LENGTHS).items():
+        for name in ("alibi", "packed"):
+            facts = (*_inputs(device, batch, heads, tokens), *_facts(device, name, batch, heads, tokens, size))
+            ours = "auto" if device.type == "cpu" else "flex"
+            seconds = [clock(device, partial(step, kernel, *facts), size["rounds"]) for kernel in (ours, "sdpa")]
+            found[f"{name} {tokens}"] = seconds[0] / seconds[1]
+    return found
+
+
 def masks(device: torch.device, dry: bool) -> dict[str, dict[str, float]]:
     """For each mask: its time as a multiple of plain flash attention's, and its error relative to float64's."""
     from blockyard.ops.attend import attend
-    from blockyard.ops.mask import Visibility
     from blockyard.ops.reference import eager
 
     size = DRY if dry else SHAPE
     batch, heads, tokens = size["batch"], size["heads"], size["tokens"]
+    torch._dynamo.config.recompile_limit = 32  # a program for each mask and length
     # One program for each length: with unknown ones torch 2.11 fails to compile FlexAttention's masks.
     attention = torch.compile(attend, dynamic=False) if device.type == "cuda" else attend
 
-    def inputs(batch: int, tokens: int) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        drawn = [torch.randn(batch, heads, tokens, 64, generator=generator) for _ in "qkv"]
-        return [each.to(device, torch.bfloat16).requires_grad_() for each in drawn]
-
-    def facts(name: str, batch: int, tokens: int) -> tuple[Seq, Visibility]:
-        index = torch.arange(tokens, device=device)
-        seq = Seq(index=index, coords=index[None, :, None].float())
-        if name == "packed":
-            seq.segment = (index * size["documents"] // tokens).expand(batch, tokens)
-        if name in ("alibi", "t5_bias"):
-            model = {"model.dim": 64 * heads, "model.heads": heads, "model.depth": 1, "context": tokens}
-            seq.position = _decoder(device, {"position": name}, model).position.requires_grad_(False)
-        return seq, Visibility(True, size["window"] if name == "window" else None)
-
     def step(name: str) -> Callable[[], None]:
-        q, k, v = inputs(batch, tokens)
-        seq, visibility = facts(name, batch, tokens)
+        q, k, v = _inputs(device, batch, heads, tokens)
+        seq, visibility = _facts(device, name, batch, heads, tokens, size)
         return lambda: attention(q, k, v, seq, seq, visibility).sum().backward()
 
     plain = clock(device, step("plain"), size["rounds"])
     found = {}
     for name in MASKS:
         few, short = 1, min(tokens, 512)  # the reference holds all scores in float64
-        q, k, v = inputs(few, short)
-        seq, visibility = facts(name, few, short)
+        q, k, v = _inputs(device, few, heads, short)
+        seq, visibility = _facts(device, name, few, heads, short, size)
         exact = eager(q.double(), k.double(), v.double(), seq, seq, visibility)
         ours = attention(q, k, v, seq, seq, visibility).double()
         error = ((ours - exact).norm() / exact.norm()).item()

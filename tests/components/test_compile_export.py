@@ -118,6 +118,8 @@ def test_block_masks_compile_with_the_model(preset: str, override: str, monkeypa
     model, batch = parts.model(0).eval(), inputs(parts, 2)
     plain = model(batch)
     monkeypatch.setattr(attend, "refusal", lambda *_: None)
+    monkeypatch.setattr(attend, "FEWEST", 0)
+    monkeypatch.setattr(attend, "not_worth_it", lambda *_: None)
     assert_close(compiled(model, "eager")(batch), plain, **CLOSE)
 
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from blockyard.contracts import Context, Inputs, Position
-from blockyard.ops import kernel
+from blockyard.ops import flex, kernel
+from blockyard.ops.flex import FEW_KEYS, FEWEST, READS_TWICE, not_worth_it
 from blockyard.ops.kernel import expected
 from blockyard.weight_init import Init
 from tests.support.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
@@ -223,13 +224,32 @@ def test_a_learned_bias_gets_its_gradient_and_says_what_it_costs() -> None:
 
 def test_expected_on_a_gpu() -> None:
     plain, alibi = factory("position", "none"), factory("position", "alibi")
-    ctx = context(dim=256)
+    ctx, short = context(dim=256, grid=(FEWEST,)), context(dim=256, grid=(FEWEST - 1,))
     half, full = torch.bfloat16, torch.float32
     assert expected(ctx, plain(ctx), "cuda", half) == ("flash", "")
     assert expected(ctx, alibi(ctx), "cuda", half)[0] == "flex"
     assert expected(ctx, plain(ctx), "cuda", full)[0] == "efficient"
     assert expected(ctx, alibi(ctx), "cuda", half, dropout=0.1)[0] == "efficient"
-    assert expected(context(packed=True, dim=256), plain(ctx), "cuda", half)[0] == "flex"
+    assert expected(context(packed=True, dim=256, grid=(FEWEST,)), plain(ctx), "cuda", half)[0] == "flex"
+    kernel, reason = expected(short, alibi(short), "cuda", half)
+    assert kernel == "efficient"
+    assert reason.endswith(FEW_KEYS)
+    set_of_nodes = context(dim=256, axes=0)
+    assert expected(set_of_nodes, factory("position", "graph")(set_of_nodes), "cuda", half)[1].endswith(READS_TWICE)
+
+
+def test_flex_attention_is_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From so many keys on, and for so many shapes."""
+    monkeypatch.setattr(flex, "_shapes", set())
+    few, many = (torch.zeros(1, 1, count, 16) for count in (FEWEST - 1, FEWEST))
+    assert not_worth_it(many, few) == FEW_KEYS
+    assert not_worth_it(few, many) is None
+    for batch in range(2, 1 + flex.SHAPES):
+        assert not_worth_it(many.expand(batch, -1, -1, -1), many) is None
+    others = not_worth_it(many, many)
+    assert others is not None
+    assert "16 other shapes" in others
+    assert not_worth_it(few, many) is None
 
 
 def test_nothing_is_recorded_outside() -> None:

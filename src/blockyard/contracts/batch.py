@@ -216,6 +216,8 @@ class Position(nn.Module):
 
     width: int = 0
     length_scale: float = 1.0
+    # Whether `bias` reads each learned tensor once at most; of other tensors FlexAttention has no gradient.
+    reads_once: bool = True
     varies: bool = False  # in training its coordinates are drawn anew in each forward pass, by `vary`
 
     # The port of the mixer that each hook needs.
@@ -279,7 +281,7 @@ class Position(nn.Module):
         """Returns what is added to the scores, as `bias` does, from the facts of each pair of query and key.
 
         head: int64 of any shape; pairs: one int64 tensor for each fact of `Seq.pairs`. Elementwise over shapes that
-        broadcast, under the rules of `bias`.
+        broadcast.
         """
         raise AssertionError("only called where acts_on names 'relate'")
 

@@ -2,9 +2,9 @@
 
     plain, causal, one query after a cache      scaled_dot_product_attention without a mask: flash
     strictly causal                             the same without the first query and the last key
-    bias, padding, segments, window, on CUDA    FlexAttention
+    bias, padding, segments, window, on CUDA    FlexAttention, from 2,048 keys on
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
-    scores that are capped or forget            FlexAttention on CUDA, the formula elsewhere or with dropout
+    scores that are capped or forget            FlexAttention as above, the formula elsewhere
     a sink                                      as without: it is one more key
 
 That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.kernel`).
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, maps, mask, online, reference, ring
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.flex import block_mask, flex, refusal
+from blockyard.ops.flex import FEWEST, block_mask, flex, not_worth_it, refusal, unfit
 from blockyard.ops.mask import Visibility
 from blockyard.ops.shaping import PLAIN, Shaping, with_sink_key
 
@@ -134,7 +134,7 @@ def attend(
     if shaping.reasons:
         if named == "sdpa":
             kernel.refuse(named, kernel.layer(), f"{shaping.reasons[0]}, between the products and the softmax")
-        refused = _against_flex(q, max(k.shape[-1], v.shape[-1]), dropout)
+        refused = _against_flex(q, seq, k_seq, max(k.shape[-1], v.shape[-1]), dropout) or _not_worth_it(q, k)
         if refused is not None:
             kernel.note("eager", [*mask.reasons(seq, k_seq, visibility), *shaping.reasons, refused])
             return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout, shaping)
@@ -143,7 +143,7 @@ def attend(
         # Fused kernels take one width. Zero channels add nothing to a score; those of the values are cut off again.
         scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
-    refused = _against_flex(q, q.shape[-1], dropout)
+    refused = _against_flex(q, seq, k_seq, q.shape[-1], dropout)
     if shaping.reasons:
         kernel.note("flex", [*mask.reasons(seq, k_seq, visibility), *shaping.reasons])
         blocks = shared_block_mask(seq, k_seq, visibility, len(q))
@@ -153,6 +153,7 @@ def attend(
     reasons = mask.reasons(seq, k_seq, visibility)
     if not reasons and (named != "flex" or len(seq) == 1):
         return sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons, shaping)[..., :width]
+    refused = refused or _not_worth_it(q, k)
     if refused is None:
         kernel.note("flex", reasons)
         blocks = shared_block_mask(seq, k_seq, visibility, len(q))
@@ -164,14 +165,19 @@ def attend(
     return out if blind is None else out.masked_fill(blind, 0.0)
 
 
-def _against_flex(q: Tensor, width: int, dropout: float) -> str | None:
-    """Why FlexAttention is not taken for these queries. Raises UserError where it was chosen by name."""
+def _against_flex(q: Tensor, seq: Seq, k_seq: Seq, width: int, dropout: float) -> str | None:
+    """Why FlexAttention cannot serve these queries. Raises UserError where it was chosen by name."""
     if kernel.selected() == "sdpa":
         return "trainer.attention=sdpa"
-    refused = refusal(q.device.type, q.dtype, width, dropout)
+    refused = refusal(q.device.type, q.dtype, width, dropout) or unfit(seq, k_seq)
     if kernel.selected() == "flex":
         kernel.refuse("flex", kernel.layer(), refused)
     return refused
+
+
+def _not_worth_it(q: Tensor, k: Tensor) -> str | None:
+    """Why FlexAttention is not taken though it could serve; None where it was chosen by name."""
+    return None if kernel.selected() == "flex" else not_worth_it(q, k)
 
 
 def prepare(
@@ -196,16 +202,18 @@ def prepare(
     named = kernel.selected()
     if named in ("eager", "online") or ring.KEY in seq.memo:
         return
-    if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+    serves = (refusal(like.device.type, like.dtype, head_dim, dropout) or unfit(seq, k_seq)) is None
+    if named == "flex" and serves:
         shared_block_mask(seq, k_seq, visibility, len(like))
         return
+    serves = serves and len(k_seq) >= FEWEST
     if shaping.reasons:
-        if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+        if serves:
             shared_block_mask(seq, k_seq, visibility, len(like))
         return
     if not mask.reasons(seq, k_seq, visibility) or mask.strict_by_shift(seq, k_seq, visibility):
         return
-    if named == "auto" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+    if named == "auto" and serves:
         shared_block_mask(seq, k_seq, visibility, len(like))
     else:
         shared_dense_mask(seq, k_seq, visibility, heads)

@@ -16,6 +16,10 @@ from blockyard.contracts import Seq
 from blockyard.ops.mask import Visibility, chunk_numbers, everything, scheme, visible
 from blockyard.ops.shaping import PLAIN, Shaping, capped
 
+FEWEST = 2048  # keys: below this, `auto` takes a mask or a table
+FEW_KEYS = f"with fewer than {FEWEST} keys a mask is faster"  # 3.9 to 7.5 times on an H200, and it compiles nothing
+SHAPES = 16  # of queries and keys, for which `auto` has FlexAttention compiled in one process; others take a mask
+
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
     """Returns why FlexAttention cannot take this, or None where it can."""
@@ -28,6 +32,34 @@ def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> s
     if head_dim < 16 or head_dim & (head_dim - 1):
         return f"FlexAttention needs a head width that is a power of two of at least 16, not {head_dim}"
     return None
+
+
+READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias reads more than once"
+
+
+def unfit(seq: Seq, k_seq: Seq) -> str | None:
+    """Returns why FlexAttention cannot take what the position scheme adds to the scores, or None where it can."""
+    added = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
+    return None if added is None or (added.reads_once and "relate" not in added.acts_on) else READS_TWICE
+
+
+def not_worth_it(q: Tensor, k: Tensor) -> str | None:
+    """Returns why `auto` takes a mask where FlexAttention could serve, or None. q (B, H, N, K), k (B, H', M, K).
+
+    FlexAttention is compiled for each shape, which takes seconds.
+    """
+    if k.shape[2] < FEWEST:
+        return FEW_KEYS
+    if torch.compiler.is_compiling():
+        return None
+    shape = (q.shape, k.shape, q.dtype, torch.is_grad_enabled())
+    if shape not in _shapes and len(_shapes) >= SHAPES:
+        return f"FlexAttention has been compiled for {SHAPES} other shapes in this process"
+    _shapes.add(shape)
+    return None
+
+
+_shapes: set[tuple[torch.Size, torch.Size, torch.dtype, bool]] = set()
 
 
 def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
@@ -66,9 +98,11 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
 def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[..., Tensor] | None:
     """Returns what changes a score, or None: a cap, the position scheme's bias, and what is forgotten."""
     cap, forget = shaping.cap, shaping.forget
-    changes = [change for change in (_by_coords(seq, k_seq), _by_pairs(seq, k_seq)) if change is not None]
+    changes: list[Callable[..., Tensor]] = []
     if cap is not None:
-        changes.insert(0, lambda score, *_: capped(score, cap))
+        changes.append(lambda score, *_: capped(score, cap))
+    if (add_bias := _by_coords(seq, k_seq)) is not None:
+        changes.append(add_bias)
     if forget is not None:
         q_sums, k_sums = forget
         changes.append(lambda score, b, h, q, k: score - (q_sums[b, h, q] - k_sums[b, h, k]).abs())
@@ -104,32 +138,15 @@ def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
     return add_bias
 
 
-def _by_pairs(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
-    position = scheme(seq, k_seq, "relate")
-    if position is None:
-        return None
-    assert k_seq.pairs is not None
-    pairs = tuple(pair.contiguous() for pair in k_seq.pairs)  # P x (B, N, M)
-    p, m = seq.num_prefix, k_seq.num_prefix
-
-    def add_relation(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        related = position.relate(h, tuple(pair[b, q, k] for pair in pairs))
-        if p or m:
-            related = torch.where((q < p) | (k < m), position.at_prefix(h).to(related.dtype), related)
-        return score + related
-
-    return add_relation
-
-
 def _without_staging(seq: Seq, k_seq: Seq) -> dict[str, int] | None:
-    """Options of the kernel where a scheme looks numbers up for each pair of a query and a key, otherwise None.
+    """Options of the kernel where a scheme looks learned numbers up for each query and key, otherwise None.
 
     The compiler stages the loads of a loop in shared memory, those of a score too: with torch 2.11 on an H200 T5's
     buckets of a tile of 128 x 128 need 410,624 bytes, and there are 232,448.
     """
     position = scheme(seq, k_seq, "bias")
     learned = isinstance(position, nn.Module) and next(position.parameters(), None) is not None
-    if not learned and scheme(seq, k_seq, "relate") is None:
+    if not learned:
         return None
     return {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "fwd_num_stages": 1, "bwd_num_stages": 1}
 
@@ -138,8 +155,9 @@ def _without_staging(seq: Seq, k_seq: Seq) -> dict[str, int] | None:
 def _compiled() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # One kernel for each shape: the dynamic form fails to build on some backends. Past torch's limit of 8 shapes
-    # it runs unfused, slower and with the same result.
+    # One kernel for each shape: the dynamic form fails to build on some backends. Past torch's limit, of eight by
+    # default, it runs unfused; a shape is compiled again where other facts hide keys or another scheme adds to scores.
+    torch._dynamo.config.recompile_limit = max(4 * SHAPES, torch._dynamo.config.recompile_limit)
     return torch.compile(flex_attention, dynamic=False)
 
 

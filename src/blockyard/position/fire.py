@@ -39,6 +39,7 @@ class Fire(Position):
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
     axes: ClassVar[frozenset[int]] = frozenset({1})
     needs_causal: ClassVar[bool] = True
+    reads_once = False
     roles: ClassVar[dict[str, Role]] = dict.fromkeys(TRAINED, "fixed")
 
     def __init__(

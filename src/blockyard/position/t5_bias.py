@@ -58,6 +58,7 @@ class T5Bias(Position):
         buckets_of = [_bucket(distance, self.side, far) for distance in range(far + 1)]
         self.register_buffer("bucket", torch.tensor(buckets_of), persistent=False)  # (far + 1,)
         self.bucket: Tensor
+        self.reads_once = ctx.tokens.axes == 1  # one table holds those of all axes
         self.table = nn.Parameter(torch.empty(ctx.tokens.axes, ctx.heads, buckets))  # (A, H, buckets)
 
     def init_weights(self, init: Init) -> None:

@@ -16,7 +16,6 @@ from torch.testing import assert_close
 from blockyard.contracts import UNREACHABLE, Seq
 from blockyard.model._embedding import set_pairs
 from blockyard.ops.attend import attend
-from blockyard.ops.flex import flex
 from blockyard.ops.mask import FULL, bias_table
 from blockyard.ops.reference import chunked, eager
 from blockyard.position.graph import GraphDistance
@@ -83,10 +82,9 @@ def test_graph_distance_is_the_formula(max_distance: int, steps: int, prefix: in
                     assert_close(table[number, head, :, :prefix], number_of_prefix.T)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("prefix", [0, 2])
 def test_the_kernels_agree(prefix: int) -> None:
-    """Dense masks, FlexAttention and both references, with the gradients of every table."""
+    """Dense masks and both references, with the gradients of every table."""
     position = GraphDistance(context(axes=0, num_prefix=prefix), max_distance=2)
     randomised(position)
     seq = sequence(GRAPHS, position, prefix)
@@ -96,7 +94,6 @@ def test_the_kernels_agree(prefix: int) -> None:
         lambda: eager(q, k, v, seq, seq, FULL),
         lambda: chunked(q, k, v, seq, seq, FULL),
         lambda: attend(q, k, v, seq, seq, FULL),
-        lambda: flex(q, k, v, seq, seq, FULL, compiled=False),
     ):
         seq.memo.clear()
         position.zero_grad()

@@ -183,6 +183,12 @@ PARTS = (
         "raised to the number of models that a process may decode with",
     ),
     Part(
+        "torch._dynamo.config.recompile_limit",
+        TORCH,
+        "ops/flex.py",
+        "raised to the number of shapes that FlexAttention is compiled for",
+    ),
+    Part(
         "torch._inductor.exc.InductorError",
         TORCH,
         "generate/compiled_step.py",
