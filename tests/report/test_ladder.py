@@ -98,9 +98,11 @@ def test_an_arm_that_no_law_fits_does_not_change_the_others() -> None:
     with_it = ladder({**arms, "wild": wild}, "base")
     alone = ladder(arms, "base")
     assert with_it.arms == alone.arms
-    assert alone.unfitted == {}
-    assert list(with_it.unfitted) == ["wild"]
-    assert with_it.unfitted["wild"] > laws.BAD_FIT
+    assert alone.unfitted == []
+    (misfit,) = with_it.unfitted
+    assert misfit.name == "wild"
+    assert misfit.worst > laws.BAD_FIT
+    assert misfit.rungs == tuple(wild[0])
     with pytest.raises(UserError, match="fits wild"):
         ladder({**arms, "wild": wild}, "wild")
     with pytest.raises(UserError, match="fits wild"):
@@ -180,7 +182,10 @@ def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path)
     result = climbed(tmp_path, arms=("pre", "post", "branch"))
     assert result.ladder is not None
     assert [arm["name"] for arm in result.ladder["arms"]] == ["pre", "post"]
-    assert list(result.ladder["unfitted"]) == ["branch"]
+    (misfit,) = result.ladder["unfitted"]
+    assert misfit["name"] == "branch"
+    assert misfit["compute"] == result.ladder["arms"][0]["compute"]
+    assert misfit["loss"][1] < misfit["loss"][2] < misfit["loss"][0]
     assert " No law E + A C^-a fits branch (largest error " in result.answer
     assert columns.ladders(result.as_dict())[1][-1][:2] == ["branch", "no law fits"]
 

@@ -9,7 +9,7 @@ import math
 
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.document import LadderArmRow, LadderRow, Limits
+from blockyard.report.load.document import LadderArmRow, LadderMisfitRow, LadderRow, Limits
 from blockyard.report.load.run_record import LoadedRun, is_finite
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
@@ -48,7 +48,15 @@ def ladder_row(
         farther=FARTHER,
         floors=floors,
         arms=[_arm(one) for one in fitted.arms],
-        unfitted=fitted.unfitted,
+        unfitted=[
+            LadderMisfitRow(
+                name=one.name,
+                compute=[compute for compute, _ in one.rungs],
+                loss=[loss for _, loss in one.rungs],
+                worst=one.worst,
+            )
+            for one in fitted.unfitted
+        ],
     )
 
 
@@ -85,7 +93,7 @@ def ladder_answer(row: LadderRow) -> str:
     return (
         f"At the largest rung ({last:.3g} FLOPs), in the compute of {row['baseline']}: {'; '.join(parts)}{more}. "
         f"Extrapolated to {row['farther']:g} times that: {far}."
-    ) + (f" {no_law(unfitted)}." if (unfitted := row.get("unfitted")) else "")
+    ) + (f" {no_law({one['name']: one['worst'] for one in row['unfitted']})}." if row.get("unfitted") else "")
 
 
 MOST = 4  # arms that the answer names

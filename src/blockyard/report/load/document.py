@@ -146,11 +146,20 @@ class LadderArmRow(TypedDict):
     trend: str | None
 
 
+class LadderMisfitRow(TypedDict):
+    """An arm that no law fits; worst: the largest relative error of the best law."""
+
+    name: str
+    compute: list[float]
+    loss: list[float]
+    worst: float
+
+
 class LadderRow(TypedDict):
     """Arms over a ladder of sizes.
 
     factor: whose levels are the rungs; farther: times the largest, extrapolated; floors: the E of the laws, one for all
-    arms or one each; unfitted: arm that no law fits -> its largest relative error over the rungs
+    arms or one each; unfitted: the arms that no law fits
     """
 
     factor: str
@@ -158,7 +167,7 @@ class LadderRow(TypedDict):
     farther: float
     floors: Floors
     arms: list[LadderArmRow]
-    unfitted: NotRequired[dict[str, float]]
+    unfitted: NotRequired[list[LadderMisfitRow]]
 
 
 class CellRow(TypedDict):

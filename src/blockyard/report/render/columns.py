@@ -124,7 +124,7 @@ def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
         rows.append(
             [arm["name"], near, arm["trend"] or "", far, f"{arm['power']:.3f}", f"{100 * arm['held_out']:+.1f} %"]
         )
-    rows += [[name, "no law fits", "", "", "", ""] for name in ladder.get("unfitted", {})]
+    rows += [[one["name"], "no law fits", "", "", "", ""] for one in ladder.get("unfitted", [])]
     return header, rows
 
 

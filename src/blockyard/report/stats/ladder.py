@@ -75,14 +75,22 @@ class ArmLadder:
     trend: Literal["grows", "closes", "stays"] | None = None
 
 
-class Ladders(NamedTuple):
-    """Result of :func:`ladder`.
+class Misfit(NamedTuple):
+    """An arm that no law fits.
 
-    arms: those that a law fits; unfitted: each of the others -> its largest relative error over the rungs
+    rungs: (compute, mean loss) of each rung; worst: the largest relative error of the best law over them
     """
 
+    name: str
+    rungs: tuple[tuple[float, float], ...]
+    worst: float
+
+
+class Ladders(NamedTuple):
+    """Result of :func:`ladder`: the arms that a law fits, and the others."""
+
     arms: list[ArmLadder]
-    unfitted: dict[str, float]
+    unfitted: list[Misfit]
 
 
 def fit(
@@ -147,7 +155,7 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
     Raises UserError where rungs are too few, or no law fits the baseline or any other arm.
     """
     _refuse(arms)
-    names, unfitted = list(arms), dict[str, float]()
+    names, unfitted = list(arms), list[Misfit]()
     while True:
         laws = fit([_curve(arms[name]) for name in names], floors=floors)
         means = [_means(arms[name]) for name in names]
@@ -157,7 +165,7 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
             break
         # With one floor for all, a curve that no law fits also distorts the others, so one arm is removed at a time.
         name = max(misfits.keys() - {baseline} or misfits, key=misfits.__getitem__)
-        unfitted[name] = misfits[name]
+        unfitted.append(Misfit(name, tuple(means[names.index(name)]), misfits[name]))
         names.remove(name)
         if name == baseline or names == [baseline]:
             raise UserError(f"ladder: {no_law({name: misfits[name]})}")
