@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from blockyard.contracts import Context, Inputs, Position
 from blockyard.ops import flex, kernel
-from blockyard.ops.flex import FEW_KEYS, FEWEST, READS_TWICE, not_worth_it
+from blockyard.ops.flex import FEW, FEWEST, READS_TWICE, not_worth_it
 from blockyard.ops.kernel import expected
 from blockyard.weight_init import Init
 from tests.support.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
@@ -233,7 +233,7 @@ def test_expected_on_a_gpu() -> None:
     assert expected(context(packed=True, dim=256, grid=(FEWEST,)), plain(ctx), "cuda", half)[0] == "flex"
     kernel, reason = expected(short, alibi(short), "cuda", half)
     assert kernel == "efficient"
-    assert reason.endswith(FEW_KEYS)
+    assert reason.endswith(FEW)
     set_of_nodes = context(dim=256, axes=0)
     assert expected(set_of_nodes, factory("position", "graph")(set_of_nodes), "cuda", half)[1].endswith(READS_TWICE)
 
@@ -242,14 +242,13 @@ def test_flex_attention_is_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) 
     """From so many keys on, and for so many shapes."""
     monkeypatch.setattr(flex, "_shapes", set())
     few, many = (torch.zeros(1, 1, count, 16) for count in (FEWEST - 1, FEWEST))
-    assert not_worth_it(many, few) == FEW_KEYS
-    assert not_worth_it(few, many) is None
-    for batch in range(2, 1 + flex.SHAPES):
+    assert not_worth_it(many, few) == not_worth_it(few, many) == FEW
+    for batch in range(2, 2 + flex.SHAPES):
         assert not_worth_it(many.expand(batch, -1, -1, -1), many) is None
     others = not_worth_it(many, many)
     assert others is not None
     assert "16 other shapes" in others
-    assert not_worth_it(few, many) is None
+    assert not_worth_it(many.expand(2, -1, -1, -1), many) is None
 
 
 def test_nothing_is_recorded_outside() -> None:

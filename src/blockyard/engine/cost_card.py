@@ -32,7 +32,7 @@ from blockyard.generate.decode import decode_batch
 from blockyard.generate.stats import Stats
 from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
-from blockyard.ops.flex import FEW_KEYS
+from blockyard.ops.flex import FEW
 from blockyard.ops.flops import counter
 from blockyard.ops.kernel import Record, record
 from blockyard.weights.teacher import Teacher
@@ -114,7 +114,7 @@ def _preserved(model: nn.Module) -> Iterator[None]:
 def slow_layers(records: Sequence[Record]) -> list[str]:
     """The layers whose attention runs without a flash kernel though that would be faster, each with the reason."""
     fast = ("flash", "cudnn", "flex")
-    slow = [e for e in records if e["kernel"] not in (*fast, "none") and FEW_KEYS not in e["reason"]]
+    slow = [e for e in records if e["kernel"] not in (*fast, "none") and FEW not in e["reason"]]
     return [f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})" for entry in slow]
 
 

@@ -2,7 +2,7 @@
 
     plain, causal, one query after a cache      scaled_dot_product_attention without a mask: flash
     strictly causal                             the same without the first query and the last key
-    bias, padding, segments, window, on CUDA    FlexAttention, from 2,048 keys on
+    bias, padding, segments, window, on CUDA    FlexAttention, from 2,048 tokens on
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
     scores that are capped or forget            FlexAttention as above, the formula elsewhere
     a sink                                      as without: it is one more key
@@ -206,7 +206,7 @@ def prepare(
     if named == "flex" and serves:
         shared_block_mask(seq, k_seq, visibility, len(like))
         return
-    serves = serves and len(k_seq) >= FEWEST
+    serves = serves and min(len(seq), len(k_seq)) >= FEWEST
     if shaping.reasons:
         if serves:
             shared_block_mask(seq, k_seq, visibility, len(like))

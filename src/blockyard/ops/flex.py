@@ -16,8 +16,8 @@ from blockyard.contracts import Seq
 from blockyard.ops.mask import Visibility, chunk_numbers, everything, scheme, visible
 from blockyard.ops.shaping import PLAIN, Shaping, capped
 
-FEWEST = 2048  # keys: below this, `auto` takes a mask or a table
-FEW_KEYS = f"with fewer than {FEWEST} keys a mask is faster"  # 3.9 to 7.5 times on an H200, and it compiles nothing
+FEWEST = 2048  # queries and keys: below this, `auto` takes a mask or a table
+FEW = f"with fewer than {FEWEST} queries or keys a mask is faster"  # 3.9 to 7.5 times on an H200; nothing is compiled
 SHAPES = 16  # of queries and keys, for which `auto` has FlexAttention compiled in one process; others take a mask
 
 
@@ -46,10 +46,10 @@ def unfit(seq: Seq, k_seq: Seq) -> str | None:
 def not_worth_it(q: Tensor, k: Tensor) -> str | None:
     """Returns why `auto` takes a mask where FlexAttention could serve, or None. q (B, H, N, K), k (B, H', M, K).
 
-    FlexAttention is compiled for each shape, which takes seconds.
+    FlexAttention is compiled for each shape, which takes seconds: decoding from a cache has a new one at each token.
     """
-    if k.shape[2] < FEWEST:
-        return FEW_KEYS
+    if min(q.shape[2], k.shape[2]) < FEWEST:
+        return FEW
     if torch.compiler.is_compiling():
         return None
     shape = (q.shape, k.shape, q.dtype, torch.is_grad_enabled())
