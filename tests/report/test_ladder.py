@@ -92,6 +92,31 @@ def test_what_has_no_law_is_refused() -> None:
         ladder(negative, "a")
 
 
+def test_a_rung_that_is_missed_by_no_more_than_its_runs_explain_has_a_law() -> None:
+    """The same means, from runs that agree and from runs that do not."""
+    bent = [1.0, 0.98, 0.62, 0.6]  # within 10 % of a law, and not within 5 %
+    spread = [-0.3, -0.1, 0.0, 0.1, 0.3]
+
+    def arms(noise: float) -> dict[str, laws.Points]:
+        straight = {seed: [(10.0**n, 0.4 + 0.6 * 2.0**-n) for n in range(4)] for seed in range(5)}
+        bends = {
+            seed: [(10.0**n, loss * (1 + noise * share)) for n, loss in enumerate(bent)]
+            for seed, share in enumerate(spread)
+        }
+        return {"base": straight, "bent": bends}
+
+    assert [one.name for one in ladder(arms(1.0), "base").arms] == ["base", "bent"]
+    with pytest.raises(UserError, match="fits bent"):
+        ladder(arms(0.01), "base")
+
+
+def test_a_law_that_hardly_falls_needs_endless_compute() -> None:
+    flat = laws.Law(0.1, 1.0, 1e-3)
+    assert flat.compute(0.2) == math.inf
+    assert flat.compute(2.0) > 0
+    assert flat.compute(flat.loss(1e12)) == pytest.approx(1e12)
+
+
 def test_an_arm_that_no_law_fits_does_not_change_the_others() -> None:
     arms = runs(np.random.default_rng(0), BASE, ARM, 5, 0.005)
     wild = {seed: [(c, 3.0 - 0.6 * (k % 2)) for k, (c, _) in enumerate(curve)] for seed, curve in arms["base"].items()}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 SEEDS = 3  # the fewest for intervals
 RESAMPLES = 100
-BAD_FIT = 0.05  # relative error of a rung beyond which no law is told
+BAD_FIT = 0.05  # relative error of a rung beyond which no law is told, unless its mean is not known that well
 _HUBER = 1e-2  # of log L
+_LARGEST = 700.0  # whose exponential is still a number
 FARTHER = 10.0  # times the largest rung: the extrapolation
 
 Points = Mapping[int, Sequence[tuple[float, float]]]  # seed -> (compute, loss) of each rung, in order
@@ -49,7 +51,10 @@ class Law:
 
     def compute(self, loss: float) -> float:
         """The compute at which the loss is reached; infinite at or below the floor."""
-        return math.inf if loss <= self.floor else ((loss - self.floor) / self.scale) ** (-1 / self.power)
+        if loss <= self.floor:
+            return math.inf
+        log = math.log(self.scale / (loss - self.floor)) / self.power
+        return math.inf if log > _LARGEST else math.exp(max(log, -_LARGEST))
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,9 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
         laws = fit([_curve(arms[name]) for name in names], floors=floors)
         means = [_means(arms[name]) for name in names]
         worst = [max(abs(law.loss(c) / y - 1) for c, y in rungs) for law, rungs in zip(laws, means, strict=True)]
-        misfits = {name: error for name, error in zip(names, worst, strict=True) if error > BAD_FIT}
+        misfits = {
+            name: error for name, law in zip(names, laws, strict=True) if (error := _misfit(arms[name], law)) > BAD_FIT
+        }
         if not misfits:
             break
         # With one floor for all, a curve that no law fits also distorts the others, so one arm is removed at a time.
@@ -182,6 +189,21 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
             own = _against(own, number, base, laws, drawn, seeds)
         result.append(own)
     return Ladders(result, unfitted)
+
+
+def _misfit(points: Points, law: Law) -> float:
+    """The largest relative error of a law over the rungs whose 95 % interval of the mean it misses."""
+    from scipy import stats
+
+    worst = 0.0
+    for rung, (compute, mean) in enumerate(_means(points)):
+        losses, missed = [curve[rung][1] for curve in points.values()], abs(law.loss(compute) - mean)
+        if len(losses) > 1:
+            error = statistics.stdev(losses) / math.sqrt(len(losses))
+            if missed <= float(stats.t.ppf(0.975, len(losses) - 1)) * error:
+                continue
+        worst = max(worst, missed / mean)
+    return worst
 
 
 def no_law(unfitted: Mapping[str, float]) -> str:
