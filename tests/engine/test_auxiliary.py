@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -66,6 +67,23 @@ def test_auxiliary_losses_of_all_modules_are_added_to_the_loss_alone() -> None:
     assert_close(lightning_module.auxiliaries.take(), logits.square().mean().detach())
     assert lightning_module.auxiliaries.take() is None
     assert [module.auxiliary for module in model.norms] == [None, None]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_loss_whose_targets_are_looked_at_has_the_bits_of_one_that_is_chosen(counted: bool) -> None:
+    """A batch of which no target counts has zero gradients in both ways, not NaN."""
+    torch.manual_seed(0)
+    module, batch = learner(Model(norms=False)), Points().batch(torch.arange(6), None)
+    batch.target = batch.target if counted else torch.full_like(batch.target, Batch.ignore)  # type: ignore[arg-type]
+    results = []
+    for reads in (True, False):
+        module.zero_grad()
+        loss, _ = module.losses_of(batch, reads=reads)
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    assert bool(results[0][1].any()) == counted
 
 
 def test_evaluation_does_not_see_them_and_models_without_one_log_none() -> None:

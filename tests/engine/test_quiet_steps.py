@@ -137,10 +137,10 @@ def test_a_signal_saves_the_quiet_step_it_strikes_in(
 def test_an_error_names_the_quiet_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Learner.losses_of
 
-    def failing(self: Learner, *arguments: Any) -> Any:
+    def failing(self: Learner, *arguments: Any, **settings: Any) -> Any:
         if self.step.number == 14:
             raise ValueError("planted")
-        return original(self, *arguments)
+        return original(self, *arguments, **settings)
 
     monkeypatch.setattr(Learner, "losses_of", failing)
     reason = str(run(tmp_path, *STEPS, code=1).status.reason)
@@ -152,8 +152,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_its_quiet_step(
 ) -> None:
     original = Learner.losses_of
 
-    def spoilt(self: Learner, *arguments: Any) -> Any:
-        loss, auxiliary = original(self, *arguments)
+    def spoilt(self: Learner, *arguments: Any, **settings: Any) -> Any:
+        loss, auxiliary = original(self, *arguments, **settings)
         return loss * torch.nan if self.step.number == 14 else loss, auxiliary
 
     monkeypatch.setattr(Learner, "losses_of", spoilt)

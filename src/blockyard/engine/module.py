@@ -238,7 +238,11 @@ class Learner(CheapHookName):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a prepared batch. Losses that modules have of their own are added, and count in no metric."""
-        loss, auxiliary = self.losses_of(batch) if self.together is None else self.together.losses(self, batch)
+        if self.together is None:
+            reads = not torch.compiler.is_compiling()
+            loss, auxiliary = self.losses_of(batch, reads=reads)
+        else:
+            loss, auxiliary = self.together.losses(self, batch)
         self.step.loss = loss.detach()
         self.losses.add(self.step.loss)
         if auxiliary is None:
@@ -246,11 +250,15 @@ class Learner(CheapHookName):
         self.auxiliaries.add(auxiliary.detach())
         return loss + auxiliary
 
-    def losses_of(self, batch: Batch, defers: bool | None = None) -> tuple[Tensor, Tensor | None]:
+    def losses_of(
+        self, batch: Batch, defers: bool | None = None, *, reads: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths; and the
         sum of the losses that modules have of their own, None where there are none.
 
         defers: whether the head may leave many logits to the loss; None is as the objective and the settings allow
+        reads: whether the value of a tensor may be read, which on a CPU takes less time than a choice between tensors;
+            inside a transform of torch.func it cannot be
         """
         with deferred(self.defers if defers is None else defers), sharing(self.ring):
             prediction = self.model(batch)
@@ -265,7 +273,10 @@ class Learner(CheapHookName):
         auxiliary = auxiliary_loss(self.auxiliary)
         # A mean over nothing is NaN; a batch without a target, or a part of one, counts for nothing.
         counts = self.objective.any_target(target) if weight is None else weight > 0
-        return torch.where(counts, loss if weight is None else loss * weight, torch.zeros_like(loss)), auxiliary
+        loss = loss if weight is None else loss * weight
+        if reads and counts.device.type == "cpu" and counts:
+            return loss, auxiliary
+        return torch.where(counts, loss, torch.zeros_like(loss)), auxiliary
 
     def backward(self, loss: Tensor, *args: Any, **settings: Any) -> None:
         """Add the gradients to those of the weights."""
