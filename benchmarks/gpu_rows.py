@@ -82,7 +82,8 @@ def lengths(device: torch.device, dry: bool) -> dict[str, float]:
     from blockyard.ops.attend import attend, prepare
     from blockyard.ops.kernel import attention_kernel
 
-    size, heads, found = (DRY if dry else SHAPE), (2 if dry else 12), {}
+    size, heads = (DRY if dry else SHAPE), (2 if dry else 12)
+    ratios: dict[str, float] = {}
 
     def step(kernel: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seq: Seq, visibility: Any) -> None:
         seq.memo.clear()  # a batch has a mask of its own, which its layers share
@@ -95,8 +96,8 @@ def lengths(device: torch.device, dry: bool) -> dict[str, float]:
             facts = (*_inputs(device, batch, heads, tokens), *_facts(device, name, batch, heads, tokens, size))
             ours = "auto" if device.type == "cpu" else "flex"
             seconds = [clock(device, partial(step, kernel, *facts), size["rounds"]) for kernel in (ours, "sdpa")]
-            found[f"{name} {tokens}"] = seconds[0] / seconds[1]
-    return found
+            ratios[f"{name} {tokens}"] = seconds[0] / seconds[1]
+    return ratios
 
 
 def masks(device: torch.device, dry: bool) -> dict[str, dict[str, float]]:

@@ -54,12 +54,12 @@ def main() -> None:
     for name, (base, arm) in CASES.items():
         top = RUNGS[-1]
         truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
-        near, far, errors, untold = [], [], [], 0
+        near, far, errors, refused = [], [], [], 0
         for seed in range(args.ladders):
             try:
                 arms = ladder(runs(np.random.default_rng(seed), base, arm, 5, args.noise), "base", args.floors).arms
             except UserError:
-                untold += 1
+                refused += 1
                 continue
             fitted = arms[1]
             assert fitted.interval is not None
@@ -68,7 +68,7 @@ def main() -> None:
             far.append(fitted.farther_interval[0] <= farther <= fitted.farther_interval[1])
             errors.append(abs(fitted.held_out[0] / fitted.held_out[1] - 1))
         shown = f"{100 * np.mean(near):.0f} % | {100 * np.mean(far):.0f} % | {100 * np.median(errors):.1f} %"
-        shown += f" | {100 * untold / args.ladders:.0f} %"
+        shown += f" | {100 * refused / args.ladders:.0f} %"
         print(f"| {name} | {truth:.2f} | {shown} |")
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from blockyard.contracts import Context, Inputs, Position
+from blockyard.engine.cost_card import slow_layers
 from blockyard.ops import flex, kernel
 from blockyard.ops.flex import FEW, FEWEST, READS_TWICE, not_worth_it
 from blockyard.ops.kernel import expected
@@ -249,6 +250,12 @@ def test_flex_attention_is_taken_where_it_pays(monkeypatch: pytest.MonkeyPatch) 
     assert others is not None
     assert "16 other shapes" in others
     assert not_worth_it(many.expand(2, -1, -1, -1), many) is None
+
+
+def test_a_mask_that_is_faster_is_no_slow_layer() -> None:
+    few, padded = ({"layer": "mixer", "kernel": "efficient", "reason": why} for why in (f"padded; {FEW}", "padded"))
+    assert slow_layers([few]) == []  # type: ignore[list-item]
+    assert len(slow_layers([few, padded])) == 1  # type: ignore[list-item]
 
 
 def test_nothing_is_recorded_outside() -> None:

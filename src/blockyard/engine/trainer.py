@@ -272,7 +272,7 @@ class TrainerPlan:
         accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
         checkpoint_blocks: compute the inside of each block again in the backward pass, to save memory
         compile: compile every block with torch.compile
-        require_flash: refuse to train where a layer cannot use a flash attention kernel
+        require_flash: refuse to train where a layer cannot use a flash attention kernel and that would be faster
         attention: the attention kernel: auto takes the fastest that can serve, layer by layer; sdpa is torch's, flex is
             FlexAttention, online the softmax by chunks of keys with memory that grows with N, eager the formula. A
             kernel that is chosen by name and cannot serve is refused

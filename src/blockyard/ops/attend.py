@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Position, Seq
 from blockyard.ops import kernel, maps, mask, online, reference, ring
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.flex import FEWEST, block_mask, flex, not_worth_it, refusal, unfit
+from blockyard.ops.flex import FEWEST, block_mask, flex, not_worth_it, refusal, refusal_of_scheme
 from blockyard.ops.mask import Visibility
 from blockyard.ops.shaping import PLAIN, Shaping, with_sink_key
 
@@ -169,10 +169,15 @@ def _against_flex(q: Tensor, seq: Seq, k_seq: Seq, width: int, dropout: float) -
     """Why FlexAttention cannot serve these queries. Raises UserError where it was chosen by name."""
     if kernel.selected() == "sdpa":
         return "trainer.attention=sdpa"
-    refused = refusal(q.device.type, q.dtype, width, dropout) or unfit(seq, k_seq)
+    refused = refusal(q.device.type, q.dtype, width, dropout) or refusal_of_scheme(_added(seq, k_seq))
     if kernel.selected() == "flex":
         kernel.refuse("flex", kernel.layer(), refused)
     return refused
+
+
+def _added(seq: Seq, k_seq: Seq) -> Position | None:
+    """The position scheme, if it adds to the scores of these queries and keys."""
+    return mask.scheme(seq, k_seq, "bias") or mask.scheme(seq, k_seq, "relate")
 
 
 def _not_worth_it(q: Tensor, k: Tensor) -> str | None:
@@ -202,7 +207,8 @@ def prepare(
     named = kernel.selected()
     if named in ("eager", "online") or ring.KEY in seq.memo:
         return
-    serves = (refusal(like.device.type, like.dtype, head_dim, dropout) or unfit(seq, k_seq)) is None
+    refused = refusal(like.device.type, like.dtype, head_dim, dropout) or refusal_of_scheme(_added(seq, k_seq))
+    serves = refused is None
     if named == "flex" and serves:
         shared_block_mask(seq, k_seq, visibility, len(like))
         return

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Position, Seq
 from blockyard.ops.mask import Visibility, chunk_numbers, everything, scheme, visible
 from blockyard.ops.shaping import PLAIN, Shaping, capped
 
@@ -37,10 +37,12 @@ def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> s
 READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias reads more than once"
 
 
-def unfit(seq: Seq, k_seq: Seq) -> str | None:
-    """Returns why FlexAttention cannot take what the position scheme adds to the scores, or None where it can."""
-    added = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
-    return None if added is None or (added.reads_once and "relate" not in added.acts_on) else READS_TWICE
+def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
+    """Returns why FlexAttention cannot take what this scheme adds to the scores, or None where it can.
+
+    The facts of a pair are several, and what `relate` makes of them may read one tensor for each.
+    """
+    return None if position is None or (position.reads_once and "relate" not in position.acts_on) else READS_TWICE
 
 
 def not_worth_it(q: Tensor, k: Tensor) -> str | None:

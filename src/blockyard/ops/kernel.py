@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend
 
 from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.errors import UserError
-from blockyard.ops.flex import FEW, FEWEST, READS_TWICE, refusal
+from blockyard.ops.flex import FEW, FEWEST, refusal, refusal_of_scheme
 from blockyard.ops.mask import BIASED, CHUNKED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
 
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
@@ -243,9 +243,7 @@ def expected(
     if shaped:
         reasons.append(shaped)
     if reasons:
-        refused = refusal(device, dtype, width, dropout)
-        if refused is None and biased and (not position.reads_once or "relate" in position.acts_on):
-            refused = READS_TWICE
+        refused = refusal(device, dtype, width, dropout) or (refusal_of_scheme(position) if biased else None)
         if refused is None and ctx.tokens.max_len + ctx.num_prefix < FEWEST:
             refused = FEW
         if refused is None:

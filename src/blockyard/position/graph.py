@@ -4,8 +4,8 @@ Source: Ying et al. 2021, Do Transformers Really Perform Bad for Graph Represent
     eq. 6 and 7
 Reference: microsoft/Graphormer, graphormer/modules/graphormer_layers.py, GraphAttnBias
 Equation: score_ij + b_h[distance(i, j)] + mean over the first edges e_1, e_2, ... of the path of w_h[s, type of e_s]
-Cost: an N x N table for each head; H (max_distance + 3 + steps
-    times the types of edges) parameters, shared by all layers
+Cost: an N x N table for each head; H (max_distance + 3 + steps times the types of edges) parameters, shared by all
+    layers
 
     distance   0   1   2  ...  max_distance | farther | no path | a class token or register at either end
     number     b0  b1  b2 ...  b8           | b9      | b10     | one of its own
@@ -42,7 +42,6 @@ class GraphDistance(Position):
     roles: ClassVar[dict[str, Role]] = {"distances": "fixed", "edges": "fixed", "prefix": "fixed"}
     axes: ClassVar[frozenset[int]] = frozenset({0})
     relative: ClassVar[bool] = True
-    reads_once = False
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"distances", "edges"})
 
     def __init__(
