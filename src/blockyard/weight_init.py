@@ -16,6 +16,7 @@ initialisation through `init.foreign(name, make)`. A module with parameters and 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable
@@ -181,3 +182,43 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
         if missed:
             raise ValueError(f"init_weights of {where} leaves out {', '.join(missed)}")
     return model
+
+
+class _ZeroFinder(Init):
+    """Notes the parameters that a module would fill with zeros, and fills none."""
+
+    def __init__(self, module: nn.Module, path: str, ctx: Context | None) -> None:
+        # In place of the module one like it without values, since some change what they have drawn.
+        like = copy.copy(module)
+        own = module.named_parameters(recurse=False)
+        empty = {name: nn.Parameter(torch.empty_like(p, device="meta")) for name, p in own}
+        like.__dict__["_parameters"] = {**module.__dict__["_parameters"], **empty}
+        super().__init__(like, path, 0, set(), 1.0, ctx)
+        self.zero: set[str] = set()
+
+    def normal(self, name: str, std: float | None = None) -> None:
+        """Zero where the standard deviation is."""
+        self.constant(name, 1.0 if std is None else std)
+
+    def constant(self, name: str, value: float) -> None:
+        """Zero where the value is."""
+        if value == 0:
+            self.zero.add(name)
+
+    def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:
+        """Not known: another library decides."""
+
+    def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
+        pass
+
+
+def zeros_at_start(model: nn.Module) -> set[int]:
+    """Return the ids of the parameters that start at zero, as their modules declare; no weight changes."""
+    zero: set[int] = set()
+    for path, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if own and hasattr(module, "init_weights"):
+            finder = _ZeroFinder(module, path, getattr(model, "ctx", None))
+            finder.module.init_weights(finder)  # type: ignore[operator]
+            zero |= {id(own[name]) for name in finder.zero if name in own}
+    return zero

@@ -10,13 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder
 from blockyard.optimizer.adamw import AdamW
+from blockyard.optimizer.dion import Dion, LowRankSteps, first_columns
+from blockyard.optimizer.hyperball import Hyperball, SphereSteps
 from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.normuon import NorMuon, RowNormalised
 from blockyard.optimizer.schedule_free import AveragedAdam, ScheduleFree
 from blockyard.optimizer.soap import SOAP, EigenbasisAdam
 from tests.support.helpers import tiny, token_ids
+from tests.support.tiny import ONE_LAYER
 from tests.support.tolerances import FLOAT64
 
 STEPS = 7
@@ -76,6 +81,138 @@ def test_normuon_is_its_algorithm(shape: tuple[int, ...]) -> None:
     )
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(list(other), list(normuon(shape)), **FLOAT64)
+
+
+def polynomial(matrix: Array) -> Array:
+    """Five steps of Jordan's iteration; the polynomial acts on the singular values."""
+    u, s, vt = np.linalg.svd(matrix / (np.linalg.norm(matrix) + 1e-7), full_matrices=False)
+    for _ in range(5):
+        s = COEFFICIENTS[0] * s + COEFFICIENTS[1] * s**3 + COEFFICIENTS[2] * s**5
+    return u @ np.diag(s) @ vt
+
+
+def hyperball(shape: tuple[int, ...], direction: str) -> Iterator[Array]:
+    """A step of length lr R along the update, and back to the sphere; weight decay is in no place of it."""
+    w, m, v = start(shape), np.zeros(shape), np.zeros(shape)
+    radius = np.linalg.norm(w)
+    for t, (g, rate) in enumerate(zip(gradients(shape), RATES, strict=True), start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.8 * v + 0.2 * g**2
+        if direction == "muon":
+            update = polynomial(0.9 * m + 0.1 * g)
+        else:
+            update = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.8**t)) + 1e-8)
+        moved = w - rate * radius * update / np.linalg.norm(update)
+        w = moved * radius / np.linalg.norm(moved)
+        yield w
+
+
+@pytest.mark.parametrize("direction", ["muon", "adam"])
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> None:
+    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
+
+    def make(groups: Any) -> SphereSteps:
+        return SphereSteps(groups, lr=1.0, direction=direction, **options)
+
+    reference = list(hyperball(shape, direction))
+    ours = list(stepped(make, shape, RATES))
+    np.testing.assert_allclose(ours, reference, **FLOAT64)
+    norms = [np.linalg.norm(w) for w in ours]
+    np.testing.assert_allclose(norms, np.linalg.norm(start(shape)), **FLOAT64)
+    # Planted: moments that forget sooner.
+    options |= {"momentum": 0.8, "betas": (0.8, 0.8)}
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(list(stepped(make, shape, RATES)), reference, **FLOAT64)
+
+
+def test_hyperball_leaves_matrices_that_start_at_zero_to_adamw() -> None:
+    composed = compose([*ONE_LAYER, "model.zero_branches=true"])
+    assert not composed.issues
+    model = Components(composed.config).model(0)
+    optimizer = Hyperball(lr=0.02, weight_decay=0.3).build(model)
+    sphere, adam = optimizer.parts
+    assert isinstance(sphere, SphereSteps)
+    assert isinstance(adam, torch.optim.AdamW)
+    names = {id(p): name for name, p in model.named_parameters()}
+    held = {names[id(p)] for group in sphere.param_groups for p in group["params"]}
+    rest = {names[id(p)] for group in adam.param_groups for p in group["params"]}
+    zero = {name for name, p in model.named_parameters() if p.ndim == 2 and not p.any()}
+    assert held
+    assert zero
+    assert zero <= rest
+    assert not held & rest
+    assert {group["weight_decay"] for group in sphere.param_groups} == {0.0}
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.rand(8, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+    after = dict(model.named_parameters())
+    for name in held:
+        torch.testing.assert_close(after[name].norm(), before[name].norm())
+        turned = 1 - torch.cosine_similarity(after[name].flatten(), before[name].flatten(), dim=0)
+        assert 0 < turned <= (3 * 0.02) ** 2 / 2 * 1.01
+    assert sum(bool(after[name].any()) for name in zero) > 0
+
+
+def test_hyperball_refuses_a_matrix_without_a_norm() -> None:
+    weight = nn.Parameter(torch.zeros(3, 4))
+    weight.grad = torch.ones(3, 4)
+    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
+    optimizer = SphereSteps([{"params": [weight]}], lr=0.1, direction="muon", **options)
+    with pytest.raises(ValueError, match=r"\(3, 4\) is zero at the first step"):
+        optimizer.step()
+
+
+def dion(shape: tuple[int, ...], rank: int, scale: float) -> Iterator[Array]:
+    """Algorithm 1. A column of a QR decomposition may have either sign, which does not show in the product."""
+    w, m = start(shape), np.zeros(shape)
+    columns = first_columns(torch.empty(shape, dtype=torch.float64), rank / min(shape)).numpy()
+    for g, rate in zip(gradients(shape), RATES, strict=True):
+        b = m + g
+        left = np.linalg.qr(b @ columns)[0]
+        right = b.T @ left
+        m = b - (1 - 0.9) * left @ right.T
+        columns = right / (np.linalg.norm(right, axis=0) + 1e-8)
+        w = w - rate * 0.1 * w - rate * scale * left @ columns.T
+        yield w
+
+
+@pytest.mark.parametrize("rank", [1, 3, 4])
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+def test_dion_is_its_algorithm(shape: tuple[int, ...], rank: int) -> None:
+    scales: dict[Any, float] = {"original": (shape[0] / shape[1]) ** 0.5, "match_rms_adamw": 0.2 * 6**0.5}
+    for scale, size in scales.items():
+        options = {"momentum": 0.9, "rank": rank / 4, "scale": scale, "eps": 1e-8}
+
+        def make(groups: Any, options: dict[str, Any] = options) -> LowRankSteps:
+            return LowRankSteps(groups, lr=1.0, **options)
+
+        reference = list(dion(shape, rank, size))
+        np.testing.assert_allclose(list(stepped(make, shape, RATES)), reference, rtol=1e-8, atol=1e-8)
+        # Planted: all of the momentum fades, used or not.
+        options["momentum"] = 0.5
+        with pytest.raises(AssertionError):
+            np.testing.assert_allclose(list(stepped(make, shape, RATES)), reference, rtol=1e-8, atol=1e-8)
+
+
+def test_dion_of_full_rank_is_orthogonal_and_keeps_what_it_does_not_use() -> None:
+    """With one gradient again and again the power iteration finds its singular vectors, as Muon's update has them."""
+    gradient = torch.from_numpy(start((4, 6)))
+    weight = nn.Parameter(torch.zeros(4, 6, dtype=torch.float64))
+    optimizer = LowRankSteps([{"params": [weight]}], lr=1.0, momentum=0.9, rank=1.0, scale="original", eps=1e-12)
+    for _ in range(300):
+        before = weight.detach().clone()
+        weight.grad = gradient.clone()
+        optimizer.step()
+    u, _, vt = torch.linalg.svd(gradient, full_matrices=False)
+    torch.testing.assert_close(before - weight.detach(), (4 / 6) ** 0.5 * u @ vt, rtol=1e-5, atol=1e-5)
+    # One column of four: what is orthogonal to it grows by the whole gradient at each step.
+    optimizer = LowRankSteps([{"params": [weight]}], lr=1.0, momentum=0.0, rank=0.25, scale="original", eps=1e-12)
+    weight.grad = gradient.clone()
+    optimizer.step()
+    kept = optimizer.state[weight]["momentum_buffer"]
+    assert torch.linalg.matrix_rank(kept) == 3
 
 
 def soap(shape: tuple[int, ...], frequency: int, largest: int = 100) -> Iterator[Array]:
@@ -206,7 +343,7 @@ def decays_of(builder: OptimizerBuilder, factors: tuple[float, ...]) -> list[flo
     return taken
 
 
-@pytest.mark.parametrize("builder", [AdamW, Muon, NorMuon, SOAP])
+@pytest.mark.parametrize("builder", [AdamW, Muon, NorMuon, SOAP, Dion])
 def test_decay_follows_what_it_says(builder: Any) -> None:
     factors = (0.5, 1.0, 0.25)
     assert decays_of(builder(lr=0.02, weight_decay=0.1), factors) == pytest.approx([0.001, 0.002, 0.0005])
@@ -220,7 +357,7 @@ def test_decay_follows_what_it_says(builder: Any) -> None:
             builder(weight_decay=0.0, **options)
 
 
-@pytest.mark.parametrize("builder", [AdamW, Muon, NorMuon, SOAP])
+@pytest.mark.parametrize("builder", [AdamW, Muon, NorMuon, SOAP, Dion])
 def test_cautious_decay_takes_part_of_the_weights(builder: Any) -> None:
     """Of every optimizer: where it decays it is the plain step, elsewhere the step without decay."""
 

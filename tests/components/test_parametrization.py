@@ -105,6 +105,8 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
         ("torch_optim", "adam", "adam"),
         ("muon", "muon_rms", "adam"),
         ("muon optimizer.scale=original", "muon", "adam"),
+        ("dion", "muon_rms", "adam"),
+        ("dion optimizer.scale=original", "muon", "adam"),
         ("timm_optim optimizer.name=lion", "adam", "adam"),
     ],
 )
@@ -306,6 +308,7 @@ def test_a_copied_model_has_the_same_parametrization() -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
+        (("optimizer=hyperball",), "not known of optimizer=hyperball"),
         (("optimizer=timm_optim",), "optimizer.name=lamb"),
         (("optimizer=timm_optim", "optimizer.name=lars"), "optimizer.name=lars"),
         (("optimizer=torch_optim", "optimizer.name=Adafactor"), "optimizer.name=Adafactor"),

@@ -84,6 +84,7 @@ CHOICES = {
     "optimizer=sgd": "momentum nesterov",
     "optimizer=soap": "shampoo",
     "optimizer=normuon": "nor_muon",
+    "optimizer=hyperball": "muonh adamh muon_h adam_h",
     "optimizer=schedule_free": "schedulefree adamw_schedule_free",
     "optimizer=torch_optim": "adagrad adadelta adamax adafactor asgd nadam radam rmsprop rprop",
     "optimizer=timm_optim": "adabelief adan adopt lamb lars lion madgrad novograd nadamw",

@@ -39,11 +39,15 @@ class MatrixOptimizer(GroupedOptimizer):
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
-        return [*([] if hidden_matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
+        return [*([] if self.matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
+
+    def matrices(self, model: nn.Module) -> list[nn.Parameter]:
+        """The parameters with a rule of their own: the trainable matrices inside blocks."""
+        return hidden_matrices(model)
 
     def build(self, model: nn.Module) -> CombinedOptimizer:
         """Both parts combined into one optimizer. Raises ValueError where no block has a matrix."""
-        hidden = hidden_matrices(model)
+        hidden = self.matrices(model)
         if not hidden:
             name = type(self).__module__.rpartition(".")[2]
             raise ValueError(f"optimizer={name}: {NO_MATRIX}")

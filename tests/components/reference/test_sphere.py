@@ -115,7 +115,7 @@ def lengths(model: Any) -> dict[str, Tensor]:
     return {path: weight.norm(dim=0 if "proj_out" in path else 1) for path, weight in matrices.items()}
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "soap", "normuon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "soap", "normuon", "dion", "hyperball"])
 def test_weights_stay_at_length_one(optimizer: str) -> None:
     components = Components(configured(*NGPT, f"optimizer={optimizer}", "optimizer.lr=0.1")[0])
     model: Any = components.model(0)

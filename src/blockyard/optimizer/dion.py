@@ -1,0 +1,154 @@
+"""Dion: orthonormal updates of low rank, by one power iteration a step; AdamW for all other parameters.
+
+Source: Ahn et al. 2025, Dion: Distributed Orthonormalized Updates (arXiv 2504.05295), algorithm 1
+Reference: the algorithm in float64, in the tests; microsoft/dion
+Equation: B = M + G, P = QR(B Q), R = B^T P, M <- B - (1 - momentum) P R^T, Q <- R with columns of length one,
+    W <- W - lr (s P Q^T + weight_decay W)
+Cost: for a matrix of M x N and rank r two numbers of state an element and N r beside, a QR decomposition of M x r and
+    three products of M x N with r columns per step
+
+The part of the momentum that a step does not use stays in it whole, and fades only once it is used. Dion was made for
+matrices that are spread over devices, where r columns are sent in place of the matrix; here each process has the whole
+one, and what is compared is the learning with r columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Literal, overload
+
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor
+from torch.optim import Optimizer
+
+from blockyard.contracts import (
+    ChoiceOptions,
+    DecayFactors,
+    LayerDecay,
+    NonNegative,
+    Positive,
+    Rate,
+    RateFactors,
+    UpdateRule,
+)
+from blockyard.optimizer._decay import Decay, ParamGroup
+from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._param_groups import NO_FACTORS
+
+Scale = Literal["match_rms_adamw", "original"]
+Share = Annotated[float, Gt(0), Le(1)]
+
+
+class Dion(MatrixOptimizer):
+    """Dion for hidden matrices, AdamW for the rest.
+
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        decay_by: what the decay follows, as of adamw
+        cautious: decay those weights alone that the update does not make larger
+        momentum: share of what a step used that stays in the momentum
+        rank: columns of an update, as a share of the smaller side of its matrix, rounded up
+        scale: match_rms_adamw gives an update of full rank the RMS of AdamW's, as of muon; original is the paper's
+            sqrt(M / N)
+        betas: decay rates of AdamW's first and second moment
+        eps: term added to the root of AdamW's second moment, and to lengths of columns
+        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        decay_by: Decay = "rate",
+        cautious: bool = False,
+        momentum: Rate = 0.95,
+        rank: Share = 0.25,
+        scale: Scale = "match_rms_adamw",
+        betas: tuple[Rate, Rate] = (0.9, 0.95),
+        eps: Positive = 1e-8,
+        adamw_lr: Positive | None = None,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
+    ) -> None:
+        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
+        self.adamw_lr, self.momentum, self.rank, self.scale = adamw_lr, momentum, rank, scale
+        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+
+    @classmethod
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
+        """That of its matrices; the rest is Adam's."""
+        return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
+
+    @property
+    def matrix_rule(self) -> UpdateRule:
+        """By `scale`."""
+        return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
+
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
+        """Dion over these groups."""
+        return LowRankSteps(groups, lr=self.lr, momentum=self.momentum, rank=self.rank, scale=self.scale, eps=self.eps)
+
+
+class LowRankSteps(Optimizer):
+    """The update of matrices. state of each: its momentum (M, N), and the columns (N, r) of the power iteration."""
+
+    def __init__(
+        self, params: list[ParamGroup], *, lr: float, momentum: float, rank: float, scale: Scale, eps: float
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "rank": rank, "scale": scale, "eps": eps, "weight_decay": 0.0}
+        super().__init__(params, options)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+            state["columns"] = first_columns(p, group["rank"])
+        momentum = state["momentum_buffer"].add_(gradient)
+        left = torch.linalg.qr(momentum @ state["columns"]).Q  # (M, r)
+        right = momentum.T @ left  # (N, r)
+        momentum.sub_((1 - group["momentum"]) * left @ right.T)
+        state["columns"] = right / (right.norm(dim=0) + group["eps"])
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_(left @ state["columns"].T * (group["lr"] * factor(p.shape, group["scale"])))
+
+
+def first_columns(p: Tensor, rank: float) -> Tensor:
+    """Return the columns (N, r) that the power iteration of a matrix (M, N) starts from, the same in every run."""
+    columns = math.ceil(rank * min(p.shape))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(p.shape[1], columns, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q.to(p)
+
+
+def factor(shape: torch.Size, scale: Scale) -> float:
+    """Return the factor on an update of a matrix (M, N)."""
+    if scale == "original":
+        return math.sqrt(shape[0] / shape[1])
+    return 0.2 * math.sqrt(max(shape))

@@ -1,0 +1,174 @@
+"""Hyperball: steps of a fixed relative length over matrices of a fixed norm; AdamW for all other parameters.
+
+Source: Wen et al. 2026, Fantastic Pretraining Optimizers and Where to Find Them II: Hyperball Optimization
+    (arXiv 2606.16899), there AdamH and MuonH
+Reference: the equations in float64, in the tests
+Equation: W <- R N(W - lr R N(U)), with N(X) = X / |X| in the Frobenius norm, R the norm of W at the first step, and U
+    the update of Muon, NS(momentum of G), or of Adam, M / (sqrt(V) + eps)
+Cost: that of Muon, or of Adam, and two norms of each matrix per step
+
+The learning rate is the angle, in radians, by which a matrix turns in a step, nearly; no weight decay acts on it. A
+matrix that starts at zero has no norm to keep: AdamW updates it, as it does tables, biases, gains and the head.
+
+parametrization=mup refuses it. The source finds that rates carry over from width to width without one; with batches of
+fewer tokens than channels, where updates have a low rank, what a step adds grew as width^0.3 to width^0.4 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from blockyard.contracts import ChoiceOptions, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.optimizer._decay import ParamGroup
+from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._newton_schulz import Iterations, orthogonal
+from blockyard.optimizer._param_groups import NO_FACTORS
+from blockyard.weight_init import zeros_at_start
+
+Direction = Literal["muon", "adam"]
+
+
+class Hyperball(MatrixOptimizer):
+    """Steps on a sphere for hidden matrices, AdamW for the rest.
+
+    Options:
+        lr: length of a step over the norm of the matrix, at the schedule's factor 1
+        direction: of a step, that of Muon (MuonH) or of Adam (AdamH)
+        momentum: of Muon
+        nesterov: use Nesterov momentum in Muon
+        ns_steps: number of Newton-Schulz iterations of Muon
+        betas: decay rates of Adam's first and second moment, of both parts
+        eps: term added to the root of Adam's second moment, in both parts
+        adamw_lr: learning rate of what AdamW updates
+        weight_decay: of what AdamW updates, per step, times its learning rate; on linear maps only
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 1e-2,
+        direction: Direction = "muon",
+        momentum: Rate = 0.95,
+        nesterov: bool = True,
+        ns_steps: Iterations = 5,
+        betas: tuple[Rate, Rate] = (0.9, 0.95),
+        eps: Positive = 1e-8,
+        adamw_lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+    ) -> None:
+        self.set_groups(lr, weight_decay, layer_decay, rates, NO_FACTORS)
+        self.adamw_lr, self.direction, self.momentum, self.nesterov = adamw_lr, direction, momentum, nesterov
+        self.ns_steps, self.betas, self.eps = ns_steps, (betas[0], betas[1]), eps  # a config gives a list
+        self.tensors_per_weight = 1 if direction == "muon" else 2
+
+    @classmethod
+    def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
+        """Not known: a step of a fixed norm moves an output the further, the lower the rank of the update is."""
+        return None
+
+    @property
+    def matrix_rule(self) -> UpdateRule | None:
+        """Not known."""
+        return None
+
+    def matrices(self, model: nn.Module) -> list[nn.Parameter]:
+        """Hidden matrices but those that start at zero."""
+        zero = zeros_at_start(model)
+        return [p for p in super().matrices(model) if id(p) not in zero]
+
+    def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
+        """The steps over these groups, which do not decay."""
+        for group in groups:
+            group["weight_decay"] = 0.0
+        return SphereSteps(
+            groups,
+            lr=self.lr,
+            direction=self.direction,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            steps=self.ns_steps,
+            betas=self.betas,
+            eps=self.eps,
+        )
+
+
+class SphereSteps(Optimizer):
+    """The update of matrices. state of each: the moments of its direction, its norm, and the number of steps."""
+
+    def __init__(
+        self,
+        params: list[ParamGroup],
+        *,
+        lr: float,
+        direction: Direction,
+        momentum: float,
+        nesterov: bool,
+        steps: int,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        options = {"lr": lr, "direction": direction, "momentum": momentum, "nesterov": nesterov, "steps": steps}
+        super().__init__(params, {**options, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient. Raises ValueError for a matrix that is zero at first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        state = self.state[p]
+        if not state:
+            state["radius"] = p.norm()
+            if not state["radius"]:
+                raise ValueError(
+                    f"optimizer=hyperball keeps the norm of a matrix, and one of {tuple(p.shape)} is zero at the first "
+                    "step; choose optimizer=muon or adamw"
+                )
+        update = _muon(state, gradient, group) if group["direction"] == "muon" else _adam(state, gradient, group)
+        length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
+        p.sub_(update * (group["lr"] * state["radius"] / length))
+        p.mul_(state["radius"] / p.norm())
+
+
+def _muon(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:
+    """Return the orthogonal factor of the momentum (M, N)."""
+    if "momentum_buffer" not in state:
+        state["momentum_buffer"] = torch.zeros_like(gradient)
+    momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+    return orthogonal(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["steps"])
+
+
+def _adam(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:
+    """Return Adam's update (M, N)."""
+    first, second = group["betas"]
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float64)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
+    state["step"] += 1
+    count = int(state["step"])
+    mean = state["exp_avg"].lerp_(gradient, 1 - first) / (1 - first**count)
+    size = (state["exp_avg_sq"].lerp_(gradient.square(), 1 - second) / (1 - second**count)).sqrt()
+    return mean / (size + group["eps"])
