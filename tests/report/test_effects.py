@@ -12,10 +12,11 @@ import statsmodels.api as sm
 from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
-from blockyard.report.load.costs import costs, median_costs, pareto, ratios
+from blockyard.report.load.costs import median_costs, pareto, ratios
 from blockyard.report.render.columns import effect_lines
 from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, single_factor_effects
 from blockyard.report.stats.verdict import compare_arms
+from blockyard.runs.costs import costs
 from tests.report.report_runs import grid
 
 FACTORS = {"block": ["pre", "post", "parallel"], "rate": ["low", "high"], "heads": ["1", "4"]}

@@ -284,6 +284,13 @@ def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):
     assert "arm b has no such option" in refusals(tmp_path, text)[0]
 
 
+@pytest.mark.parametrize(("cost", "direction"), [("step_seconds", "min"), ("samples_per_second", "max")])
+def test_a_cost_has_a_direction_of_its_own(tmp_path, cost, direction):
+    """Runs are watched by the metric of validation, and compared by the cost."""
+    plan = plan_from(tmp_path, f"claim: x\n{BASE}\nmetric: {cost}\narms: {{a: [], b: [norm=rms]}}")
+    assert plan.facts["metric"] == {"name": cost, "validation": "val/accuracy", "direction": direction}
+
+
 def test_a_wrong_metric_does_not_hide_wrong_arms(tmp_path):
     """Both are reported at once."""
     text = f"claim: x\n{BASE}\nmetric: test/speed\narms: {{a: [], b: [norm=rmss]}}"

@@ -92,6 +92,11 @@ def test_what_a_file_may_leave_out():
         (f"claim: x\nbase: experiment=vit_digits\n{ARMS}", 'base: "experiment=vit_digits" is not a list'),
         (f"claim: x\nbase: [++seed=1]\n{ARMS}", "base: seed cannot be set here"),
         (f"claim: x\n{ARMS}\nbaseline: c", "baseline: unknown arm 'c' (arms: a, b)"),
+        (f"claim: x\n{ARMS}\nmetric: speed", "or a cost: parameters, "),
+        (
+            f"claim: x\n{ARMS}\nmetric: step_seconds\ntune: {{optimizer.lr: [1e-3, 1e-2]}}",
+            "metric: step_seconds is a cost, and settings are chosen by a metric of validation",
+        ),
         (
             f"claim: x\n{ARMS}\nseeds: 0",
             f"seeds: expected a number of seeds, such as 5, {FORMS}, not 0",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
+import json
 import math
 import os
 import random
@@ -17,6 +19,7 @@ import pytest
 import ville
 from scipy import integrate, stats
 
+from blockyard.report.comparison import compare
 from blockyard.sweep.cells import Arm, Cell, Variant
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
@@ -323,6 +326,25 @@ def now_of(sweep_plan: SweepPlan) -> Standing:
 
     states = {cell.run: read_state(sweep_plan.path(cell)) for cell in sweep_plan.cells}
     return standing(sweep_plan, {run: now.metrics for run, now in states.items() if now.state == "done"})
+
+
+def test_a_cost_is_judged_as_a_metric_is(undisturbed: tuple[SweepPlan, Standing]) -> None:
+    """By the seconds of a step that the runs recorded, where less is better."""
+    sweep_plan = copy.deepcopy(undisturbed[0])
+    sweep_plan.facts["metric"] = {"name": "step_seconds", "validation": "val/accuracy", "direction": "min"}
+    sweep_plan.question["metric"] = "step_seconds"
+    seconds: dict[str, list[float]] = {}
+    for cell in undisturbed[1].due:
+        summary = json.loads((sweep_plan.path(cell) / "summary.json").read_text())
+        seconds.setdefault(sweep_plan.variants[cell.variant].arm, []).append(summary["step_seconds"])
+    (judged,) = now_of(sweep_plan).judgements
+    (left,), (right,) = judged.comparison.sides
+    first, second = (seconds[arm][: len(judged.gaps)] for arm in (left, right))
+    assert judged.gaps == pytest.approx(np.subtract(first, second).tolist())
+    result = compare(sweep_plan)
+    assert (result.metric, result.direction) == ("step_seconds", "min")
+    for arm in result.arms:
+        assert list(arm["values"].values()) == seconds[arm["name"]][: arm["n"]]
 
 
 def test_a_real_sweep_stops_at_its_budget(undisturbed: tuple[SweepPlan, Standing]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.fairness import MissingResult
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.costs import KEYS, median_costs, pareto, ratios, with_active
+from blockyard.report.load.costs import median_costs, pareto, ratios, with_active
 from blockyard.report.load.document import ArmRow, CellRow, CurveRow, GapRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
@@ -19,6 +19,7 @@ from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
+from blockyard.runs.costs import COSTS
 from blockyard.runs.metrics import FILE, Row, read_metrics
 
 FILES = ("config.yaml", "run.json", "metrics.csv", "summary.json", "log.txt", "error.txt")
@@ -50,7 +51,7 @@ def arm_rows(
     costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
     with_active(costs)
     points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
-    front = pareto(points, direction, KEYS[cost][0])
+    front = pareto(points, direction, COSTS[cost][0])
     few = data.question is None and len(data.arms) <= FEW_ARMS
     modules = with_changes and len(data.arms) <= MAX_ARMS
     names = metric_names(data.records)

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-KEYS = {  # name -> the better direction, and the unit
-    "parameters": ("min", ""),
-    "active_parameters": ("min", "parameters that a token uses"),
-    "flops_per_sample": ("min", "FLOPs, forward and backward"),
-    "step_seconds": ("min", "s"),
-    "samples_per_second": ("max", "1/s"),
-    "peak_memory": ("min", "bytes"),
-    "cache_bytes_per_token": ("min", "bytes"),
-    "decode_tokens_per_second": ("max", "1/s"),
-    "seconds": ("min", "s"),
-}
+from blockyard.runs.costs import COSTS
+
 ALIKE = 0.05  # costs within this part of each other are no trade-off: matching leaves as much
 DETERMINED = ("flops", "parameters", "cache_bytes_per_token")  # by the config alone, and so the same in every run
-AXES = {"flops": "flops_per_sample"} | {key: key for key in KEYS}  # name of a cost axis -> its key
-
-
-def costs(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the costs in a run's summary that are finite numbers."""
-    parameters, flops, memory = (summary.get(key) for key in ("parameters", "flops_per_sample", "peak_memory"))
-    values = {key: summary.get(key) for key in KEYS}
-    values["parameters"] = parameters.get("trainable") if isinstance(parameters, dict) else parameters
-    values["active_parameters"] = parameters.get("active") if isinstance(parameters, dict) else None
-    values["flops_per_sample"] = flops.get("training") if isinstance(flops, dict) else flops
-    values["peak_memory"] = memory.get("bytes") if isinstance(memory, dict) else memory
-    return {
-        key: float(value)
-        for key, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+AXES = {"flops": "flops_per_sample"} | {key: key for key in COSTS}  # name of a cost axis -> its key
 
 
 def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]:
     """Return the costs of an arm: the median over its runs, so that one disturbed run does not count."""
     every = list(runs)
-    columns = {key: [run[key] for run in every if key in run] for key in KEYS}
+    columns = {key: [run[key] for run in every if key in run] for key in COSTS}
     return {key: statistics.median(column) if column else None for key, column in columns.items()}
 
 
@@ -68,7 +42,7 @@ def _alike(values: Sequence[float]) -> bool:
 def ratios(arm: Mapping[str, float | None], baseline: Mapping[str, float | None] | None) -> dict[str, float | None]:
     """Return each cost divided by the baseline's; None where either is unknown or the baseline's is 0."""
     reference = baseline or {}
-    return {key: _ratio(arm.get(key), reference.get(key)) for key in KEYS}
+    return {key: _ratio(arm.get(key), reference.get(key)) for key in COSTS}
 
 
 def _ratio(cost: float | None, reference: float | None) -> float | None:

@@ -37,7 +37,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     refuse_shared(cells)
     if reached := of_metric((plan.facts.get("metric") or MetricFacts()).get("name")):
         cells = [_with_outcome(cell, reached) for cell in cells]
-    metrics = {run.run: run.metrics for run in cells if run.done}
+    metrics = {run.run: run.cost | run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
     chosen = tune.chosen_variants(plan, metrics, failed)
     now = standing(plan, metrics, failed)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ComparisonInput
-from blockyard.report.load.costs import KEYS
 from blockyard.report.load.run_record import LoadedRun
+from blockyard.runs.costs import COSTS
 
 MORE = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "psnr", "ssim", "iou", "r2", "top1", "top5")
 LESS = ("loss", "perplexity", "bits_per_byte", "bits_per_dim", "error", "mse", "mae", "rmse", "nll", "fid")
@@ -18,8 +18,8 @@ LESS = ("loss", "perplexity", "bits_per_byte", "bits_per_dim", "error", "mse", "
 
 def direction_by_name(metric: str) -> str | None:
     """Return "max" or "min" where the name of a metric or cost tells, else None."""
-    if metric in KEYS:
-        return KEYS[metric][0]
+    if metric in COSTS:
+        return COSTS[metric][0]
     last = metric.rpartition("/")[2]
     return "max" if last in MORE else "min" if last in LESS else None
 
@@ -86,7 +86,7 @@ def choose_metric(requested: str | None, data: ComparisonInput) -> str:
             reason = next(states, "")
             raise UserError(f"none of the {len(data.records)} runs has a metric yet ({done} are done){reason}")
         return "test/loss"  # a sweep that has just begun: there is nothing to show yet
-    costs = [key for key in KEYS if any(key in run.cost for run in data.records)]
+    costs = [key for key in COSTS if any(key in run.cost for run in data.records)]
     if not names or metric in (*names, *costs):
         return metric
     for prefixed in (f"test/{metric}", f"val/{metric}"):

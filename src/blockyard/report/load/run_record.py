@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
-from blockyard.report.load.costs import costs
+from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.status import read_status
 from blockyard.sweep.cells import Setting

@@ -11,8 +11,8 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.report.arms.simple_baselines import KIND
-from blockyard.report.load.costs import KEYS
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
+from blockyard.runs.costs import COSTS
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
@@ -22,7 +22,7 @@ def csv(data: ComparisonDocument) -> str:
     others = [name for name in data["metrics"] if name != data["metric"]]
     header = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
     header += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
-    header += [*KEYS, *(f"{key}_ratio" for key in KEYS), *others]
+    header += [*COSTS, *(f"{key}_ratio" for key in COSTS), *others]
     rows = [_arm(data, arm, others) for arm in data["arms"]]
     return csv_text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
 
@@ -43,7 +43,7 @@ def _arm(data: ComparisonDocument, arm: ArmRow, others: Sequence[str]) -> list[A
     row += [*(gap.get("interval") or (None, None)), gap.get("n"), gap.get("t_p"), gap.get("permutation_p")]
     row += [gap.get("smallest_p"), gap.get("holm_p"), gap.get("effect")]
     row += [arm["verdict"], "yes" if arm["pareto"] else "no"]
-    row += [arm["cost"].get(key) for key in KEYS] + [arm["cost_ratio"].get(key) for key in KEYS]
+    row += [arm["cost"].get(key) for key in COSTS] + [arm["cost_ratio"].get(key) for key in COSTS]
     return row + [arm["other"][name]["mean"] for name in others]
 
 

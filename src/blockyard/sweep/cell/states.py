@@ -10,6 +10,7 @@ from typing import Literal
 
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
+from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
@@ -24,7 +25,7 @@ _TAIL = 4096  # bytes at the end of metrics.csv that are read
 class CellState:
     """The state of one run.
 
-    metrics: of a finished run, from its summary; seconds: since it was last started
+    metrics: of a finished run, from its summary, and its costs; seconds: since it was last started
     """
 
     state: State
@@ -58,10 +59,11 @@ def read_state(path: Path) -> CellState:
 
 
 def final_metrics(path: Path) -> dict[str, float]:
-    """The metrics of a finished run; empty where its summary cannot be read."""
+    """The metrics and the costs of a finished run; empty where its summary cannot be read."""
     try:
-        metrics = read_json(path / SUMMARY)["metrics"]
-        return {str(name): math.nan if value is None else float(value) for name, value in metrics.items()}
+        summary = read_json(path / SUMMARY)
+        metrics = {str(name): math.nan if v is None else float(v) for name, v in summary["metrics"].items()}
+        return costs(summary) | metrics
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -15,6 +15,7 @@ from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError
+from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant
@@ -254,7 +255,8 @@ class _Planner:
         try:
             allow = list(composed.config.get("allow") or [])
             reached = self.question.reached
-            measured = reached.metric if reached else self.question.metric
+            is_cost = self.question.metric in COSTS
+            measured = reached.metric if reached else None if is_cost else self.question.metric
             validation, direction = validation_metric(measured, composed.config, allow)
         except UserError as error:  # reported with what is wrong in the arms
             self.metric_problem = [str(error)]
@@ -262,6 +264,8 @@ class _Planner:
         name = self.question.metric or f"test/{validation.partition('/')[2]}"
         if reached:
             name, direction = str(reached), reached.direction
+        elif is_cost:
+            direction = COSTS[name][0]
         self.metric = {"name": name, "validation": validation, "direction": direction}
 
     def add_variants(self) -> None:

@@ -21,6 +21,7 @@ import yaml
 from blockyard.atomic_files import write_text
 from blockyard.config.choices.catalog import PACKAGE
 from blockyard.errors import UserError
+from blockyard.runs.costs import COSTS
 from blockyard.runs.redact import redact
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import override_text
@@ -127,16 +128,16 @@ def _value(value: Any) -> Any:
 
 def _text(plan: SweepPlan, name: str, content: dict[str, object]) -> str:
     metric = plan.facts["metric"]
+    goal = {"max": "maximize", "min": "minimize"}[metric["direction"]]
+    # A run sends no cost to W&B as it goes; a method that tries all cells needs none.
+    chosen = {} if metric["name"] in COSTS else {"metric": {"name": metric["validation"], "goal": goal}}
     document = {
         "program": "blockyard",
         "project": _project(plan),
         "name": name,
         "description": str(plan.question.get("claim") or plan.name),
         "method": content.pop("method"),
-        "metric": {
-            "name": metric["validation"],
-            "goal": {"max": "maximize", "min": "minimize"}[metric["direction"]],
-        },
+        **chosen,
         **content,
         "command": ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"],
     }

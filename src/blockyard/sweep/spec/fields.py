@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 from blockyard.errors import near
+from blockyard.runs.costs import COSTS
 from blockyard.sweep.spec.expectation import FORM, parse_expectation, unknown_arm
 from blockyard.sweep.spec.override_text import override_problem, quote
 from blockyard.sweep.spec.threshold import Kind, Threshold, threshold
@@ -86,9 +87,17 @@ def metric(content: Mapping[str, object], tuned: bool, problems: list[str]) -> s
     value = content.get("metric")
     if value is None:
         return None
+    if isinstance(value, str) and value in COSTS:
+        if tuned:
+            problems.append(
+                f"metric: {value} is a cost, and settings are chosen by a metric of validation; report that one, and print "
+                f"the cost by `blockyard compare --metric {value}`"
+            )
+        return value
     if not isinstance(value, str) or not _METRIC.fullmatch(value):
         problems.append(
-            f"metric: {quote(value)} is not a metric's name; write test/NAME, such as test/accuracy or test/loss"
+            f"metric: {quote(value)} is not a metric's name; write test/NAME, such as test/accuracy or test/loss, or a "
+            f"cost: {', '.join(COSTS)}"
         )
         return None
     if tuned and value.startswith("val/"):

@@ -1,0 +1,34 @@
+"""What a run cost, read from its summary: sizes, computation, time and memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+COSTS = {  # name -> the better direction, and the unit
+    "parameters": ("min", ""),
+    "active_parameters": ("min", "parameters that a token uses"),
+    "flops_per_sample": ("min", "FLOPs, forward and backward"),
+    "step_seconds": ("min", "s"),
+    "samples_per_second": ("max", "1/s"),
+    "peak_memory": ("min", "bytes"),
+    "cache_bytes_per_token": ("min", "bytes"),
+    "decode_tokens_per_second": ("max", "1/s"),
+    "seconds": ("min", "s"),
+}
+
+
+def costs(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the costs in a run's summary that are finite numbers."""
+    parameters, flops, memory = (summary.get(key) for key in ("parameters", "flops_per_sample", "peak_memory"))
+    values = {key: summary.get(key) for key in COSTS}
+    values["parameters"] = parameters.get("trainable") if isinstance(parameters, dict) else parameters
+    values["active_parameters"] = parameters.get("active") if isinstance(parameters, dict) else None
+    values["flops_per_sample"] = flops.get("training") if isinstance(flops, dict) else flops
+    values["peak_memory"] = memory.get("bytes") if isinstance(memory, dict) else memory
+    return {
+        key: float(value)
+        for key, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
