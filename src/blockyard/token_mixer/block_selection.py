@@ -79,15 +79,12 @@ def _chosen(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, 
     q_block, k_block = chunks  # (B|1, N), (B|1, M)
     row = torch.arange(len(k_seq), device=k.device)
     real = (row >= k_seq.num_prefix)[None] if k_seq.valid is None else (row >= k_seq.num_prefix) & k_seq.valid
-    same = (k_block[:, :, None] == k_block[:, None]) & real[:, None]  # (B|1, M, M)
     own = q_block[:, :, None] == k_block[:, None]  # (B|1, N, M)
     if seq.segment is not None and k_seq.segment is not None:
-        same = same & (k_seq.segment[:, :, None] == k_seq.segment[:, None])
         own = own & (seq.segment[:, :, None] == k_seq.segment[:, None])
-    first = same.to(torch.uint8).argmax(-1)  # (B|1, M)
+    first = _first_keys(k_block, real, k_seq.segment)  # (B|1, M)
     is_first = real & (first == row)
-    means = same.to(k.dtype) / same.sum(-1, keepdim=True).clamp(min=1)  # (B|1, M, M)
-    keys = (means[:, None] @ k).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K), of the key's block
+    keys = _block_means(k, first, real).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     likeness = (q @ keys.transpose(-1, -2)).masked_fill(own[:, None], float("inf"))  # (B, H, N, M)
     sees = mask.table(seq, k_seq, visibility)
     candidates = is_first[:, None, None] if sees is None else is_first[:, None, None] & sees
@@ -96,3 +93,28 @@ def _chosen(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, 
     chosen = firsts.gather(-1, first[:, None, None].expand_as(firsts))
     everywhere = (torch.arange(len(seq), device=k.device) < seq.num_prefix)[:, None] | (row < k_seq.num_prefix)
     return chosen | everywhere
+
+
+def _first_keys(block: Tensor, real: Tensor, segment: Tensor | None) -> Tensor:
+    """Return the row of the first real key of each real key's block, (B|1, M): the next ones may follow padding.
+
+    block: numbers that do not fall within a segment, (B|1, M)
+    """
+    row = torch.arange(block.shape[-1], device=block.device)
+    last = torch.where(real, row, -1).cummax(-1).values  # the last real key up to this one
+    before = torch.nn.functional.pad(last, (1, -1), value=-1)  # and up to the one in front of it
+    starts = before < 0
+    for number in (block,) if segment is None else (block, segment):
+        shape = torch.broadcast_shapes(number.shape, before.shape)
+        starts = starts | (number != number.expand(shape).gather(-1, before.clamp(min=0).expand(shape)))
+    return torch.where(real & starts, row, 0).cummax(-1).values
+
+
+def _block_means(k: Tensor, first: Tensor, real: Tensor) -> Tensor:
+    """Return the mean key of each block at the row of its first key, (B, H, M, K); elsewhere zero."""
+    shape = (k.shape[0], 1, k.shape[2], 1)
+    rows = first[:, None, :, None].expand(shape)
+    counted = real[:, None, :, None].expand(shape).to(k.dtype)
+    count = torch.zeros(shape, dtype=k.dtype, device=k.device).scatter_add(2, rows, counted)
+    total = torch.zeros_like(k).scatter_add(2, rows.expand(k.shape), k * counted)
+    return total / count.clamp(min=1)

@@ -65,3 +65,31 @@ def test_maps_have_the_blocks() -> None:
     weights, index = seen[0].weights(), torch.arange(N)
     own = (index[:, None] // 2 == index // 2) & (index <= index[:, None])
     assert torch.equal(weights > 0, own.expand_as(weights))
+
+
+def test_blocks_of_documents_and_around_padding() -> None:
+    """A block starts with each document, counts padding between its keys as places, and has the mean of real keys."""
+    block, top = 3, 2
+    ours = stirred(BlockSelection(context(causal=True), block=block, top=top)).eval()
+    segment = torch.tensor([[0] * 7 + [1] * 4, [0] * 2 + [1] * 9])
+    valid = torch.ones(2, N, dtype=torch.bool)
+    valid[0, [1, 4]] = valid[1, [2, 10]] = False
+    with maps.listen(ours) as seen:
+        ours(tokens(), sequence(N, valid, segment))
+    read = seen[0].weights() > 0
+    q, k, _ = (tokens() @ part.T for part in ours.proj_in.weight.split(ours.widths))
+    for b in range(2):
+        starts = [int((segment[b] == segment[b, i]).nonzero()[0]) for i in range(N)]
+        blocks = [(starts[i], (i - starts[i]) // block) for i in range(N)]
+        real = [i for i in range(N) if valid[b, i]]
+        for h in range(H):
+            for i in real:
+                members: dict[tuple[int, int], list[int]] = {}
+                for j in real:
+                    if starts[j] == starts[i] and blocks[j] != blocks[i] and j <= i:
+                        members.setdefault(blocks[j], [n for n in real if blocks[n] == blocks[j]])
+                query, own = q[b, i, h * K : (h + 1) * K], [j for j in real if blocks[j] == blocks[i] and j <= i]
+                means = {key: k[b, rows, h * K : (h + 1) * K].mean(0) for key, rows in members.items()}
+                best = sorted(means, key=lambda key: -float((query @ means[key]).detach()))[: top - 1]
+                expected = sorted([*own, *(j for key in best for j in members[key])])
+                assert read[b, h, i].nonzero().flatten().tolist() == expected, (b, h, i)

@@ -90,8 +90,8 @@ def metric(content: Mapping[str, object], tuned: bool, problems: list[str]) -> s
     if isinstance(value, str) and value in COSTS:
         if tuned:
             problems.append(
-                f"metric: {value} is a cost, and settings are chosen by a metric of validation; report that one, and print "
-                f"the cost by `blockyard compare --metric {value}`"
+                f"metric: {value} is a cost, and settings are chosen by a metric of validation; report that one, and "
+                f"print the cost by `blockyard compare --metric {value}`"
             )
         return value
     if not isinstance(value, str) or not _METRIC.fullmatch(value):
