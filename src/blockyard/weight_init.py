@@ -20,6 +20,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ from blockyard.contracts import Context, role_of
 class Init:
     """Draws the direct parameters of one module. `initialise` makes it and passes it to `init_weights`.
 
-    Names are attribute names of the module. A name whose parameter is None (no bias) is skipped.
+    Names are attribute names of the module, with dots those of a part of it, which then keeps the values. A name whose
+    parameter is None (no bias) is skipped.
     A parameter shared with an earlier module keeps its values.
     """
 
@@ -50,9 +52,15 @@ class Init:
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def normal(self, name: str, std: float | None = None) -> None:
-        """Normal with mean 0; std None is the model's init_std, for weights of the parameter's role."""
+        """Normal with mean 0; std None is the model's init_std, for weights of the parameter's role.
+
+        In a model of `init_shape=uniform` uniform with that standard deviation.
+        """
         scale = self.std * self._factor(name) if std is None else std
-        self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
+        if self.ctx is not None and self.ctx.init_shape == "uniform":
+            self.uniform(name, math.sqrt(3) * scale)
+        else:
+            self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
 
     def uniform(self, name: str, bound: float) -> None:
         """Uniform in [-bound, bound]."""
@@ -70,9 +78,9 @@ class Init:
         """One everywhere."""
         self.constant(name, 1.0)
 
-    def copy(self, name: str, value: Tensor) -> None:
-        """A value that the module computes; use `generator(name)` for what is random in it."""
-        self._fill(name, lambda shape: value.reshape(shape))
+    def copy(self, name: str, value: Tensor | Callable[[], Tensor]) -> None:
+        """A value that the module computes, or what computes it; use `generator(name)` for what is random in it."""
+        self._fill(name, lambda shape: (value() if callable(value) else value).reshape(shape))
 
     def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:
         """Initialise the part `name` as its library does.
@@ -94,7 +102,7 @@ class Init:
 
     def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
         self.declared.add(name)
-        parameter = getattr(self.module, name)
+        parameter = attrgetter(name)(self.module)
         if parameter is None or id(parameter) in self._done:
             return
         self._done.add(id(parameter))

@@ -130,6 +130,23 @@ def test_a_decoder_beside_an_encoder_counts_its_third_branch() -> None:
             assert spread == pytest.approx(ctx.init_std / math.sqrt(branches * ctx.depth), rel=0.03)
 
 
+def test_uniform_weights_have_the_same_sizes() -> None:
+    """A uniform distribution of the same standard deviation lies within sqrt(3) of it; zeros stay zeros."""
+    normal, uniform = (
+        dict(initialise(tiny(sizes={"init_shape": shape}), 0).named_parameters()) for shape in ("normal", "uniform")
+    )
+    drawn = {name for name, p in normal.items() if not torch.equal(p, uniform[name])}
+    assert {name for name, p in normal.items() if p.ndim == 2} <= drawn
+    for name in drawn:
+        if normal[name].numel() >= 512:
+            std = float(normal[name].detach().std())
+            assert float(uniform[name].detach().std()) == pytest.approx(std, rel=0.1), name
+            assert float(uniform[name].detach().abs().max()) == pytest.approx(3**0.5 * std, rel=0.1), name
+            assert float(normal[name].detach().abs().max()) > 2.2 * std, name
+    for name in set(normal) - drawn:
+        assert normal[name].unique().numel() == 1, name  # zeros and ones
+
+
 ZERO = {"zero_branches": True, "depth": 2}
 
 

@@ -127,6 +127,7 @@ class TokenSpec:
 # How the size of an update depends on the gradient: that of a coordinate does not (adam), it is the gradient's (sgd),
 # it is that of an orthogonal matrix, with Jordan's factor (muon) or as large as Adam's (muon_rms).
 UpdateRule = Literal["adam", "sgd", "muon", "muon_rms"]
+InitShape = Literal["normal", "uniform"]
 Place = Literal["logits", "output", "scores", "branch", "embedding"]
 
 
@@ -211,6 +212,7 @@ class Context:
     # layers, outputs). None: outputs alone start smaller, by sqrt(branches depth).
     gain: float | None = None
     zero_branches: bool = False  # what writes into the stream starts at zero
+    init_shape: InitShape = "normal"  # the distribution of weights that are drawn with a standard deviation
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
     peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
     order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once

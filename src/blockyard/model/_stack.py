@@ -13,6 +13,7 @@ from blockyard.contracts import (
     DataSpec,
     Depth,
     Heads,
+    InitShape,
     Model,
     Parts,
     Positive,
@@ -41,6 +42,7 @@ class Stack(Architecture):
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
+        init_shape: distribution of initial weights of that standard deviation: uniform lies within sqrt(3) of it
         zero_branches: those layers start at zero, so that every block starts as the identity, as in modded-nanogpt
         ngrams: sizes, such as [2,3] for pairs and triples: vectors of so many token ids, the last of which is the
             token's own, are added to each token
@@ -64,6 +66,7 @@ class Stack(Architecture):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        init_shape: InitShape = "normal",
         zero_branches: bool = False,
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
@@ -78,7 +81,7 @@ class Stack(Architecture):
         self.order = complete_order("order", order, depth)
         self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
         self.smear, self.backout, self.unit_weights = smear, backout, unit_weights
-        self.zero_branches = zero_branches
+        self.init_shape, self.zero_branches = init_shape, zero_branches
         if zero_branches and unit_weights:
             raise ValueError(
                 "model.zero_branches=true has no place in model.unit_weights=true, where no weight is zero"
@@ -99,6 +102,7 @@ class Stack(Architecture):
             init_std=self.init_std or self.dim**-0.5,
             order=self.order,
             zero_branches=self.zero_branches,
+            init_shape=self.init_shape,
         )
         assert ctx.head_dim > 0
         return ctx

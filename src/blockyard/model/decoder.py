@@ -13,7 +13,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blockyard.contracts import BlockOrder, ChoiceOptions, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
+from blockyard.contracts import (
+    BlockOrder,
+    ChoiceOptions,
+    Context,
+    Depth,
+    Heads,
+    InitShape,
+    Model,
+    Parts,
+    Positive,
+    Rate,
+    Width,
+)
 from blockyard.model._ngrams import ROWS, Rows, Size
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
@@ -39,6 +51,7 @@ class Decoder(Stack):
         heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
+        init_shape: InitShape = "normal",
         zero_branches: bool = False,
         ngrams: tuple[Size, ...] = (),
         ngram_rows: Rows = ROWS,
@@ -56,6 +69,7 @@ class Decoder(Stack):
             heads=heads,
             prefix=prefix,
             init_std=init_std,
+            init_shape=init_shape,
             zero_branches=zero_branches,
             ngrams=ngrams,
             ngram_rows=ngram_rows,

@@ -52,11 +52,13 @@ from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import CAPPED
 from blockyard.token_mixer._caches import ConvolvedCache, EmptyCache
 from blockyard.token_mixer._checks import check_call, check_context, key_heads
+from blockyard.token_mixer._mimetic import Shares, check_mimetic, fill
 from blockyard.token_mixer._projections import ALL, Projection, Projections, TokenMap, check_projections, one_product
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores, ScoreScale, Sink
 from blockyard.token_mixer._short_conv import Kernel, ShortConv, last_inputs
 from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding, Values, declared, value_sources
+from blockyard.weight_init import Init
 
 OutputGate = Literal["none", "head", "channel"]
 
@@ -108,6 +110,9 @@ class Attention(TokenMixer):
             sum with two trained numbers a layer; gated, by a weight for each token and head
         value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
             one, the last among them (alternate)
+        mimetic: initial weights whose products are near the identity: its share, and that of random numbers, in the
+            product of queries and keys, and in that of values and output, there with a minus, such as [0.7, 0.4]; null
+            draws each projection by itself
         kv_every: every so many layers one has keys and values of its own, and the layers up to the next read them;
             1 is all, 0 none: a member of a cycle whose layers read those of another member
     """
@@ -149,6 +154,7 @@ class Attention(TokenMixer):
         tied_kv: bool = False,
         value_residual: GatedValueResidual = "none",
         value_embedding: ValueEmbedding = "none",
+        mimetic: Shares | None = None,
         kv_every: DepthOrZero = 1,
     ) -> None:
         super().__init__()
@@ -205,6 +211,26 @@ class Attention(TokenMixer):
         if output_dim is not None and output_dim != ctx.dim:
             self.join, width = linear(ctx, width, output_dim, content=0), output_dim
         self.proj_out: nn.Module = residual(ctx, width, ctx.dim, bias=bias) if "output" in project else nn.Identity()
+        self.mimetic = None if mimetic is None else (ctx, (mimetic[0], mimetic[1]))
+        if mimetic is not None:
+            breaks = {
+                "num_kv_heads": kv_heads != ctx.heads,
+                "key_dim": self.head_dim != ctx.head_dim,
+                "value_dim": self.value_dim != ctx.head_dim,
+                "output_dim": output_dim is not None,
+                "project": len(project) < len(ALL),
+                "fused=false": not fused,
+                "map": map is not None,
+                "tied_kv=true": tied_kv,
+                "kv_every": kv_every != 1,
+                "gate or value_residual=gated": len(self.parts) > 3,
+            }
+            check_mimetic(ctx, {f"token_mixer.{option}": bad for option, bad in breaks.items()})
+
+    def init_weights(self, init: Init) -> None:
+        """Those of the projections together, where `mimetic` says so; else each has its own."""
+        if self.mimetic is not None:
+            fill(init, *self.mimetic)
 
     @property
     def shapes_scores(self) -> str | None:

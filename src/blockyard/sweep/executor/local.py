@@ -246,7 +246,7 @@ def _gpu_names(gpus: list[int]) -> list[str]:
 # compares each run with one that is alone, so that a difference in what a forward pass reads is not trained over.
 _FREE = (
     *("seed", "optimizer", "schedule", "callbacks", "logger", "name", "tags", "force"),
-    *("data.split_seed", "model.init_std", "model.zero_branches", "head.zero"),
+    *("data.split_seed", "model.init_std", "model.init_shape", "model.zero_branches", "head.zero"),
 )
 # Values of options of the trainer other than which a run needs its process for itself.
 _TRAINER = {
