@@ -12,6 +12,8 @@ import torch
 from torchmetrics.text import CHRFScore
 
 from blockyard.cli import main
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate, evaluate_written
 from blockyard.generate.api import generate_all
@@ -29,6 +31,10 @@ DATES = (
     *("experiment=translate_dates", *ON_CPU, "model.depth=1"),
     *("schedule.warmup=10", "optimizer.lr=6e-3", "data.test_size=60", "data.validation_size=60", *steps(120, 120)),
 )
+
+
+def compose_issues(overrides: list[str]) -> list[str]:
+    return [str(issue) for issue in check(compose(overrides))]
 
 
 def edits(left: list[str], right: list[str]) -> int:
@@ -84,7 +90,8 @@ def test_scores_are_their_formulas() -> None:
     assert float(CHRFScore(n_word_order=0)(WRITTEN, [[text] for text in REFERENCES])) == pytest.approx(
         scores([*WRITTEN[:1], *WRITTEN[2:]], [*REFERENCES[:1], *REFERENCES[2:]])["chrf"]
     )
-    assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, "cer": 0, "wer": 0, "insertions": 0}
+    errors = dict.fromkeys(("cer", "wer", "insertions", "char_insertions"), 0)
+    assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, **errors}
     swapped = scores(REFERENCES, WRITTEN)  # the planted bug: written and reference exchanged
     assert swapped["cer"] != pytest.approx(result["cer"])
     assert swapped["chrf"] != pytest.approx(result["chrf"])
@@ -95,11 +102,33 @@ def test_inserted_words_are_those_of_the_shortest_edits() -> None:
     assert [scores(["z", left], ["z", right])["insertions"] for left, right in pairs] == pytest.approx(
         [1 / 3, 0, 0, 2 / 3, 1 / 4]
     )
+    # Of characters too: "kitten" for "sitting" replaces two and leaves one out; the other way round one is inserted.
+    assert scores(["kitten"], ["sitting"])["char_insertions"] == 0
+    assert scores(["sitting"], ["kitten"])["char_insertions"] == pytest.approx(1 / 6)
 
 
 @pytest.fixture(scope="module")
 def dates(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return run(tmp_path_factory.mktemp("dates"), base=DATES)
+    return run(tmp_path_factory.mktemp("dates"), "trainer.write=true", base=DATES)
+
+
+def test_a_run_that_writes_has_the_scores_of_the_verb(dates: RunFolder) -> None:
+    """With `trainer.write=true` the test metrics and the file are those of `eval write=true`."""
+    written, loaded = evaluate_written(dates.path)
+    summary = dates.summary()
+    assert written.metrics().items() <= summary["metrics"].items()
+    assert written.directions().items() <= summary["directions"].items()
+    head, *samples = map(json.loads, (dates.path / "written-test.jsonl").read_text().splitlines())
+    assert head["scores"] == written.scores
+    assert head["weights"] == summary["weights"] == loaded.weights
+    assert [(row["source"], row["reference"], row["written"]) for row in samples] == written.texts
+
+
+def test_a_run_without_a_source_is_not_let_write() -> None:
+    for overrides in (["experiment=gpt_code_small"], ["experiment=vit_digits"], ["experiment=tag_names"]):
+        (issue,) = compose_issues([*overrides, "trainer.write=true"])
+        assert "trainer.write=true is for runs that write a text, or codes, from a source" in issue
+    assert not compose_issues(["experiment=tones_ctc", "trainer.write=true"])
 
 
 def test_greedy_texts_are_exact_where_teacher_forcing_is(dates: RunFolder) -> None:

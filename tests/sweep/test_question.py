@@ -98,6 +98,10 @@ def test_what_a_file_may_leave_out():
             "metric: step_seconds is a cost, and settings are chosen by a metric of validation",
         ),
         (
+            f"claim: x\n{ARMS}\nmetric: test/written_cer\ntune: {{optimizer.lr: [1e-3, 1e-2]}}",
+            "metric: test/written_cer is measured at the end of a run",
+        ),
+        (
             f"claim: x\n{ARMS}\nseeds: 0",
             f"seeds: expected a number of seeds, such as 5, {FORMS}, not 0",
         ),

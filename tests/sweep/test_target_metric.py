@@ -28,6 +28,19 @@ def test_what_is_not_measured_is_refused_with_what_is(metric: str) -> None:
         validation_metric(metric, configured(*TOPICS)[0], [])
 
 
+def test_scores_of_what_is_written_need_runs_that_write() -> None:
+    """Runs are watched by the objective's own metric: what a run writes is scored at its end."""
+    pairs = ("experiment=translate_dates",)
+    config = configured(*pairs, "trainer.write=true")[0]
+    assert validation_metric("test/written_cer", config, []) == ("val/loss", "min")
+    assert validation_metric("test/written_bleu", config, []) == ("val/loss", "max")
+    with pytest.raises(UserError, match=r"base: \[trainer.write=true\] lets runs write"):
+        validation_metric("test/written_cer", configured(*pairs)[0], [])
+    for metric in ("val/written_cer", "test/written_rouge"):
+        with pytest.raises(UserError, match=r"available: test/written_exact, .*test/written_cer"):
+            validation_metric(metric, config, [])
+
+
 def test_images_have_neither() -> None:
     config = configured("data=digits")[0]
     for metric in ("test/macro_f1", "test/accuracy@head"):

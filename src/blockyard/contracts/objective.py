@@ -253,3 +253,9 @@ class DrawsValues(Protocol):
 
     def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
         """Returns the next token (V,) int64, drawn from the prediction of one token."""
+
+
+def writes_from_source(spec: DataSpec, objective: Objective) -> bool:
+    """Returns whether a model over such data writes the target of a source: token by token, or all at once."""
+    of_source = spec.joined or (spec.source is not None and objective.needs_source)
+    return of_source or isinstance(objective, Transcriber)

@@ -103,8 +103,8 @@ def _train_and_test(attempt: Attempt) -> Ending:
     if summary.predictions is not None:
         write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
         run_log.show(job.components, job.splits.test, summary.predictions)
-    if summary.tagged is not None:
-        write_texts(folder.path / "written-test.jsonl", summary.tagged, summary.weights, summary.step)
+    if summary.written is not None:
+        write_texts(folder.path / "written-test.jsonl", summary.written, summary.weights, summary.step)
     folder.write_summary(summary.values | announced(job))
     return Ending("done", 0, None, summary.values)
 

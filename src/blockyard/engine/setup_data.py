@@ -14,6 +14,7 @@ from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
+from blockyard.evaluate.written import refusal
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import holder
 from blockyard.runs.rank import local_rank_of, rank_of
@@ -50,6 +51,8 @@ def load_data(run: RunSetup) -> DataSetup:
     if local_rank_of() == 0:
         components.data.prepare()  # once on a machine
     splits = components.load()
+    if options.write and (reason := refusal(splits.test, components.tokenizer)):
+        raise UserError(f"trainer.write=true: {reason}; leave it out")
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
     total = options.total_steps(layout.steps_per_epoch)
     growth = options.growth(layout.batch_size, components.tokens().max_len, total)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from blockyard.contracts import Model, Splits
+from blockyard.contracts import CodeTokenizer, Model, Splits, TextTokenizer, Transcriber
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.cost_card import decoding
@@ -20,7 +20,7 @@ from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.evaluate.tagged import TagRecorder
-from blockyard.evaluate.written import Written
+from blockyard.evaluate.written import Written, write_split
 from blockyard.model._block_stack import loops
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import average_in, load_weights
@@ -35,14 +35,14 @@ class Summary:
 
     values: the content of summary.json; curves: evaluations on longer sequences
     predictions: of the test samples, None where the objective has none for a sample
-    tagged: the test sentences with their tags, None where the objective gives none
+    written: what `trainer.write` has written for the test sources, or the test sentences with their tags; else None
     weights, step: the checkpoint that all are about
     """
 
     values: dict[str, Any]
     curves: list[Curve]
     predictions: SamplePredictions | None
-    tagged: Written | None
+    written: Written | None
     weights: str
     step: int
 
@@ -64,10 +64,12 @@ def summarize(job: Job) -> Summary:
     metrics |= _loops(job, model)
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
+    written = _written(job, model)
+    metrics |= {} if written is None else written.metrics()
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
     values = {
         "metrics": metrics,
-        "directions": _directions(job),
+        "directions": _directions(job) | ({} if written is None else written.directions()),
         **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
         "monitor": list(state.monitor),
         "weights": weights,
@@ -96,8 +98,8 @@ def summarize(job: Job) -> Summary:
         "load": cost_card.load(),
         "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
     }
-    tagged = None if tags is None else tags.result("test")
-    return Summary(values, curves, predictions, tagged, weights, step)
+    written = written if tags is None else tags.result("test")
+    return Summary(values, curves, predictions, written, weights, step)
 
 
 def best_model(job: Job) -> tuple[Model, str, int]:
@@ -182,6 +184,26 @@ def _directions(job: Job) -> dict[str, str]:
                 directions |= {f"{prefix}/{name}@{part}": direction for part in spec.slices}
         directions |= {f"{prefix}/{best}@{name}": mode for name in spec.slices}
     return directions
+
+
+def _written(job: Job, model: Model) -> Written | None:
+    """What the model writes for the sources of the test split, if the config requests it."""
+    if not job.options.write:
+        return None
+    components, tokenizer = job.components, job.components.tokenizer
+    assert isinstance(tokenizer, TextTokenizer | CodeTokenizer)
+    return write_split(
+        model,
+        job.splits.test,
+        tokenizer,
+        part="test",
+        batch_size=components.data.eval_batch_size,
+        objective=components.objective if isinstance(components.objective, Transcriber) else None,
+        device=job.device,
+        precision=job.precision["precision"],
+        limit=job.options.limit_test,
+        halt=job.interrupts.check,
+    )
 
 
 def _curves(job: Job, model: Model) -> list[Curve]:

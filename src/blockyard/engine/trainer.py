@@ -25,6 +25,7 @@ from blockyard.contracts import (
     TokenMixer,
     Workers,
 )
+from blockyard.contracts.objective import writes_from_source
 from blockyard.engine.growth import Growth, Ramp
 from blockyard.errors import UserError
 from blockyard.head.token import Token
@@ -234,6 +235,11 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             "text or of a generated task; use model=decoder and a text with data.sample=window, or "
             "trainer.extrapolate=[]"
         )
+    if plan.write and not writes_from_source(data.spec, objective):
+        issues.append(
+            "trainer.write=true is for runs that write a text, or codes, from a source, such as objective=translate "
+            "and objective=ctc; leave it out"
+        )
     if plan.context:
         issues += sequence_problems(data.spec, objective)
     return issues
@@ -286,6 +292,8 @@ class TrainerPlan:
             evaluated once more at the end, as test/loss@2x; for decoders of running text and of generated tasks
         loops: numbers of times through the loop of `model.order` with which the validation and test splits are
             evaluated once more at the end, as test/loss@4loops
+        write: write the target of every test source at the end, greedily, as `blockyard eval write=true` does, with its
+            scores among the test metrics, as test/written_cer; for runs that write a text, or codes, from a source
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, and one more for every 0.3 GFLOPs of a batch, up to the cores
@@ -329,6 +337,7 @@ class TrainerPlan:
         limit_test: Count | None = None,
         extrapolate: tuple[Factor, ...] = (),
         loops: tuple[Loops, ...] = (),
+        write: bool = False,
         overfit: CountOrZero = 0,
         deterministic: bool = False,
         threads: Literal["auto"] | Threads = "auto",
@@ -345,7 +354,7 @@ class TrainerPlan:
         self.compile, self.require_flash, self.attention = compile, require_flash, attention
         self.num_workers, self.timeout = num_workers, timeout
         self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
-        self.loops = loops
+        self.loops, self.write = loops, write
         self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
         self.threads, self.profile, self.extra = threads, profile, extra
         check_options(self)

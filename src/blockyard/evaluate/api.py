@@ -215,9 +215,10 @@ def evaluate_written(
     Raises UserError as `evaluate` does, and for a run that writes no text from a source and tags none.
     """
     from blockyard.contracts import CodeTokenizer, ReadsOutputs, TextPairs, TextTokenizer, Transcriber
+    from blockyard.contracts.objective import writes_from_source
     from blockyard.evaluate.loop import evaluate as measure
     from blockyard.evaluate.tagged import TagRecorder
-    from blockyard.evaluate.written import HeardSplit, write_split
+    from blockyard.evaluate.written import HeardSplit, refusal, write_split
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
@@ -235,9 +236,8 @@ def evaluate_written(
         if beam is not None:
             raise UserError(f"beam={beam}: {loaded.folder.name} tags words and writes no text; leave beam out")
         return as_recorded(loaded, split, tag), loaded
-    writes = spec.joined or (spec.source is not None and loaded.objective.needs_source)
-    writes = writes or isinstance(loaded.objective, Transcriber)
-    if not writes or not isinstance(loaded.tokenizer, TextTokenizer | CodeTokenizer):
+    readable = isinstance(loaded.tokenizer, TextTokenizer | CodeTokenizer)
+    if not readable or not writes_from_source(spec, loaded.objective):
         raise UserError(
             f"{loaded.folder.name} has no source to write a text from; write=true is for runs that write one, such as "
             "experiment=translate_dates, for objective=ctc and objective=tag, and for runs that write codes, such as "
@@ -245,16 +245,14 @@ def evaluate_written(
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
+    assert isinstance(tokenizer, TextTokenizer | CodeTokenizer)
 
     def write(model: Model, samples: Split, settings: PassSettings) -> Written:
         if hears is not None:
             samples = HeardSplit(samples, hears)
-        if isinstance(tokenizer, CodeTokenizer) and not isinstance(samples, ReadsOutputs):
-            raise UserError(f"{type(loaded.data).__name__} has no judge (`ReadsOutputs`) of what is written")
-        if not isinstance(samples, TextPairs | ReadsOutputs):
-            raise UserError(
-                f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
-            )
+        if reason := refusal(samples, tokenizer):
+            raise UserError(f"{loaded.folder.name}: {reason}")
+        assert isinstance(samples, TextPairs | ReadsOutputs)
         objective = loaded.objective if isinstance(loaded.objective, Transcriber) else None
         if objective is not None and length_penalty != 1:
             raise UserError(

@@ -30,6 +30,7 @@ from blockyard.contracts import (
     Split,
     TextPairs,
     TextTokenizer,
+    Tokenizer,
     Transcriber,
 )
 from blockyard.contracts.objective import source_as_input
@@ -42,7 +43,7 @@ from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
 from blockyard.objective._baselines import judged
-from blockyard.objective._text_scores import scores
+from blockyard.objective._text_scores import DIRECTIONS, scores
 from blockyard.ops.autocast import autocast
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 
 SHOWN = 12  # outputs that are kept to be drawn or played
-DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min", "insertions": "min"}
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Written:
 
     part: "test", "val" or "train"; beam: hypotheses of a beam search, or None for greedy decoding
     length_penalty: the power of the length that their log probabilities are divided by
-    scores: exact, bleu, chrf, cer, wer and insertions over all texts, as fractions: 1 is 100 %; where a judge reads
-        outputs, exact and its own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
+    scores: those of `DIRECTIONS` over all texts, as fractions: 1 is 100 %; where a judge reads outputs, exact and its
+        own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
     texts: (source, reference, written) of each sample; whole: whether that is every sample of the split
     outputs: (true, written) of the first samples, where they are no texts
     """
@@ -110,6 +110,18 @@ class Written:
         return f"{self.part}/written_{score}{f'@{searched}' if searched else ''}"
 
 
+def refusal(split: Split, tokenizer: Tokenizer) -> str | None:
+    """Why what is written for a split has nothing to be compared with; None where it has."""
+    name = type(split).__name__
+    if not isinstance(tokenizer, TextTokenizer | CodeTokenizer):
+        return f"{type(tokenizer).__name__} reads no text and no codes that a model could write"
+    if isinstance(tokenizer, CodeTokenizer) and not isinstance(split, ReadsOutputs):
+        return f"{name} has no judge (`ReadsOutputs`) of what is written"
+    if not isinstance(split, TextPairs | ReadsOutputs):
+        return f"{name} gives no texts (`TextPairs`) to compare what is written with"
+    return None
+
+
 def write_split(
     model: Model,
     split: Split,
@@ -123,8 +135,11 @@ def write_split(
     device: torch.device | str = "cpu",
     precision: str = "32",
     limit: int | None = None,
+    halt: Callable[[], None] | None = None,
 ) -> Written:
     """Writes the target of every source and scores them.
+
+    halt: called before each batch; what it raises ends the writing
 
     length_penalty: of a beam search over tokens, as in `generate`
     split: `TextPairs`, or for a tokenizer of codes `ReadsOutputs`
@@ -140,6 +155,8 @@ def write_split(
     try:
         with torch.inference_mode(), autocast(device, precision):
             for step in range(min(steps, limit) if limit else steps):
+                if halt is not None:
+                    halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size)
                 batch = split.batch(order, None).to(device)
                 assert isinstance(split, TextPairs | ReadsOutputs)

@@ -13,9 +13,14 @@ from collections.abc import Sequence
 
 from blockyard.objective._torchmetrics import import_torchmetrics
 
+# Of each score, whether more or less of it is better.
+DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max"} | dict.fromkeys(
+    ("cer", "wer", "insertions", "char_insertions"), "min"
+)
+
 
 def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Exact match, BLEU, chrF, character and word error rates, and inserted words; each over all texts together."""
+    """Exact match, BLEU, chrF, character and word error rates, and inserted words and characters, of all texts."""
     import_torchmetrics()
     from torchmetrics.text import CharErrorRate, WordErrorRate
 
@@ -27,6 +32,7 @@ def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float
         "cer": float(CharErrorRate()(written, references)),
         "wer": float(WordErrorRate()(written, references)),
         "insertions": insertions(written, references),
+        "char_insertions": char_insertions(written, references),
     }
 
 
@@ -44,6 +50,12 @@ def insertions(written: Sequence[str], references: Sequence[str]) -> float:
     """
     added = sum(_added(text.split(), reference.split()) for text, reference in zip(written, references, strict=True))
     return added / max(sum(len(reference.split()) for reference in references), 1)
+
+
+def char_insertions(written: Sequence[str], references: Sequence[str]) -> float:
+    """The same of characters, for texts of one word or without blanks."""
+    added = sum(_added(text, reference) for text, reference in zip(written, references, strict=True))
+    return added / max(sum(map(len, references)), 1)
 
 
 def _added(text: Sequence[str], reference: Sequence[str]) -> int:

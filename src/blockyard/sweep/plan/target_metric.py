@@ -7,13 +7,15 @@ from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
+from blockyard.objective._text_scores import DIRECTIONS
 from blockyard.objective._torchmetrics import import_torchmetrics
 
 
 def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tuple[str, str]:
     """The validation metric of a sweep, val/NAME, and "max" or "min".
 
-    metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of
+    metric: the sweep's metric, reported on test, which for a score of what runs write (test/written_cer) is watched by
+    the objective's own; with `@4x` at its end where the config evaluates sequences of
     that length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the
     weights, `@NAME` of a slice of the data; None is the objective's own.
     Raises UserError where runs of this config do not measure it.
@@ -36,6 +38,8 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
         raise UserError(
             f"metric: {metric} has no better direction; its class says it: higher_is_better = True or False"
         )
+    if name.startswith("written_"):
+        return f"val/{best}", _written(metric, name.removeprefix("written_"), config)
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
     of_slice = after in data.slices and (plain == best or data.mixed)
     if higher is None or (at and after not in suffixes and not of_slice):
@@ -49,6 +53,18 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
             f"metric: {metric} is not measured on validation and test; available: {', '.join(available)}{hint}"
         )
     return f"val/{name}", "max" if higher else "min"
+
+
+def _written(metric: str | None, score: str, config: Node) -> str:
+    """The better direction of a score of what runs write. Raises UserError where they write nothing, or have it not."""
+    if not (config.get("trainer") or {}).get("write"):
+        raise UserError(f"metric: {metric} is a score of what a run writes; base: [trainer.write=true] lets runs write")
+    if score not in DIRECTIONS or str(metric).startswith("val/"):
+        raise UserError(
+            f"metric: {metric} is no score of what is written; available: "
+            f"{', '.join(f'test/written_{each}' for each in DIRECTIONS)}"
+        )
+    return DIRECTIONS[score]
 
 
 def _averages(config: Node) -> list[str]:

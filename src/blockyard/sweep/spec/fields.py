@@ -100,6 +100,11 @@ def metric(content: Mapping[str, object], tuned: bool, problems: list[str]) -> s
             f"cost: {', '.join(COSTS)}"
         )
         return None
+    if tuned and value.startswith("test/written_"):
+        problems.append(
+            f"metric: {value} is measured at the end of a run, and settings are chosen by a metric of validation; "
+            "report that one, or drop tune and search"
+        )
     if tuned and value.startswith("val/"):
         problems.append(f"metric: {value} chooses the settings, so it cannot judge them too; report test/{value[4:]}")
     return value
