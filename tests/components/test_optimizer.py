@@ -241,3 +241,12 @@ def test_muon_without_a_matrix_is_refused_before_training(overrides: tuple[str, 
     assert [str(issue) for issue in issues] == [
         "optimizer: no block of this model has a trainable matrix; choose optimizer=adamw"
     ]
+
+
+@pytest.mark.parametrize("name", ["soap", "dion", "muon", "hyperball"])
+def test_whole_matrices_cannot_be_spread(name: str) -> None:
+    """Refused before anything starts; others work on their parts."""
+    spread = ("trainer.strategy=fsdp", "trainer.devices=2", "trainer.accelerator=cpu")
+    texts = [str(issue) for issue in check(compose([*ONE_LAYER, *spread, f"optimizer={name}"]))]
+    assert any("trainer.strategy=fsdp spreads" in text for text in texts) == (name in ("soap", "dion")), texts
+    assert not [text for text in texts if "fsdp spreads" not in text]

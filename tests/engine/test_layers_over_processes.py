@@ -29,7 +29,9 @@ SPHERE = (
     *("block=sphere", "norm=none", "model.unit_weights=true", "channel_mixer=glu", "channel_mixer.gains=sqrt_dim"),
     *("token_mixer.qk_norm=sphere", "head.gain=true"),
 )
-ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE}
+# Optimizers with norms of whole matrices, and one whose fused kernel knows no shards.
+HYPERBALL, SGD = ("optimizer=hyperball",), ("optimizer=sgd", "optimizer.lr=0.1")
+ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE, "hyperball": HYPERBALL, "sgd": SGD}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp", "context"])

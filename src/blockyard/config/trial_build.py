@@ -267,6 +267,12 @@ def _training_problems(components: Components, model: nn.Module) -> Iterator[Iss
     """What the optimizer and the callbacks cannot train of a model, or not with the trainer's options."""
     yield from (Issue("optimizer", text) for text in components.optimizer.model_problems(model))
     trainer = components.node("trainer")
+    if trainer.sharded and not components.optimizer.shards:
+        name = type(components.optimizer).__name__
+        text = (
+            f"{name} updates whole matrices, which trainer.strategy=fsdp spreads; use strategy=ddp, or optimizer=muon"
+        )
+        yield Issue("optimizer", text)
     for name, callback in components.node("callbacks").items():
         if hasattr(callback, "model_problems"):  # one of Lightning's has none
             texts = callback.model_problems(model, trainer)

@@ -191,6 +191,7 @@ class OptimizerBuilder(ABC):
     """How parameters are updated."""
 
     tensors_per_weight: int = 0  # that it keeps for each parameter at least, each as large as the parameter
+    shards: ClassVar[bool] = True  # whether its update can do with weights that are spread over processes
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

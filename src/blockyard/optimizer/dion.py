@@ -61,6 +61,8 @@ class Dion(MatrixOptimizer):
         decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
+    shards = False  # no QR decomposition of a matrix in parts
+
     def __init__(
         self,
         *,

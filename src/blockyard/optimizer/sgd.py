@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from blockyard.contracts import (
     ChoiceOptions,
@@ -21,6 +22,7 @@ from blockyard.contracts import (
     RateFactors,
     UpdateRule,
 )
+from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
 
 
@@ -71,5 +73,10 @@ class SGD(GroupedOptimizer):
             lr=self.lr,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            fused=fused_available(groups),
+            fused=fused_available(groups) and not _in_parts(groups),
         )
+
+
+def _in_parts(groups: list[ParamGroup]) -> bool:
+    """Whether weights are spread over processes, where torch has no fused kernel of this optimizer."""
+    return any(isinstance(p, DTensor) for group in groups for p in group["params"])

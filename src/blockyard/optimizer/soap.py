@@ -57,6 +57,7 @@ class SOAP(MatrixOptimizer):
     """
 
     tensors_per_weight = 2
+    shards = False  # neither eigenvectors nor a QR decomposition of a matrix in parts
 
     def __init__(
         self,
