@@ -83,7 +83,13 @@ def page(records: list[dict[str, Any]]) -> str:
     records = shown
     at_scale = yaml.safe_load(AT_SCALE.read_text(encoding="utf-8"))
     dates = sorted({one["date"] for one in records})
-    lines = [_counts(records), "", "| sweep | claim | verdict | seeds | cells |", "|---|---|---|---|---|"]
+    lines = [
+        _counts(records),
+        "",
+        *_spent(records),
+        "| sweep | claim | verdict | seeds | cells |",
+        "|---|---|---|---|---|",
+    ]
     for one in records:
         verdict, seeds = one["verdict"] or "-", one["seeds"]
         lines.append(
@@ -149,6 +155,22 @@ def _counts(records: list[dict[str, Any]]) -> str:
     counts = Counter(one["verdict"] or "not judged" for one in records)
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return f"{len(records)} claims: {parts}."
+
+
+def _spent(records: list[dict[str, Any]]) -> list[str]:
+    """The cells of sweeps that stopped because they were decided, beside those of all seeds that they allow."""
+    files = {one["sweep"]: ROOT / "sweeps" / f"{one['sweep']}.yaml" for one in records if one.get("stopped")}
+    seeds = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["seeds"] for name, path in files.items()}
+    decided = [one for one in records if "is decided" in (one.get("stopped") or "")]
+    if not decided:
+        return []
+    done = sum(one["cells"][0] for one in decided)
+    most = sum(len(one["arms"]) * seeds[one["sweep"]]["most"] for one in decided)
+    return [
+        f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells. With "
+        f"the most seeds that they allow from the start these would have been {most:,}, {most / done:.1f} times as many.",
+        "",
+    ]
 
 
 def _claim(record: dict[str, Any]) -> str:
