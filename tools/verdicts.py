@@ -167,8 +167,9 @@ def _spent(records: list[dict[str, Any]]) -> list[str]:
     done = sum(one["cells"][0] for one in decided)
     most = sum(len(one["arms"]) * seeds[one["sweep"]]["most"] for one in decided)
     return [
-        f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells. With "
-        f"the most seeds that they allow from the start these would have been {most:,}, {most / done:.1f} times as many.",
+        f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells.",
+        f"With the most seeds that they allow, from the start, these would have been {most:,}, "
+        f"{most / done:.1f} times as many.",
         "",
     ]
 
