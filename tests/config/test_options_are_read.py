@@ -83,7 +83,7 @@ def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
         candidates = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0, *named]
         needed = 3 + len(named)
     elif get_origin(inner) is tuple:
-        candidates, needed = [default[::-1]], 2
+        candidates, needed = ([(0.5, 0.25), (0.25, 0.5)], 3) if default is None else ([default[::-1]], 2)
     else:
         raise AssertionError(f"no values are known for {option.name}: {option.describe()}")
     legal = [value for value in candidates if value != default and option.problem(value) is None]
