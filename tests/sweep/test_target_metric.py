@@ -34,7 +34,7 @@ def test_scores_of_what_is_written_need_runs_that_write() -> None:
     config = configured(*pairs, "trainer.write=true")[0]
     assert validation_metric("test/written_cer", config, []) == ("val/loss", "min")
     assert validation_metric("test/written_bleu", config, []) == ("val/loss", "max")
-    with pytest.raises(UserError, match=r"base: \[trainer.write=true\] lets runs write"):
+    with pytest.raises(UserError, match=r"base: \[trainer.write=true\] generates them"):
         validation_metric("test/written_cer", configured(*pairs)[0], [])
     for metric in ("val/written_cer", "test/written_rouge"):
         with pytest.raises(UserError, match=r"available: test/written_exact, .*test/written_cer"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from blockyard.contracts import Positive, UpdateRule
@@ -59,3 +61,30 @@ class MatrixOptimizer(GroupedOptimizer):
             fused = fused_available(groups)
             parts.append(torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused))
         return CautiousOptimizer(parts) if self.cautious else CombinedOptimizer(parts)
+
+
+class MatrixSteps(Optimizer):
+    """The rule of the matrices. Subclasses implement `update`, which keeps its moments in `state` of the parameter."""
+
+    @abstractmethod
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N), in place."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step over every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.update(p, p.grad, group)
+        return loss

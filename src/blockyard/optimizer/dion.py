@@ -15,8 +15,7 @@ one, and what is compared is the learning with r columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated, Literal, overload
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt, Le
@@ -34,7 +33,7 @@ from blockyard.contracts import (
     UpdateRule,
 )
 from blockyard.optimizer._decay import Decay, ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._param_groups import NO_FACTORS
 
 Scale = Literal["match_rms_adamw", "original"]
@@ -99,7 +98,7 @@ class Dion(MatrixOptimizer):
         return LowRankSteps(groups, lr=self.lr, momentum=self.momentum, rank=self.rank, scale=self.scale, eps=self.eps)
 
 
-class LowRankSteps(Optimizer):
+class LowRankSteps(MatrixSteps):
     """The update of matrices. state of each: its momentum (M, N), and the columns (N, r) of the power iteration."""
 
     def __init__(
@@ -108,26 +107,8 @@ class LowRankSteps(Optimizer):
         options = {"lr": lr, "momentum": momentum, "rank": rank, "scale": scale, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, options)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, group)
-        return loss
-
-    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N)."""
         state = self.state[p]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)

@@ -16,8 +16,7 @@ fewer tokens than channels, where updates have a low rank, what a step adds grew
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import ChoiceOptions, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._newton_schulz import Iterations, orthogonal
 from blockyard.optimizer._param_groups import NO_FACTORS
 from blockyard.weight_init import zeros_at_start
@@ -101,7 +100,7 @@ class Hyperball(MatrixOptimizer):
         )
 
 
-class SphereSteps(Optimizer):
+class SphereSteps(MatrixSteps):
     """The update of matrices. state of each: the moments of its direction, its norm, and the number of steps."""
 
     def __init__(
@@ -119,26 +118,8 @@ class SphereSteps(Optimizer):
         options = {"lr": lr, "direction": direction, "momentum": momentum, "nesterov": nesterov, "steps": steps}
         super().__init__(params, {**options, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient. Raises ValueError for a matrix that is zero at first."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, group)
-        return loss
-
-    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N). Raises ValueError for one that is zero at first."""
         state = self.state[p]
         if not state:
             state["radius"] = p.norm()

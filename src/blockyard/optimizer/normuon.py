@@ -12,9 +12,6 @@ then a few outputs learn most. The updates have the root mean square 0.2, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import overload
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -30,7 +27,7 @@ from blockyard.contracts import (
     UpdateRule,
 )
 from blockyard.optimizer._decay import Decay, ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._newton_schulz import Iterations, orthogonal
 from blockyard.optimizer._param_groups import NO_FACTORS
 
@@ -95,7 +92,7 @@ class NorMuon(MatrixOptimizer):
 RMS = 0.2  # of an update, at a learning rate of 1
 
 
-class RowNormalised(Optimizer):
+class RowNormalised(MatrixSteps):
     """The update of matrices."""
 
     def __init__(
@@ -104,26 +101,8 @@ class RowNormalised(Optimizer):
         options = {"lr": lr, "momentum": momentum, "second": second, "steps": steps, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, options)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, group)
-        return loss
-
-    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N)."""
         state = self.state[p]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)

@@ -13,8 +13,7 @@ one power iteration and a QR decomposition at a time. A side longer than `larges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import overload
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ from blockyard.contracts import (
 )
 from blockyard.contracts import Width as Side
 from blockyard.optimizer._decay import Decay, ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer
+from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._param_groups import NO_FACTORS
 
 
@@ -104,7 +103,7 @@ class SOAP(MatrixOptimizer):
         )
 
 
-class EigenbasisAdam(Optimizer):
+class EigenbasisAdam(MatrixSteps):
     """The update of matrices. state of each: both moments, L and R with their bases, and the number of steps."""
 
     def __init__(
@@ -121,26 +120,8 @@ class EigenbasisAdam(Optimizer):
         options = {"lr": lr, "betas": betas, "shampoo": shampoo, "frequency": frequency, "largest": largest}
         super().__init__(params, {**options, "eps": eps, "weight_decay": 0.0})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, p.grad, group)
-        return loss
-
-    def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N)."""
         state, (first, second) = self.state[p], group["betas"]
         sides = {"left": gradient @ gradient.T, "right": gradient.T @ gradient}
         sides = {side: products for side, products in sides.items() if len(products) <= group["largest"]}

@@ -113,8 +113,8 @@ def _first_keys(block: Tensor, real: Tensor, segment: Tensor | None) -> Tensor:
 def _block_means(k: Tensor, first: Tensor, real: Tensor) -> Tensor:
     """Return the mean key of each block at the row of its first key, (B, H, M, K); elsewhere zero."""
     shape = (k.shape[0], 1, k.shape[2], 1)
-    rows = first[:, None, :, None].expand(shape)
+    index = first[:, None, :, None].expand(shape)
     counted = real[:, None, :, None].expand(shape).to(k.dtype)
-    count = torch.zeros(shape, dtype=k.dtype, device=k.device).scatter_add(2, rows, counted)
-    total = torch.zeros_like(k).scatter_add(2, rows.expand(k.shape), k * counted)
+    count = torch.zeros(shape, dtype=k.dtype, device=k.device).scatter_add(2, index, counted)
+    total = torch.zeros_like(k).scatter_add(2, index.expand(k.shape), k * counted)
     return total / count.clamp(min=1)

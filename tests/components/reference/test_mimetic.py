@@ -21,9 +21,9 @@ SHARES = (0.7, 0.4)
 
 def mixer(**options: Any) -> Attention:
     """With D = 16 and 4 heads, drawn from seed 0."""
-    made = Attention(context(), mimetic=SHARES, **options)
-    initialise(made, 0)
-    return made
+    attention = Attention(context(), mimetic=SHARES, **options)
+    initialise(attention, 0)
+    return attention
 
 
 def noise(ours: Attention, name: str) -> torch.Tensor:
@@ -38,11 +38,11 @@ def test_products_are_those_of_the_source() -> None:
     product = values.T @ ours.proj_out.weight.detach().double().T
     assert_close(product, SHARES[1] * (noise(ours, "values") - one), rtol=1e-5, atol=1e-6)
     for head in range(4):
-        rows = slice(4 * head, 4 * head + 4)
+        part = slice(4 * head, 4 * head + 4)
         ideal = SHARES[0] * (noise(ours, f"head{head}") + one)
         u, s, vt = torch.linalg.svd(ideal)
         nearest = u[:, :4] * s[:4] @ vt[:4]  # of rank 4: Eckart and Young
-        assert_close(queries[rows].T @ keys[rows], nearest, rtol=1e-5, atol=1e-6)
+        assert_close(queries[part].T @ keys[part], nearest, rtol=1e-5, atol=1e-6)
     # The identity is in the products of all heads together, and not in those of weights that are drawn alone.
     plain = Attention(context())
     initialise(plain, 0)

@@ -58,10 +58,12 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
 def _written(metric: str | None, score: str, config: Node) -> str:
     """The better direction of a score of what runs write. Raises UserError where they write nothing, or have it not."""
     if not (config.get("trainer") or {}).get("write"):
-        raise UserError(f"metric: {metric} is a score of what a run writes; base: [trainer.write=true] lets runs write")
+        raise UserError(
+            f"metric: {metric} is a score of generated texts; base: [trainer.write=true] generates them at the end"
+        )
     if score not in DIRECTIONS or str(metric).startswith("val/"):
         raise UserError(
-            f"metric: {metric} is no score of what is written; available: "
+            f"metric: {metric} is not a score of generated texts; available: "
             f"{', '.join(f'test/written_{each}' for each in DIRECTIONS)}"
         )
     return DIRECTIONS[score]
