@@ -208,23 +208,28 @@ class Tree:
         """Modules shorter than 40 lines, and modules that one other imports.
 
         Some of these stand alone by rule: what is found by its name (a choice, a preset, a command), and what its
-        folder's `__init__` passes on to whoever imports the folder.
+        folder's `__init__` passes on to whoever imports the folder. Others are imported inside functions only: merged
+        with their importer, they would load their libraries wherever it is imported.
         """
         importers: dict[str, set[str]] = {}
+        late: dict[str, bool] = {}
         for each in self.imports:
             importers.setdefault(each.imported, set()).add(each.importer)
+            late[each.imported] = each.inside_function and late.get(each.imported, True)
         single = {name: next(iter(names)) for name, names in importers.items() if len(names) == 1}
         package = self.package.name
         named = {target.rpartition(".")[0] for target in self._targets()}
-        rules = sum(
-            name in named
+        rules = {
+            name
+            for name, importer in single.items()
+            if name in named
             or name.startswith(f"{package}.weights.convert.preset.")
             or (name.startswith(f"{package}.commands.") and "._" not in name and name.count(".") == 2)
             or importer == name.rpartition(".")[0]
-            for name, importer in single.items()
-        )
+        }
         short = sum(s.lines < 40 for s in self.sources if s.path.name != "__init__.py")
-        return f"{short} / {len(single)} of {len(self.sources)} ({rules} by rule)"
+        loaded_late = sum(late[name] for name in single.keys() - rules)
+        return f"{short} / {len(single)} of {len(self.sources)} ({len(rules)} by rule, {loaded_late} loaded late)"
 
     def _targets(self) -> Iterator[str]:
         """The `_target_` of every choice."""

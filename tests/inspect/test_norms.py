@@ -12,7 +12,7 @@ from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
-from blockyard.inspect.kinds.norms import token_norms
+from blockyard.inspect.kinds.norms import layer_norms
 from blockyard.inspect.samples import Sample
 from blockyard.model._prefix import Prefix
 from tests.components.tiny_models import build_tiny
@@ -24,7 +24,7 @@ from tests.support.tiny import SHORTEST
 def test_norms_are_those_of_the_stream_without_padding() -> None:
     model = tiny(prefix=Prefix(registers=2), position="learned", sizes={"variable": True})
     inputs, lengths = token_ids(1, 6), torch.tensor([4])
-    layers = token_norms(model, [Sample(Batch(inputs, lengths=lengths), 0)])
+    layers = layer_norms(model, [Sample(Batch(inputs, lengths=lengths), 0)])
     assert [layer.name for layer in layers] == ["stream", "block.0", "block.1"]
     with torch.no_grad():
         record = model.steps(Inputs(inputs, lengths=lengths))
@@ -40,7 +40,7 @@ def test_tokens_that_stand_out_are_counted() -> None:
         model.embedder.table.copy_(torch.ones_like(model.embedder.table))
         model.embedder.table[3] = 10.0
     inputs = torch.tensor([[1, 2, 3, 4, 5, 1]])
-    stream = token_norms(model, [Sample(Batch(inputs), 0), Sample(Batch(inputs), 1)])[0]
+    stream = layer_norms(model, [Sample(Batch(inputs), 0), Sample(Batch(inputs), 1)])[0]
     assert len(stream.tokens) == 12
     assert stream.outliers == pytest.approx(2 / 12)
     assert stream.median == pytest.approx(4.0)  # of 16 ones
@@ -49,7 +49,7 @@ def test_tokens_that_stand_out_are_counted() -> None:
 def test_models_whose_blocks_run_over_something_else_are_refused() -> None:
     model = build_tiny("perceiver").eval()
     with pytest.raises(UserError, match="do not run over its tokens"):
-        token_norms(model, [Sample(Batch(token_ids(1, 6)), 0)])
+        layer_norms(model, [Sample(Batch(token_ids(1, 6)), 0)])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

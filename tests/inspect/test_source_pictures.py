@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from blockyard.cli import main
-from blockyard.inspect.attention_weights import attention_layers, region_patches, region_share
+from blockyard.evaluate.inside import region_patches, region_share
+from blockyard.inspect.attention_weights import attention_layers
 from blockyard.inspect.figures.query_figure import attends_source
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
@@ -107,9 +108,7 @@ def test_the_share_on_what_is_asked_for(run: tuple[str, Path]) -> None:
 def test_shares_by_hand() -> None:
     region = torch.zeros(8, 8, dtype=torch.bool)
     region[0:4, 4:8] = True
-    patches = region_patches(region, (2, 2))
-    assert patches.tolist() == [False, True, False, False]
-    weights: Tensor = torch.tensor([[0.1, 0.3, 0.0, 0.2], [0.25, 0.25, 0.25, 0.25]])
-    shares, of_patches = region_share(weights, patches)
-    torch.testing.assert_close(shares, torch.tensor([0.5, 0.25]))
-    assert of_patches == 0.25
+    patches = region_patches(torch.stack([region, ~region]), (2, 2))
+    assert patches.tolist() == [[False, True, False, False], [True, False, True, True]]
+    weights: Tensor = torch.tensor([[0.1, 0.3, 0.0, 0.2], [0.25, 0.25, 0.25, 0.25]]).repeat(2, 1, 1)
+    torch.testing.assert_close(region_share(weights, patches), torch.tensor([[0.5, 0.25], [0.5, 0.75]]))

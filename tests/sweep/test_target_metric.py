@@ -41,6 +41,16 @@ def test_scores_of_what_is_written_need_runs_that_write() -> None:
             validation_metric(metric, config, [])
 
 
+def test_numbers_from_inside_a_model_need_runs_that_measure_them() -> None:
+    config = configured("data=digits", "trainer.inspect=[outliers]")[0]
+    assert validation_metric("test/inspect_outliers", config, []) == ("val/accuracy", "min")
+    with pytest.raises(UserError, match=r"base: \[trainer.inspect=\[asked\]\]"):
+        validation_metric("test/inspect_asked", config, [])
+    for metric in ("val/inspect_outliers", "test/inspect_norm"):
+        with pytest.raises(UserError, match="available: test/inspect_outliers, test/inspect_asked"):
+            validation_metric(metric, config, [])
+
+
 def test_images_have_neither() -> None:
     config = configured("data=digits")[0]
     for metric in ("test/macro_f1", "test/accuracy@head"):

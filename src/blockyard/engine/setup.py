@@ -34,6 +34,7 @@ from blockyard.engine.setup_model import BuiltModel, build_model
 from blockyard.engine.summary import sizes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError, printable
+from blockyard.evaluate.inside import inside
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.lock import holder
 from blockyard.runs.rank import rank_of
@@ -97,6 +98,17 @@ def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], t
     return run_callbacks, tuple(lightning_callbacks)
 
 
+def check_inside(run: RunSetup, model: BuiltModel, data: DataSetup) -> None:
+    """Measure what `trainer.inspect` names on two samples. Raises UserError where there is nothing to measure."""
+    names = run.options.inspect
+    if not names:
+        return
+    try:
+        inside(model.model, data.splits.test, run.components.objective, names, batch_size=2, limit=1)
+    except ValueError as error:
+        raise UserError(f"trainer.inspect=[{','.join(names)}]: {error}; leave it out") from error
+
+
 log = logging.getLogger("blockyard")
 
 Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
@@ -129,6 +141,8 @@ def prepare(
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_foreign(components, model.model, data.splits.train)
+    if data.rank == 0:
+        check_inside(run, model, data)
     if model.teacher is not None and data.rank == 0:
         for note in model.teacher.notes:
             log.warning("%s", note)

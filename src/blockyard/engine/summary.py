@@ -16,6 +16,7 @@ from blockyard.engine.cost_card import decoding
 from blockyard.engine.job import Job
 from blockyard.engine.system.process import peak_memory
 from blockyard.errors import UserError
+from blockyard.evaluate.inside import DIRECTIONS, inside
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
@@ -66,6 +67,7 @@ def summarize(job: Job) -> Summary:
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
     written = _written(job, model)
     metrics |= {} if written is None else written.metrics()
+    metrics |= _inside(job, model)
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
     values = {
         "metrics": metrics,
@@ -183,7 +185,7 @@ def _directions(job: Job) -> dict[str, str]:
             if spec.mixed:
                 directions |= {f"{prefix}/{name}@{part}": direction for part in spec.slices}
         directions |= {f"{prefix}/{best}@{name}": mode for name in spec.slices}
-    return directions
+    return directions | {f"test/inspect_{name}": DIRECTIONS[name] for name in job.options.inspect}
 
 
 def _written(job: Job, model: Model) -> Written | None:
@@ -204,6 +206,23 @@ def _written(job: Job, model: Model) -> Written | None:
         limit=job.options.limit_test,
         halt=job.interrupts.check,
     )
+
+
+def _inside(job: Job, model: Model) -> dict[str, float]:
+    """The numbers from inside the model over the test split that the config requests."""
+    if not job.options.inspect:
+        return {}
+    values = inside(
+        model,
+        job.splits.test,
+        job.components.objective,
+        job.options.inspect,
+        batch_size=job.components.data.eval_batch_size,
+        device=job.device,
+        limit=job.options.limit_test,
+        halt=job.interrupts.check,
+    )
+    return {f"test/inspect_{name}": value for name, value in values.items()}
 
 
 def _curves(job: Job, model: Model) -> list[Curve]:

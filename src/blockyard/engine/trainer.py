@@ -294,6 +294,9 @@ class TrainerPlan:
             evaluated once more at the end, as test/loss@4loops
         write: write the target of every test source at the end, greedily, as `blockyard eval write=true` does, with its
             scores among the test metrics, as test/written_cer; for runs that write a text, or codes, from a source
+        inspect: numbers from inside the model that are measured over the test split at the end: outliers, the share of
+            tokens whose norm after the last block is more than twice the median, as test/inspect_outliers; asked, the
+            share of attention on the part of a picture that a question asks for, as test/inspect_asked
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, and one more for every 0.3 GFLOPs of a batch, up to the cores
@@ -338,6 +341,7 @@ class TrainerPlan:
         extrapolate: tuple[Factor, ...] = (),
         loops: tuple[Loops, ...] = (),
         write: bool = False,
+        inspect: tuple[Literal["outliers", "asked"], ...] = (),
         overfit: CountOrZero = 0,
         deterministic: bool = False,
         threads: Literal["auto"] | Threads = "auto",
@@ -354,7 +358,7 @@ class TrainerPlan:
         self.compile, self.require_flash, self.attention = compile, require_flash, attention
         self.num_workers, self.timeout = num_workers, timeout
         self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
-        self.loops, self.write = loops, write
+        self.loops, self.write, self.inspect = loops, write, inspect
         self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
         self.threads, self.profile, self.extra = threads, profile, extra
         check_options(self)

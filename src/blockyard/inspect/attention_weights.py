@@ -5,38 +5,22 @@ Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5; Voita et al. 201
 Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of keys that query i may see). A sink takes
     the weight that the keys of a query lack to one, and counts as one more key
 
-Where a question asks for a part of a source, also how much of the attention to the source lies on it: sum_{j in the
-region} w_j / sum_{j of the source} w_j, beside the share of its patches among all (Torralba, Isola and Freeman 2024,
-Foundations of Computer Vision, section 26.6: the token of an answer attends to the patches of the object in question).
+Where a question asks for a part of a source, also how much of the attention to the source lies on it, beside the share
+of its patches among all; the equation is that of `evaluate/inside.py`, which measures it over a split.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context
+from blockyard.evaluate.inside import region_patches, region_share, source_keys, trained_slots
 from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.ops import maps
-
-
-def region_patches(region: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Returns which patches of a grid hold a pixel of a region, (M,) bool. region: (height, width) bool."""
-    return F.adaptive_max_pool2d(region[None].float(), (grid[0], grid[1]))[0].flatten() > 0
-
-
-def region_share(weights: Tensor, patches: Tensor) -> tuple[Tensor, float]:
-    """Returns the share of each head's attention on the source that lies on `patches` (M,), (H,), and their share.
-
-    weights: (H, M), of one query over the patches of the source
-    """
-    on_source = weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
-    return weights[:, patches].sum(1) / on_source, float(patches.float().mean())
 
 
 @dataclass
@@ -108,7 +92,8 @@ def attention_layers(
                 own = layer if number == 0 else _layer(model, sample, call, heads)
                 start, count = layer.source
                 on_source = query_weights(own, query)[0][:, start : start + count]
-                shares.append(region_share(on_source, region_patches(sample.region, layer.source_grid)))
+                patches = region_patches(sample.region[None], layer.source_grid)  # (1, M)
+                shares.append((region_share(on_source[None], patches)[0], float(patches.float().mean())))
     for layer, values in zip(results, entropies, strict=True):
         layer.entropy = torch.cat([nats for nats, _ in values], dim=1).nanmean(1)  # (H,)
         layer.share = torch.cat([share for _, share in values], dim=1).nanmean(1)  # (H,)
@@ -139,7 +124,8 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
     selected = select_heads(call.q.shape[1], heads)
     weights = _without_padding(call, call.weights())[selected]  # (H, N, M)
     zeros = torch.zeros(len(selected))
-    slots = _trained_slots(call)
+    slots = trained_slots(call)
+    found = source_keys(model, call)
     cross = call.k_seq is not call.seq and not slots
     queries = token_labels(sample.text_at(call.layer), model, call.seq)
     if cross:
@@ -160,28 +146,9 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
         sink=1 - weights.sum(-1).mean(-1) if call.sink else None,
         queries=queries[: weights.shape[1]],
         keys=keys[: weights.shape[2]],
-        **_source(model, call, cross=cross, slots=slots),
+        source=None if found is None else found[:2],
+        source_grid=() if found is None else found[2],
     )
-
-
-def _source(model: nn.Module, call: maps.Seen, *, cross: bool, slots: int) -> dict[str, Any]:
-    """Which keys are patches of the source: all of those that are read across, or those in front of a sequence."""
-    ctx = getattr(model, "ctx", None)
-    if not isinstance(ctx, Context) or ctx.data.source is None or len(ctx.source_tokens.grid) != 2:
-        return {}
-    tokens, options = ctx.source_tokens, getattr(model, "prefix_options", ())
-    if cross:
-        return {"source": (0, tokens.max_len), "source_grid": tokens.grid}
-    learned = len(options)
-    if call.seq.num_prefix != learned + tokens.max_len:
-        return {}  # an encoder of the source
-    return {"source": (slots + learned, tokens.max_len), "source_grid": tokens.grid}
-
-
-def _trained_slots(call: maps.Seen) -> int:
-    """Returns the number of trained keys in front of those of the sequence; they belong to no token."""
-    extra = len(call.k_seq) - len(call.seq)
-    return extra if extra > 0 and call.k_seq.num_prefix - call.seq.num_prefix == extra else 0
 
 
 def _without_padding(call: maps.Seen, table: Tensor) -> Tensor:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Seq
 from blockyard.errors import UserError
+from blockyard.evaluate.inside import FACTOR, outlier_share, token_norms
 from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, canvas, save, split_pages
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult, to_json
@@ -23,9 +22,6 @@ from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("sample", "samples")
-
-
-FACTOR = 2.0  # times the median from which on a norm stands out; Darcet et al. read theirs off a histogram
 
 
 @dataclass(frozen=True)
@@ -47,27 +43,22 @@ class LayerNorms:
     @property
     def outliers(self) -> float:
         """The share of tokens whose norm is more than FACTOR times the median."""
-        return float((self.tokens > FACTOR * self.tokens.median()).float().mean())
+        return outlier_share(self.tokens)
 
 
 @torch.no_grad()
-def token_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
+def layer_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
     """Returns the norms of a model's tokens, block by block. Raises UserError for a model of several streams."""
-    steps: Any = getattr(model, "steps", None)
-    assert steps is not None, "every model of ours names its intermediates"
     tokens: dict[str, list[Tensor]] = {}
     prefix: dict[str, list[Tensor]] = {}
     for sample in samples:
-        record = steps(sample.batch)
-        seq = record.get("seq")
-        recorded = [name for name in record if name == "stream" or name.startswith("block.")]
-        if not isinstance(seq, Seq) or not recorded or any(record[name].shape[1] != len(seq) for name in recorded):
-            raise UserError("norms: the blocks of this model do not run over its tokens; use an encoder or a decoder")
-        for name in recorded:
-            norms = record[name][0].norm(dim=-1)  # (prefix + N,)
-            real = torch.ones_like(norms, dtype=torch.bool) if seq.valid is None else seq.valid[0]
-            prefix.setdefault(name, []).append(norms[: seq.num_prefix])
-            tokens.setdefault(name, []).append(norms[seq.num_prefix :][real[seq.num_prefix :]])
+        try:
+            by_name, real, num_prefix = token_norms(model, sample.batch)
+        except ValueError as error:
+            raise UserError(f"norms: {error}") from error
+        for name, norms in by_name.items():
+            prefix.setdefault(name, []).append(norms[0, :num_prefix])
+            tokens.setdefault(name, []).append(norms[0, num_prefix:][real[0, num_prefix:]])
     return [LayerNorms(name, torch.cat(tokens[name]), torch.cat(prefix[name])) for name in tokens]
 
 
@@ -98,7 +89,7 @@ def draw_norms(layers: list[LayerNorms], of: str, folder: Path) -> Iterator[Path
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the norms of the tokens of the selected samples, block by block."""
     samples = load_samples(loaded, options)
-    layers = token_norms(loaded.model, samples)
+    layers = layer_norms(loaded.model, samples)
     return InspectionResult(
         numbers={
             "samples": [sample.index for sample in samples],

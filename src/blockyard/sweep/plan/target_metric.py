@@ -7,6 +7,7 @@ from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
+from blockyard.evaluate.inside import DIRECTIONS as INSIDE
 from blockyard.objective._text_scores import DIRECTIONS
 from blockyard.objective._torchmetrics import import_torchmetrics
 
@@ -14,10 +15,10 @@ from blockyard.objective._torchmetrics import import_torchmetrics
 def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tuple[str, str]:
     """The validation metric of a sweep, val/NAME, and "max" or "min".
 
-    metric: the sweep's metric, reported on test, which for a score of what runs write (test/written_cer) is watched by
-    the objective's own; with `@4x` at its end where the config evaluates sequences of
-    that length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the
-    weights, `@NAME` of a slice of the data; None is the objective's own.
+    metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of that
+    length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the weights,
+    `@NAME` of a slice of the data; None is the objective's own. For a score of what runs write (test/written_cer) and a
+    number from inside the model (test/inspect_outliers), validation is that of the objective's own.
     Raises UserError where runs of this config do not measure it.
     """
     import_torchmetrics(allow)
@@ -40,6 +41,8 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
         )
     if name.startswith("written_"):
         return f"val/{best}", _written(metric, name.removeprefix("written_"), config)
+    if name.startswith("inspect_"):
+        return f"val/{best}", _inspected(metric, name.removeprefix("inspect_"), config)
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
     of_slice = after in data.slices and (plain == best or data.mixed)
     if higher is None or (at and after not in suffixes and not of_slice):
@@ -67,6 +70,16 @@ def _written(metric: str | None, score: str, config: Node) -> str:
             f"{', '.join(f'test/written_{each}' for each in DIRECTIONS)}"
         )
     return DIRECTIONS[score]
+
+
+def _inspected(metric: str | None, name: str, config: Node) -> str:
+    """The better direction of a number from inside the model. Raises UserError where runs do not measure it."""
+    if name not in INSIDE or str(metric).startswith("val/"):
+        available = ", ".join(f"test/inspect_{each}" for each in INSIDE)
+        raise UserError(f"metric: {metric} is not measured inside a model; available: {available}")
+    if name not in ((config.get("trainer") or {}).get("inspect") or ()):
+        raise UserError(f"metric: {metric} is measured at the end with base: [trainer.inspect=[{name}]]")
+    return INSIDE[name]
 
 
 def _averages(config: Node) -> list[str]:

@@ -100,7 +100,7 @@ def metric(content: Mapping[str, object], tuned: bool, problems: list[str]) -> s
             f"cost: {', '.join(COSTS)}"
         )
         return None
-    if tuned and value.startswith("test/written_"):
+    if tuned and value.startswith(("test/written_", "test/inspect_")):
         problems.append(
             f"metric: {value} is measured at the end of a run, and settings are chosen by a metric of validation; "
             "report that one, or drop tune and search"
