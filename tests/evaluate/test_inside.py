@@ -16,6 +16,7 @@ from blockyard.config.compose import compose
 from blockyard.config.schema import options
 from blockyard.contracts import Batch
 from blockyard.data.splits.order import take
+from blockyard.engine.plain_trainer import unserved
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.evaluate import inside as module
 from blockyard.evaluate.inside import DIRECTIONS, inside
@@ -23,7 +24,7 @@ from blockyard.inspect.attention_weights import attention_layers
 from blockyard.inspect.kinds.norms import layer_norms
 from blockyard.inspect.samples import Sample
 from tests.support import engine_runs
-from tests.support.tiny import SHORTEST
+from tests.support.tiny import SHORTEST, configured
 
 SMALL = (
     *("data.samples=32", "data.eval_samples=32", "source_tokenizer.size=4"),
@@ -109,6 +110,11 @@ def test_a_run_measures_at_its_end(tmp_path: Path) -> None:
     summary = engine_runs.run(tmp_path, "trainer.inspect=[outliers]", base=SHORTEST).summary()
     assert 0 <= summary["metrics"]["test/inspect_outliers"] <= 1
     assert summary["directions"]["test/inspect_outliers"] == "min"
+
+
+def test_a_trainer_of_ones_own_is_told_that_it_measures_nothing() -> None:
+    (sentence,) = unserved(Components(configured("experiment=vit_digits", "trainer.inspect=[outliers]")[0]))
+    assert "trainer.inspect" in sentence
 
 
 @pytest.mark.parametrize(

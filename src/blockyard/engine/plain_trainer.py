@@ -62,7 +62,7 @@ def unserved(components: Components) -> Iterator[str]:
         yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
     if plan.require_flash:
         yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
-    for name in ("extrapolate", "loops", "write"):
+    for name in ("extrapolate", "loops", "write", "inspect"):
         if getattr(plan, name):
             yield f"trainer.{name} is evaluated at the end of a run; leave it out"
     for name in ("first_batch", "first_context"):
