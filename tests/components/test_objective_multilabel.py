@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,12 @@ def objective(**options: str) -> Multilabel:
     built = Multilabel(**options)
     assert built.outputs(SPEC, TokenSpec((3,))) == 4
     return built
+
+
+def test_a_single_label_is_refused_with_what_would_work() -> None:
+    """F1 of one label alone would be of two classes."""
+    with pytest.raises(ValueError, match=r"two labels or more, and this data has one; .* data.label=spam"):
+        Multilabel().outputs(replace(SPEC, classes=1), TokenSpec((3,)))
 
 
 def drawn(count: int = 30) -> tuple[torch.Tensor, torch.Tensor]:

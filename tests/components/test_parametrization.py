@@ -59,6 +59,15 @@ def test_the_default_is_left_out_and_changes_nothing() -> None:
     assert components().context().parametrization is PLAIN
 
 
+def test_independent_decay_does_not_see_the_width() -> None:
+    """Its step is the factor of the schedule times weight_decay, whatever the rate of a role is."""
+    built = components(MUP, "model.dim=256", "model.heads=4", "optimizer.decay_by=independent")
+    groups = built.optimizer.build(built.model(0)).param_groups
+    assert len({group["lr"] for group in groups}) > 1
+    steps = {round(group["lr"] * group["weight_decay"], 12) for group in groups}
+    assert steps == {0.0, built.optimizer.weight_decay}
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "torch_optim"])
 @pytest.mark.parametrize(
     "overrides",

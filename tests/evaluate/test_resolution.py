@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +13,10 @@ from PIL import Image
 from torch.nn import functional as F
 
 from blockyard.cli import main
+from blockyard.contracts import Batch, Standardized
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
-from blockyard.evaluate.resolution import evaluate_resolutions
+from blockyard.evaluate.resolution import ResizedSplit, _First, evaluate_resolutions
 from blockyard.runs.folder import RunFolder
 from tests.support import engine_runs
 from tests.support.engine_runs import run
@@ -77,3 +80,16 @@ def test_sizes_that_a_model_cannot_read_are_refused(tmp_path: Path, capsys: pyte
     text = engine_runs.text_run(tmp_path / "text", "tokenizer=char")
     with pytest.raises(UserError, match="reads texts; resolution needs a run with one prediction for each image"):
         evaluate_resolutions(text.path, [2])
+
+
+def test_a_split_of_another_size_keeps_the_units_of_its_targets() -> None:
+    """Metrics of a regression are in the units of the data at every size."""
+    images = torch.zeros(4, 1, 8, 8)
+    split = SimpleNamespace(
+        batch=lambda order, key: Batch(images[order], torch.zeros(len(order))), mean=torch.tensor([3.0]), std=2.0
+    )
+    for other in (ResizedSplit(split, (4, 4)), _First(split, 2), _First(ResizedSplit(split, (4, 4)), 2)):  # type: ignore[arg-type]
+        assert isinstance(other, Standardized)
+        assert (other.mean, other.std) == (split.mean, 2.0)
+        assert not hasattr(other, "nothing")
+    assert copy.copy(ResizedSplit(split, (4, 4))).std == 2.0  # type: ignore[arg-type]

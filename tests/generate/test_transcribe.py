@@ -88,6 +88,11 @@ def test_files_are_written_down_as_samples_of_a_split_are(tones: RunFolder, tmp_
         ({"source": "x.wav", "temperature": 0.5}, "temperature=0.5 has no effect"),
         ({"source": "x.wav", "beam": 2, "length_penalty": 1.0}, "length_penalty=1.0 has no effect"),
         ({"source": "x.txt"}, "x.txt is none of .wav"),
+        ({"source": "x.wav", "steps": 4}, "steps= is about a gap that is filled"),
+        ({"source": "x.wav", "order": "bogus"}, "order=bogus: expected one of"),
+        ({"source": "x.wav", "suffix": "x"}, "suffix= is about a gap that is filled"),
+        ({"source": "x.wav", "max_tokens": 5}, "max_tokens=5 has no effect"),
+        ({"source": "x.wav", "cache": False}, "cache=False has no effect"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from blockyard.engine.callbacks import attention_maps as callback
-from blockyard.report.arms import attention_maps
+from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.changes import changes
 from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
@@ -67,6 +68,16 @@ def test_what_differs_between_arms_is_said(
     result = compare(plan)
     assert _warned(result, *texts), result.warnings
     assert len(result.warnings) == 1
+
+
+def test_what_differs_within_any_arm_is_said() -> None:
+    """Also where the first value is that of an arm which does not vary."""
+    runs = {"a": ["cpu", "cpu"], "b": ["cuda", "mps"]}
+    arms: Any = [SimpleNamespace(name=name, done=own) for name, own in runs.items()]
+    (sentence,) = fairness._differences("device", arms, lambda device: device)
+    assert "the runs differ in device, also within an arm" in sentence
+    (sentence,) = fairness._differences("device", [arms[0], SimpleNamespace(name="c", done=["cuda"])], lambda run: run)
+    assert "within" not in sentence
 
 
 @pytest.mark.parametrize(

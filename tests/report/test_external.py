@@ -12,6 +12,7 @@ from blockyard.report.comparison import compare
 from blockyard.report.page.document import render
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import markdown
+from blockyard.report.stats.external import external_rows
 from blockyard.sweep.spec.question import BadQuestionError, parse
 from tests.report.report_runs import MEASURED, norms_sweep
 
@@ -78,3 +79,13 @@ def test_what_is_no_figure_is_said(external: Any, message: str) -> None:
     content = {"claim": "x", "arms": {"a": ["block=pre_norm"], "b": ["block=post_norm"]}, "external": external}
     with pytest.raises(BadQuestionError, match=message):
         parse(content, name="x")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-14])
+def test_an_arm_whose_values_do_not_vary_is_undecided_beside_a_bare_figure(noise: float) -> None:
+    """Rounding is no spread: it would give a tiny p."""
+    own = {"a": {seed: 1.0 + noise * seed for seed in range(5)}}
+    (row,) = external_rows(BARE, own, "max", tested=True)
+    assert (row["arms"][0]["p"], row["arms"][0]["verdict"]) == (None, "undecided")
+    (row,) = external_rows(PAPER, own, "max", tested=True)
+    assert row["arms"][0]["verdict"] == "better"

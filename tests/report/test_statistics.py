@@ -11,10 +11,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from blockyard.report.stats import verdict
+from blockyard.report.stats import expectations, verdict
 from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.paired import Difference, difference, effect, paired_difference, permutation_p, smallest_p
 from blockyard.report.stats.verdict import compare_arms, corrected, seeds_needed
+from blockyard.sweep.spec.expectation import parse
 
 SEEDS = (3, 5, 10)
 
@@ -200,6 +201,22 @@ def test_words_say_the_figures_and_how_many_seeds_would_do() -> None:
     assert "all 5 differences are equal (+0.2)" in shifted["arm"].explanation
     assert shifted["arm"].verdict == "no difference shown", "five equal differences: an exact p of 0.0625"
     assert "That test can show one from 6 seeds on" in shifted["arm"].explanation
+
+
+def test_a_mean_of_zero_with_an_interval_is_not_called_equal_values() -> None:
+    """Over samples, as many are better as are worse."""
+    even = Difference(5, 0.0, interval=(-0.34, 0.34), t_p=1.0, holm_p=1.0, error=0.17, free=358.0, over="samples")
+    assert "same values" not in verdict.explain(even, "max", "a", 1)
+    claim = parse("b ~ a", ["a", "b"])[0]
+    values: dict[str, dict[int, float]] = {"a": dict.fromkeys(range(5), 0.9), "b": dict.fromkeys(range(5), 0.9)}
+    assert expectations._evaluate(claim, even, values, "max", 0.01)[0] == "undecided"
+
+
+def test_equal_differences_over_samples_are_undecided_and_not_too_few() -> None:
+    equal = Difference(5, 0.2, over="samples")
+    assert verdict.verdict(equal, "max") == verdict.UNDECIDED
+    assert "all differences to a are equal (+0.2)" in verdict.explain(equal, "max", "a", 1)
+    assert verdict.verdict(replace(equal, n=2), "max") == verdict.TOO_FEW
 
 
 def test_six_equal_differences_are_enough() -> None:

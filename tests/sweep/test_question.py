@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -264,3 +265,11 @@ def test_all_problems_at_once():
 
 def test_the_file_s_name_names_a_folder():
     assert any("it names the sweep's folder" in p for p in problems(f"claim: x\n{ARMS}", name="../x"))
+
+
+@pytest.mark.parametrize("first", ["'3'", "null", "[2]"])
+def test_seeds_of_the_command_line_hide_no_mistake_of_the_file(first: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(f"claim: x\n{ARMS}\nseeds: {{first: {first}, until: decided}}\n")
+    with pytest.raises(BadQuestionError, match=r"seeds.first: expected a number of seeds, 2 to"):
+        read(file, seeds=5)

@@ -101,6 +101,19 @@ def test_a_second_time_nothing_is_started(sweep_plan):
     assert (again.seen, again.entered) == ([], 0)
 
 
+def test_a_failed_cell_does_not_end_a_sweep_that_goes_on_until_it_is_decided(tmp_path):
+    """The same command again runs the rounds after it, without --retry."""
+    sweep_plan = plan(tmp_path, seeds=(0, 1, 2, 3))
+    sweep_plan.facts["metric"] = {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}
+    sweep_plan.question.update({"until": {"first": 2, "most": 4}, "seeds": [0, 1, 2, 3]})
+    failing = next(cell.run for cell in sweep_plan.cells if cell.seed == 1)
+    early = replace(sweep_plan, cells=[cell for cell in sweep_plan.cells if cell.seed < 2])
+    assert run_plan(early, Scripted(fails=[failing]), say=str) == 1
+    again = Scripted()
+    assert run_plan(sweep_plan, again, say=str) == 1
+    assert {seed for _, seed in named(sweep_plan, again)} == {2, 3}
+
+
 def test_only_holes_are_filled(sweep_plan):
     first = replace(sweep_plan, cells=sweep_plan.cells[:1])
     assert run_plan(first, Scripted(), say=str) == 0

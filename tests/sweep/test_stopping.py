@@ -20,11 +20,12 @@ import ville
 from scipy import integrate, stats
 
 from blockyard.report.comparison import compare
+from blockyard.report.stats.sequential import evidence_row
 from blockyard.sweep.cells import Arm, Cell, Variant
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.stopping import evidence
+from blockyard.sweep.stopping import due, evidence
 from blockyard.sweep.stopping.decisions import ArmComparison, comparisons, judge
 from blockyard.sweep.stopping.due import Standing, standing
 from tests.sweep.sweep_runs import at_work, planner, wait_for
@@ -271,6 +272,21 @@ def test_an_arm_without_any_value_gets_no_more_seeds() -> None:
     now = play(frozen(), GAPS, random.Random(0), broken=("c/s0", "c/s1", "c/s2"))
     assert seeds_of(now) == {"a": 4, "b": 4, "c": 3}
     assert now.reason == "failed"
+
+
+def test_a_comparison_without_a_common_seed_has_a_row_of_evidence() -> None:
+    """The page of a sweep that has just begun."""
+    (one,) = judge(comparisons("b > a", "ab", None), {"a": {0: 1.0}}, [0, 1], "max", 0.1)
+    row = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"})
+    assert (row["looks"][0]["seeds"], row["looks"][0]["low"], row["looks"][0]["high"]) == ([], [], [])
+
+
+def test_hours_are_those_of_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status has the last attempt of a run that was killed and resumed, its summary the training of all."""
+    monkeypatch.setattr(due, "duration", lambda status: 600.0)
+    monkeypatch.setattr(due, "read_json", lambda path: {"seconds": 7200.0})
+    now = play(frozen(budget={"hours": 18}), GAPS, random.Random(0))
+    assert (len(now.due), now.reason, now.spent) == (9, "budget", 18)
 
 
 def test_a_seed_that_failed_is_left_out_of_the_pairs() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
+from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.target_metric import validation_metric
 from tests.support.paths import CONF
 from tests.support.tiny import configured
@@ -49,6 +52,20 @@ def test_numbers_from_inside_a_model_need_runs_that_measure_them() -> None:
     for metric in ("val/inspect_outliers", "test/inspect_norm"):
         with pytest.raises(UserError, match="available: test/inspect_outliers, test/inspect_asked"):
             validation_metric(metric, config, [])
+
+
+def test_no_trial_is_pruned_by_what_is_measured_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "longer.yaml"
+    text = (
+        "claim: x\nbase: [experiment=gpt_code_small, 'trainer.extrapolate=[2]']\nmetric: test/loss@2x\n"
+        "arms: {a: [norm=rms], b: [norm=layer]}\n"
+        "search: {trials: 2, pruner: PRUNER, space: {optimizer.lr: {low: 1e-4, high: 1e-2}}}\n"
+    )
+    file.write_text(text.replace("PRUNER", "median"))
+    with pytest.raises(UserError, match="val/loss@2x is measured at the end of a run; use pruner: none"):
+        make_plan(file, outputs=str(tmp_path))
+    file.write_text(text.replace("PRUNER", "none"))
+    assert make_plan(file, outputs=str(tmp_path)).facts["metric"]["validation"] == "val/loss@2x"
 
 
 def test_images_have_neither() -> None:

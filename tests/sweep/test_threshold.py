@@ -54,21 +54,40 @@ def test_the_plan_names_what_is_compared(tmp_path: Path) -> None:
     file = tmp_path / "solved.yaml"
     file.write_text(FILE + "success: test/accuracy >= 0.9\n")
     metric = make_plan(file, outputs=str(tmp_path)).facts["metric"]
-    assert metric == {"name": "success(test/accuracy >= 0.9)", "validation": "val/accuracy", "direction": "max"}
-    file.write_text(FILE + "steps_to: val/loss <= 0.5\n")
-    metric = make_plan(file, outputs=str(tmp_path)).facts["metric"]
-    assert metric == {"name": "steps_to(val/loss <= 0.5)", "validation": "val/loss", "direction": "min"}
+    assert metric == named("success(test/accuracy >= 0.9)", "val/accuracy", "max", "max")
+    for text, expected in {
+        "steps_to: val/loss <= 0.5": named("steps_to(val/loss <= 0.5)", "val/loss", "min", "min"),
+        "steps_to: val/accuracy >= 0.5": named("steps_to(val/accuracy >= 0.5)", "val/accuracy", "min", "max"),
+        "success: test/loss <= 0.5": named("success(test/loss <= 0.5)", "val/loss", "max", "min"),
+    }.items():
+        file.write_text(f"{FILE}{text}\n")
+        assert make_plan(file, outputs=str(tmp_path)).facts["metric"] == expected
     file.write_text(FILE + "success: test/nothing >= 0.9\n")
     with pytest.raises(BadQuestionError, match="test/nothing is not measured"):
         make_plan(file, outputs=str(tmp_path))
 
 
+def named(name: str, validation: str, direction: str, chooses: str) -> dict[str, str]:
+    return {"name": name, "validation": validation, "direction": direction, "validation_direction": chooses}
+
+
 def test_the_steps_are_those_of_the_first_evaluation_that_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,train/loss,val/loss\n10,2.0,1.0\n20,1.0,\n30,0.9,0.4\n40,0.8,0.6\n")
-    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcome({}, tmp_path) == 30
-    assert Threshold("steps_to", "val/loss", "<=", 0.1).outcome({}, tmp_path) == 41  # after every run that gets there
-    assert Threshold("steps_to", "val/other", "<=", 0.1).outcome({}, tmp_path) is None
-    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcome({}, tmp_path / "none") is None
+    runs: dict[str, tuple[dict[str, float], Path]] = {"a": ({}, tmp_path), "none": ({}, tmp_path / "none")}
+    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcomes(runs) == {"a": 30}
+    assert Threshold("steps_to", "val/other", "<=", 0.1).outcomes(runs) == {}
+
+
+def test_a_run_that_never_gets_there_comes_after_every_run_that_does(tmp_path: Path) -> None:
+    """Also where it was stopped before the others got there."""
+    lines = {"stopped": "10,1.0", "slow": "10,1.0\n60,0.4", "never": "10,1.0\n50,0.9"}
+    runs: dict[str, tuple[dict[str, float], Path]] = {}
+    for name, text in lines.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text(f"step,val/loss\n{text}\n")
+        runs[name] = {}, tmp_path / name
+    outcomes = Threshold("steps_to", "val/loss", "<=", 0.5).outcomes(runs)
+    assert outcomes == {"stopped": 61, "slow": 60, "never": 61}
 
 
 def test_signs_are_mcnemars_exact_test() -> None:

@@ -47,6 +47,14 @@ def test_the_direction_counts():
     assert tune.chosen_variants(plan(direction="min"), values) == {"a": "a#0", "b": "b#1"}
 
 
+def test_a_setting_is_chosen_by_the_direction_of_validation():
+    """Fewer steps to an accuracy are better, and so is more accuracy."""
+    steps_to = plan(direction="min")
+    steps_to.facts["metric"]["validation_direction"] = "max"
+    values = {"a#0/s0": 0.1, "a#1/s0": 0.9, "b#0/s0": 0.5, "b#1/s0": 0.4}
+    assert tune.chosen_variants(steps_to, values) == {"a": "a#1", "b": "b#0"}
+
+
 def test_what_comes_later_does_not_change_the_choice():
     """Values of the other seeds are for reporting; the choice was made."""
     values = {"a#0/s0": 0.1, "a#1/s0": 0.9, "b#0/s0": 0.5, "b#1/s0": 0.4, "a#1/s1": 0.0, "a#1/s2": 0.0, "a#0/s1": 1.0}

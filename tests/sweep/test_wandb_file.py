@@ -18,7 +18,7 @@ import yaml
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.identity import run_name
+from blockyard.runs.identity import identity, run_name
 from blockyard.sweep.execution import single_cell
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -228,6 +228,18 @@ def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kin
 def _at(config: dict[str, Any], key: str) -> Any:
     family, option = key.split(".")
     return config[family][option]
+
+
+def test_a_cell_of_a_sweep_that_splits_anew_has_the_split_of_its_seed(tmp_path: Path) -> None:
+    file = tmp_path / "splits.yaml"
+    file.write_text(
+        "claim: x\nbase: [experiment=vit_digits]\narms: {a: [norm=rms], b: [norm=layer]}\nseeds: 3\nresplit: true\n"
+    )
+    plan = make_plan(file, outputs=str(tmp_path))
+    cell = next(cell for cell in plan.cells if (cell.variant, cell.seed) == ("b", 2))
+    config, _ = single_cell.cell_config(file, ["arm=b", "seed=2"], outputs=str(tmp_path))
+    assert config["data"]["split_seed"] == 2
+    assert identity(config) == identity(plan.config(cell))
 
 
 @pytest.mark.usefixtures("once")

@@ -67,6 +67,12 @@ class ResizedSplit:
     def __len__(self) -> int:
         return len(self.split)
 
+    def __getattr__(self, name: str) -> Any:
+        """What else the split has, such as the units of its targets (`Standardized`)."""
+        if name == "split":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.split, name)
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, C, *pixels), float."""
         batch = self.split.batch(order, key)
@@ -113,10 +119,16 @@ class _First:
     """The first samples of another split."""
 
     def __init__(self, split: Split, count: int) -> None:
-        self.batch, self.count = split.batch, count
+        self.split, self.batch, self.count = split, split.batch, count
 
     def __len__(self) -> int:
         return self.count
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the split has."""
+        if name == "split":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.split, name)
 
 
 def table(resolutions: Resolutions) -> str:

@@ -32,6 +32,7 @@ from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcription
 from blockyard.runs.load import Loaded, load
 
+MAX_TOKENS = 200
 _MAX_HELD = 8  # tokens without a whole character after which one is given up; UTF-8 needs four bytes at most
 
 
@@ -128,7 +129,7 @@ def generate_all(
     prompts: Sequence[str] = ("",),
     *,
     sources: Sequence[str] | None = None,
-    max_tokens: int = 200,
+    max_tokens: int = MAX_TOKENS,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -175,10 +176,11 @@ def generate_all(
     check_compiled(compiled, {"beam": beam, "draft": draft, "sources": sources}, cache)
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
-    if isinstance(loaded.objective, Transcriber):
-        unused = sampling | {"length_penalty": length_penalty, "draft": draft}
-        return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
     check_gap_options(loaded, steps, order, suffix)
+    if isinstance(loaded.objective, Transcriber):
+        unused = sampling | {"length_penalty": length_penalty, "draft": draft, "draft_tokens": draft_tokens}
+        unused |= {"max_tokens": None if max_tokens == MAX_TOKENS else max_tokens, "cache": None if cache else cache}
+        return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
     if loaded.objective.fills_gaps:
         check_only_gaps({"source": sources, "beam": beam, "draft": draft, "compile": compiled or None, "cache": cache})
         return _fill(loaded, prompts, suffix or "", max_tokens, sampling, steps, order or "random")

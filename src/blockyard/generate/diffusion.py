@@ -46,8 +46,8 @@ def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suff
     for name, value in {"steps": steps, "order": order, "suffix": suffix}.items():
         if value is not None:
             raise UserError(
-                f"{name}= is about a gap that is filled, and {loaded.folder.name} writes token by token; use "
-                "a run of objective=masked_diffusion, or leave it out"
+                f"{name}= is about a gap that is filled, and {loaded.folder.name} fills none; use a run "
+                "of objective=masked_diffusion, or leave it out"
             )
 
 

@@ -48,6 +48,11 @@ class Multilabel(Objective):
         """One logit for each label. Raises ValueError where the data has none."""
         if data.target != "labels" or not data.classes:
             raise ValueError(f"objective=multilabel needs data with several labels; this {data.modality} data has none")
+        if data.classes < 2:
+            raise ValueError(
+                "objective=multilabel needs two labels or more, and this data has one; a column of two classes is for "
+                "objective=classify, with data.label=spam in place of data.label=[spam]"
+            )
         self._count = data.classes
         return data.classes
 

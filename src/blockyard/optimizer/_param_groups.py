@@ -138,7 +138,8 @@ class GroupedOptimizer(OptimizerBuilder):
             if wanted is None or id(p) in wanted:
                 factor, epsilon = of_roles.get(id(p), (1.0, 1.0))
                 rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0) * factor
-                decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0) / factor
+                decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0)
+                decay /= 1.0 if self.decay_by == "independent" else factor  # that one does not see the rate
                 key = (rate, id(p) not in decayed, decay, 1.0 if eps is None else epsilon)
                 members.setdefault(key, []).append(p)
         order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2], -key[3]))

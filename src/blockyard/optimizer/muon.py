@@ -3,7 +3,7 @@
 Source: Jordan et al. 2024, Muon: an optimizer for hidden layers (kellerjordan.github.io/posts/muon);
     Liu et al. 2025, Muon is Scalable for LLM Training (arXiv 2502.16982), the update's scale.
 Reference: torch.optim.Muon
-Equation: W <- W - lr s (NS(momentum of G) + weight_decay W), NS(M) close to U V^T of M's SVD
+Equation: W <- W - lr (s NS(momentum of G) + weight_decay W), NS(M) close to U V^T of M's SVD, s by `scale`
 Cost: one number of state per matrix element, and a few matmuls of the matrix's own size per step
 
 AdamW updates tables, biases, gains, convolutions and the head. Muon treats a projection that holds queries, keys and

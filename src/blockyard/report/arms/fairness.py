@@ -150,7 +150,8 @@ def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
     by_value.pop(None, None)
     if len(by_value) > 1:
         parts = [f"{value} ({_listed(list(names))})" for value, names in by_value.items()]
-        within = any(sum(each in names for names in by_value.values()) > 1 for each in by_value[next(iter(by_value))])
+        counts = Counter(arm for names in by_value.values() for arm in names)
+        within = any(count > 1 for count in counts.values())
         note = ", also within an arm" if within else ""
         yield f"the runs differ in {name}{note}: {'; '.join(parts[:_MAX_NAMED])}"
 

@@ -36,7 +36,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     ]
     refuse_shared(cells)
     if reached := of_metric((plan.facts.get("metric") or MetricFacts()).get("name")):
-        cells = [_with_outcome(cell, reached) for cell in cells]
+        outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done})
+        cells = [_with_outcome(cell, reached, outcomes.get(cell.run)) for cell in cells]
     metrics = {run.run: run.cost | run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
     chosen = tune.chosen_variants(plan, metrics, failed)
@@ -65,9 +66,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     )
 
 
-def _with_outcome(run: LoadedRun, reached: Threshold) -> LoadedRun:
+def _with_outcome(run: LoadedRun, reached: Threshold, value: float | None) -> LoadedRun:
     """The run with what the sweep compares, an outcome of the whole run, among its metrics."""
-    value = reached.outcome(run.metrics, run.path) if run.done else None
     if value is None:
         return run
     metrics = {**run.metrics, str(reached): value}

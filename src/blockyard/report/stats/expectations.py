@@ -131,7 +131,7 @@ def _evaluate(
         return "undecided", f"{numbers}: no difference shown"
     if claim.sign == ">=" and significant and gain > 0:
         return "supported", numbers
-    if gain == 0 and gap.deviation is None:
+    if gain == 0 and gap.deviation is None and gap.interval is None:
         return "supported", f"{numbers}: the same values on every seed"
     last = claim.other if claim.minus is None else claim.minus[1]
     size = margin or MARGIN * abs(sum(values[last].values()) / len(values[last]))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.report.load.document import ExternalGapRow, ExternalRow
-from blockyard.report.stats.intervals import LEVEL
+from blockyard.report.stats.intervals import LEVEL, all_equal
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, UNDECIDED, WORSE
 from blockyard.sweep.stopping.evidence import holm
@@ -43,6 +43,7 @@ def _row(name: str, figure: Mapping[str, Any], values: Values, direction: str, t
 
 def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | None, tested: bool) -> ExternalGapRow:
     """The difference of an arm's mean to a figure."""
+    import numpy as np
     from scipy import stats
 
     mean = math.fsum(own) / len(own) if own else math.nan
@@ -54,8 +55,8 @@ def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | No
     count = len(own)
     square = math.fsum((each - mean) ** 2 for each in own) / (count - 1) / count
     other = sd**2 / n if sd is not None and n else 0.0
-    if square + other <= 0:
-        return gap
+    if not other and all_equal(np.asarray(own), max(abs(value), *map(abs, own))):
+        return ExternalGapRow({**gap, "verdict": UNDECIDED})  # nothing varies: no test says how sure a difference is
     parts = square**2 / (count - 1) + (other**2 / (n - 1) if other and n else 0.0)
     free, error = (square + other) ** 2 / parts, math.sqrt(square + other)
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error

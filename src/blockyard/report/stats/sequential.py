@@ -177,15 +177,15 @@ def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: 
     """Return the evidence after each seed of every comparison that the sweep decides, and why it stopped."""
     looks = []
     for one in judgements:
-        low, high = zip(*(_finite(pair) or (None, None) for pair in one.intervals), strict=True) or ((), ())
+        ends = [_finite(pair) or (None, None) for pair in one.intervals]
         looks.append(
             LookRow(
                 name=one.comparison.name,
                 arms=list(one.comparison.arms),
                 seeds=list(one.seeds),
                 log10_e=[log_e / math.log(10) for log_e in one.log_e],
-                low=list(low),
-                high=list(high),
+                low=[low for low, _ in ends],
+                high=[high for _, high in ends],
                 mean=[math.fsum(one.gaps[: n + 1]) / (n + 1) for n in range(len(one.gaps))],
                 threshold=one.threshold / math.log(10),
                 outcome=one.verdict or one.outcome,

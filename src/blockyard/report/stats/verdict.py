@@ -153,9 +153,11 @@ def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
 
 
 def verdict(gap: Difference, direction: str) -> str:
-    """Return better, worse, no difference shown or too few seeds. direction: "max" or "min"."""
-    if gap.n < MIN_SEEDS or gap.holm_p is None or gap.mean is None:
+    """Return better, worse, no difference shown, undecided or too few seeds. direction: "max" or "min"."""
+    if gap.n < MIN_SEEDS or gap.mean is None:
         return TOO_FEW
+    if gap.holm_p is None:  # over samples or splits no test is left where all differences are equal
+        return UNDECIDED if gap.over else TOO_FEW
     if gap.signs is not None:
         ahead, behind, _ = gap.signs
         return NO_DIFFERENCE if gap.holm_p > ALPHA or ahead == behind else BETTER if ahead > behind else WORSE
@@ -173,10 +175,12 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     other = baseline if len(baseline) <= _LONG else "the baseline"
     if kind == TOO_FEW:
         return _too_few(gap.n, compared)
+    if kind == UNDECIDED:
+        return f"Undecided: all differences to {other} are equal ({gap.mean:+.3g}), so no test says how sure they are."
     if gap.signs is not None:
         head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
         return f"{head}: {by_signs(gap.signs)}; exact {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
-    if gap.mean == 0 and gap.deviation is None:
+    if gap.mean == 0 and gap.deviation is None and gap.interval is None:
         return f"No difference shown: all {gap.n} seeds have the same values as {other}."
     if gap.interval is None:
         return _equal_differences(gap, kind, other, compared)

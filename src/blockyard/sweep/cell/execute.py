@@ -295,9 +295,9 @@ class TrialReporter(RunCallback):
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Report the value, and stop where the pruner decides so, unless the run ends here anyway."""
-        if self._trial is None:
+        value = values.get(self._metric)  # what is measured at the end alone, such as val/loss@4x, is not here
+        if self._trial is None or value is None:
             return
-        value = values[self._metric]
         self._guarded(lambda: self._report(value))
         if state.step >= state.total or state.stop:
             return

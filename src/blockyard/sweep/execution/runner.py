@@ -113,6 +113,8 @@ class _Loop:
                 if cell.run not in self.runs:
                     path = self.plan.path(cell)
                     run = PlannedRun([], path, self.plan.config(cell), read_state(path))
+                    # Before the next look: cells that wait for this one are due although it has failed.
+                    run.ended = run.now.state == "failed" and not self.retry
                     new[cell.run] = self.runs[cell.run] = run
                 if cell not in self.runs[cell.run].cells:
                     self.runs[cell.run].cells.append(cell)
@@ -125,8 +127,7 @@ class _Loop:
     def _add(self, key: str, run: PlannedRun) -> None:
         if run.now.state == "running":
             self.left.add(key)
-        elif run.now.state == "failed" and not self.retry:
-            run.ended = True
+        elif run.ended:
             self.screen.report(run)
         elif run.now.state == "done":
             self.screen.count += 1

@@ -22,7 +22,7 @@ from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
 from blockyard.sweep.cells import Setting, cell_name
 from blockyard.sweep.plan.cell_composer import CellComposer
-from blockyard.sweep.plan.cell_settings import with_run_name
+from blockyard.sweep.plan.cell_settings import with_run_name, with_split
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trial_config import arm_template
@@ -125,6 +125,7 @@ def _config(plan: SweepPlan, arm: str, setting: Setting, seed: int) -> tuple[Nod
         variant = next((each for each in own if each.setting == setting), None)
         problems = [] if variant else _reasons(plan, arm, setting)
         config = dict(variant.config) | {"seed": seed, "outputs": plan.outputs} if variant else {}
+        config = with_split(config, seed) if config and plan.question.get("resplit") else config
         choices = dict(variant.choices) if variant else {}
     if problems:
         text = "".join(f" {key}={value}" for key, value in setting.items())

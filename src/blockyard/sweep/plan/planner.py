@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ from blockyard.sweep.spec.question import BadQuestionError, Question, read
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
 
+
+_AT_THE_END = re.compile(r"\d+(x|loops)")  # of a metric's name after "@": longer sequences, more loops
 
 # Checks of a plan as a whole: settings that undo the match of sizes, and arms that are the same run.
 
@@ -257,16 +260,28 @@ class _Planner:
             reached = self.question.reached
             is_cost = self.question.metric in COSTS
             measured = reached.metric if reached else None if is_cost else self.question.metric
-            validation, direction = validation_metric(measured, composed.config, allow)
+            validation, chooses = validation_metric(measured, composed.config, allow)
         except UserError as error:  # reported with what is wrong in the arms
             self.metric_problem = [str(error)]
             return
-        name = self.question.metric or f"test/{validation.partition('/')[2]}"
+        search, suffix = self.question.search, validation.partition("@")[2]
+        if search and search["pruner"] != "none" and _AT_THE_END.fullmatch(suffix):
+            self.metric_problem = [
+                f"search.pruner: {search['pruner']} stops trials by what training measures, and {validation} is "
+                "measured at the end of a run; use pruner: none"
+            ]
+            return
+        name, direction = self.question.metric or f"test/{validation.partition('/')[2]}", chooses
         if reached:
             name, direction = str(reached), reached.direction
         elif is_cost:
             direction = COSTS[name][0]
-        self.metric = {"name": name, "validation": validation, "direction": direction}
+        self.metric = {
+            "name": name,
+            "validation": validation,
+            "direction": direction,
+            "validation_direction": chooses,
+        }
 
     def add_variants(self) -> None:
         """Add every variant, or why it is refused. Raises BadQuestionError where the arms could not be compared."""

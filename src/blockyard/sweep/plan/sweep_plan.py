@@ -37,11 +37,16 @@ FOLDER = "sweeps"
 
 
 class MetricFacts(TypedDict, total=False):
-    """What the arms are compared by. validation: the metric that chooses settings; direction: max or min"""
+    """What the arms are compared by.
+
+    validation: the metric that chooses settings; direction: max or min, of the comparison; validation_direction: of the
+    metric that chooses, which differs for outcomes of whole runs and for costs; plans of earlier versions have it not
+    """
 
     name: str
     validation: str
     direction: str
+    validation_direction: str
 
 
 class TrialRecord(TypedDict):

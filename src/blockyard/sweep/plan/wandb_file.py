@@ -128,7 +128,7 @@ def _value(value: Any) -> Any:
 
 def _text(plan: SweepPlan, name: str, content: dict[str, object]) -> str:
     metric = plan.facts["metric"]
-    goal = {"max": "maximize", "min": "minimize"}[metric["direction"]]
+    goal = {"max": "maximize", "min": "minimize"}[metric.get("validation_direction", metric["direction"])]
     # A run sends no cost to W&B as it goes; a method that tries all cells needs none.
     chosen = {} if metric["name"] in COSTS else {"metric": {"name": metric["validation"], "goal": goal}}
     document = {

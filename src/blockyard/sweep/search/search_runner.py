@@ -26,7 +26,6 @@ from blockyard.sweep.plan import history
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.sweep_plan import SearchFacts, SweepPlan
-from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials
 from blockyard.sweep.search.tune import plan_with_chosen
@@ -63,12 +62,10 @@ class TrialLoop:
         self.owner = Owner(plan.folder)
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
-        self.metric, self.direction = "", ""
+        metric = plan.facts["metric"]
+        self.metric = metric["validation"]
+        self.direction = metric.get("validation_direction", metric["direction"])
         templates = [template for arm in plan.arms if (template := arm_template(plan, arm.name, composer))]
-        if templates:
-            config = templates[0].variant.config
-            allow = list(config.get("allow") or [])
-            self.metric, self.direction = validation_metric(plan.question.get("metric"), config, allow)
         with exclusive(plan.folder):
             self.arms = [
                 Trials.open(template, plan.folder, self.options, self.metric, self.direction, self.seeds[0])

@@ -46,7 +46,7 @@ def setting_results(plan: SweepPlan, values: Values, ended: Collection[str] = ()
     ended: the runs that ended without a value and will not run again
     """
     metric = plan.facts["metric"]
-    sign = -1.0 if metric["direction"] == "max" else 1.0
+    sign = -1.0 if metric.get("validation_direction", metric["direction"]) == "max" else 1.0
     seeds = tuning_seeds(plan)
     by_arm: dict[str, list[SettingResult]] = {}
     runs = {(cell.variant, cell.seed): cell.run for cell in plan.cells}

@@ -250,7 +250,8 @@ def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
     """What the command line puts in place of a file's seeds."""
     if until_decided or (isinstance(own, dict) and seeds is not None):
         own_seeds = dict(own) if isinstance(own, dict) else {"first": spending.FIRST}
-        most = {} if seeds is None else {"most": seeds, "first": min(own_seeds.get("first", spending.FIRST), seeds)}
+        first = own_seeds.get("first", spending.FIRST)
+        most = {} if seeds is None else {"most": seeds, "first": min(first, seeds) if isinstance(first, int) else first}
         return {"seeds": {**own_seeds, **most, "until": "decided"}}
     return {} if seeds is None else {"seeds": seeds}
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from blockyard.runs.metrics import FILE, read_metrics
 
@@ -27,6 +27,7 @@ _NAME = re.compile(r"(success|steps_to)\((.*)\)")
 
 
 Kind = Literal["success", "steps_to"]
+Key = TypeVar("Key")  # of a run
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,25 @@ class Threshold:
         """Whether a value of the metric is as good as asked."""
         return value >= self.value if self.sign == ">=" else value <= self.value
 
-    def outcome(self, metrics: Mapping[str, float], run: Path) -> float | None:
-        """The outcome of a finished run; None where it has no such metric.
+    def outcomes(self, runs: Mapping[Key, tuple[Mapping[str, float], Path]]) -> dict[Key, float]:
+        """The outcomes of finished runs; those without such a metric are missing.
 
-        run: its folder, whose metrics.csv has the evaluations. A run that never gets there counts one step more than it
-        had: it comes after every run that did.
+        runs: the metrics of each and its folder, whose metrics.csv has the evaluations. Runs that never get there are
+        level, one step behind the longest run of all: they come after every run that did, wherever they stopped.
         """
         if self.kind == "success":
-            value = metrics.get(self.metric)
-            return None if value is None or not math.isfinite(value) else float(self.reached(value))
+            values = {key: metrics.get(self.metric) for key, (metrics, _) in runs.items()}
+            return {
+                key: float(self.reached(value))
+                for key, value in values.items()
+                if value is not None and math.isfinite(value)
+            }
+        steps = {key: found for key, (_, run) in runs.items() if (found := self._steps(run))}
+        never = max((last for _, last in steps.values()), default=0.0) + 1
+        return {key: never if first is None else first for key, (first, _) in steps.items()}
+
+    def _steps(self, run: Path) -> tuple[float | None, float] | None:
+        """The step at which a run gets there, None if never, and its last one; None where it has no such metric."""
         try:
             rows = read_metrics(run / FILE)
         except OSError:
@@ -66,8 +77,8 @@ class Threshold:
         evaluated = [row for row in rows if self.metric in row]
         if not evaluated:
             return None
-        first = next((row["step"] for row in evaluated if self.reached(row[self.metric])), None)
-        return float(rows[-1]["step"] + 1 if first is None else first)
+        first = next((float(row["step"]) for row in evaluated if self.reached(row[self.metric])), None)
+        return first, float(rows[-1]["step"])
 
 
 def threshold(kind: Kind, text: str) -> Threshold | None:

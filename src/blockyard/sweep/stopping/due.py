@@ -135,11 +135,12 @@ class _Rounds:
         name = self.plan.facts["metric"]["name"]
         reached = of_metric(name)
         by_arm: dict[str, dict[int, float]] = {}
+        outcomes = {}
+        if reached:
+            done = {cell.run: cell for cell in self.own.values() if cell.run in self.values}
+            outcomes = reached.outcomes({run: (self.values[run], self.plan.path(cell)) for run, cell in done.items()})
         for (arm, seed), cell in self.own.items():
-            metrics = self.values.get(cell.run, {})
-            value = metrics.get(name)
-            if reached and cell.run in self.values:
-                value = reached.outcome(metrics, self.plan.path(cell))
+            value = outcomes.get(cell.run) if reached else self.values.get(cell.run, {}).get(name)
             if value is not None and math.isfinite(value):
                 by_arm.setdefault(arm, {})[seed] = float(value)
         return by_arm
@@ -165,10 +166,11 @@ class _Rounds:
         if kind == "cells":
             return 1.0
         path = self.plan.path(cell)
-        if kind == "hours":
-            return (duration(read_status(path)) or 0.0) / 3600
         try:
             summary: dict[str, Any] = read_json(path / SUMMARY)
+            if kind == "hours":
+                # The status has the last attempt alone, the summary the training of all attempts.
+                return max(duration(read_status(path)) or 0.0, float(summary["seconds"])) / 3600
             return float(summary["flops_per_sample"]["training"]) * float(summary["samples"])
         except (OSError, ValueError, KeyError, TypeError):
-            return 0.0
+            return (duration(read_status(path)) or 0.0) / 3600 if kind == "hours" else 0.0
