@@ -252,3 +252,15 @@ def test_a_rate_that_no_recording_has_is_refused_with_the_file(tmp_path: Path, r
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"3\.wav.*{rate} samples a second"):
         Speech(path=str(table), resample=True, sample_rate=8000).load(Char())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\u0939\u093f\u0928\u094d\u0926\u0940!", "\u0939\u093f\u0928\u094d\u0926\u0940"),  # vowel signs of Hindi
+        ("Cafe\u0301, d\u2019accord_", "caf\u00e9 d'accord"),
+        ("\u0130stanbul 2", "i\u0307stanbul 2"),
+    ],
+)
+def test_marks_are_parts_of_letters(text: str, expected: str, tmp_path: Path) -> None:
+    assert Speech(path=str(tmp_path / "x.csv"))._normalized(text) == expected

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from blockyard.data.files.images import decode_image
 from blockyard.data.image_folder import ImageFolder
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
@@ -112,3 +115,18 @@ def test_a_class_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     os.mkdir(os.fsencode(tmp_path / "train") + b"/b\xff")
     with pytest.raises(UserError, match=r"b\\udcff.*not UTF-8"):
         ImageFolder(root=str(tmp_path)).names  # noqa: B018 - the property raises
+
+
+@pytest.mark.parametrize(("suffix", "channels"), [("png", 1), ("png", 3), ("tif", 1)])
+def test_images_of_16_bits_are_scaled_and_not_cut(tmp_path: Path, suffix: str, channels: int) -> None:
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(ramp).save(tmp_path / f"x.{suffix}")
+    image = decode_image(tmp_path / f"x.{suffix}", channels=channels, size=8)
+    assert image.shape == (channels, 8, 8)
+    assert image[0].tolist() == (ramp >> 8).tolist()
+
+
+def test_images_of_numbers_without_a_range_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "x.tif")
+    with pytest.raises(UserError, match="32-bit numbers of no known range"):
+        decode_image(tmp_path / "x.tif", channels=1, size=8)

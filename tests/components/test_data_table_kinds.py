@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from blockyard.contracts import Splits
@@ -208,3 +209,53 @@ def test_a_group_that_the_file_puts_in_two_splits_is_refused(tmp_path: Path) -> 
     rows[2]["id"] = 0
     with pytest.raises(UserError, match=r"lines 2, 3, 4: 1 of the id are in several splits, such as 0"):
         Table(path=str(write_rows(tmp_path / "x.csv", rows)), group="id").load(Byte())
+
+
+def test_tables_of_several_folders_have_their_own_images(tmp_path: Path) -> None:
+    """Images of one name are different ones, in memory and from files."""
+    for name, colour in (("black", 0), ("white", 255)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(12):
+            Image.new("RGB", (8, 8), (colour,) * 3).save(folder / f"{number}.png")
+        write_rows(folder / "labels.csv", [{"image": f"{n}.png", "label": name} for n in range(12)])
+    for limit in (2048, 0):
+        data = Table(path=str(tmp_path / "*" / "labels.csv"), image="image", text=None, size=8, memory_limit=limit)
+        for batch in batches(data.load(Patch(size=4))):
+            brighter = batch.inputs.mean((1, 2, 3)) > 0
+            assert brighter.tolist() == (batch.target == data.class_names.index("white")).tolist()
+
+
+def test_a_corrected_label_of_images_in_files_is_other_data(tmp_path: Path) -> None:
+    fingerprints = []
+    for last in ("a", "b"):
+        folder = tmp_path / last
+        folder.mkdir()
+        splits = ["train", "train", "val", "test"] * 4
+        for number in range(16):
+            Image.new("RGB", (8, 8), (number,) * 3).save(folder / f"{number}.png")
+        labels = [*"abab" * 3, "a", last, "a", "b"]
+        write_rows(
+            folder / "x.csv",
+            [{"image": f"{n}.png", "label": labels[n], "split": splits[n]} for n in range(16)],
+        )
+        data = Table(path=str(folder / "x.csv"), image="image", text=None, size=8, memory_limit=0)
+        data.load(Patch(size=4))
+        fingerprints.append(data.fingerprint())
+    assert fingerprints[0] != fingerprints[1]
+
+
+def test_a_slice_by_a_feature_of_numbers_has_their_names(tmp_path: Path) -> None:
+    rows = [{"age": n, "sex": n % 2, "label": "ab"[n // 2 % 2]} for n in range(40)]
+    write_rows(tmp_path / "x.csv", rows)
+    data = Table(path=str(tmp_path / "x.csv"), columns=("age", "sex"), text=None, slices="sex")
+    assert data.spec.slices == ("0", "1")
+    for batch in batches(data.load(Columns())):
+        assert set(batch.slice.tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize("option", [{"flip": True}, {"shift": 1}, {"crop": 0.2}])
+def test_augmentation_of_rows_that_are_no_images_is_refused(option: dict[str, Any], tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.csv", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(40)])
+    with pytest.raises(UserError, match="changes images, but a row is"):
+        Table(path=str(tmp_path / "x.csv"), **option).load(Byte())

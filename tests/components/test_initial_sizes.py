@@ -17,6 +17,7 @@ from blockyard.model.encoder import Encoder
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.weight_init import Init, initialise
+from tests.support.every import every
 from tests.support.helpers import LENGTH, blocks, choices, context, factory, node, tiny, token_ids, traits
 
 GAIN = 0.3  # of a block that has a say, as deepnorm
@@ -190,3 +191,13 @@ def test_every_weight_is_trained_from_zero() -> None:
 def test_zeros_that_cannot_be_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_mixers_side_by_side_learn_from_branches_of_zero() -> None:
+    """Gains of zero behind members that start at zero too would never move."""
+    model = tiny(token_mixer="beside", causal=True, sizes={"zero_branches": True})
+    model(token_ids(2, 6)).square().sum().backward()
+    gains = [p.grad for name, p in model.named_parameters() if name.endswith("token_mixer.gains")]
+    assert len(gains) == 2
+    assert every(bool(each.abs().max() > 0) for each in gains if each is not None)
+    assert every(each is not None for each in gains)

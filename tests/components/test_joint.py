@@ -207,6 +207,12 @@ JOINT = (
         (("model.sees=source",), None),
         (("token_mixer=gru",), None),
         (("token_mixer=gru", "model.sees=source"), "mixes in order of the tokens"),
+        # The mean key of a block that the end of the source cuts tells of later tokens.
+        (("token_mixer=block_selection", "model.sees=source"), "chooses among groups of tokens"),
+        (
+            ("token_mixer=cycle", "token_mixer.pattern=[attention,linear_attention]", "model.sees=source"),
+            "token_mixer=linear_attention mixes in order of the tokens",
+        ),
         (("position=rope",), "position=rope acts inside token mixers, which in model=joint leave the source alone"),
         (("position=rope", "source_position=sinusoidal"), None),
         (("source_position=alibi",), "source_position=alibi acts inside token mixers"),

@@ -14,7 +14,7 @@ from blockyard.commands import check as check_command
 from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.contracts import PLAIN, ROLES, Context, Role, UpdateRule, parameter_roles, with_roles
+from blockyard.contracts import PLAIN, ROLES, Context, Role, TokenMixer, UpdateRule, parameter_roles, with_roles
 from blockyard.optimizer import timm_optim, torch_optim
 from blockyard.parametrization.mup import MuP
 from blockyard.runs.identity import identity
@@ -57,6 +57,21 @@ def test_the_default_is_left_out_and_changes_nothing() -> None:
     assert plain.config == named.config
     assert identity(compose([*SMALL, MUP]).config) != identity(plain.config)
     assert components().context().parametrization is PLAIN
+
+
+@pytest.mark.parametrize("mixer", ["attention", "decayed_attention", "mlstm"])
+def test_a_width_of_keys_that_an_option_fixes_does_not_grow_by_coincidence(mixer: str) -> None:
+    """At one width of the model it equals that of a head."""
+    scales = []
+    for dim in (64, 128, 256):
+        built = components(MUP, f"model.dim={dim}", "model.heads=4", f"token_mixer={mixer}", "token_mixer.key_dim=32")
+        (scale,) = {
+            part.scale if part.scale is not None else 32**-0.5
+            for part in built.model(0).modules()
+            if isinstance(part, TokenMixer)
+        }
+        scales.append(scale)
+    assert scales == pytest.approx([32**-0.5] * 3)
 
 
 def test_independent_decay_does_not_see_the_width() -> None:

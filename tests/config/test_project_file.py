@@ -191,3 +191,13 @@ def test_a_sweep_file_says_what_it_needs_and_grants_nothing(
         in capsys.readouterr().err
     )
     assert main(["sweep", "../../sweeps/norms.yaml", "--dry-run", "allow=[mine]"]) == 0
+
+
+@pytest.mark.parametrize("command", ["export", "soup", "bench", "tokenize"])
+def test_every_command_that_has_an_option_takes_it_from_the_file(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "blockyard.yaml"
+    path.write_text("outputs: runs\nallow: [mine]\nconfig_dirs: [.]\n")
+    added = read(path).arguments(command, [])
+    assert "allow=[mine]" in added
+    assert any(text.startswith("outputs=") for text in added) == (command in ("export", "soup"))
+    assert ("--config-dir" in added) == (command in ("bench", "tokenize"))

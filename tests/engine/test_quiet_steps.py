@@ -112,8 +112,8 @@ def test_random_numbers_that_are_not_those_of_the_step_are_caught(
 
 @pytest.mark.parametrize(
     "overrides",
-    [("trainer.accumulate=2",), ("callbacks=ema",), ("trainer.log_every=1",)],
-    ids=["micro_batches", "a_callback_at_each_step", "logged_each_step"],
+    [("trainer.accumulate=2",), ("callbacks=ema",), ("trainer.log_every=1",), ("trainer.profile=true",)],
+    ids=["micro_batches", "a_callback_at_each_step", "logged_each_step", "profiled"],
 )
 def test_lightning_takes_each_step_where_something_listens(
     overrides: tuple[str, ...], by_lightning: list[int], tmp_path: Path

@@ -11,13 +11,15 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from blockyard.atomic_files import read_json, read_yaml, write_json
 from blockyard.cli import main
-from blockyard.report.bundle import archive
+from blockyard.report.bundle import archive, verify
 from blockyard.report.bundle.scrubbing import scrubbed
 from blockyard.report.comparison import compare
 from blockyard.report.page import write as write_page
@@ -150,6 +152,23 @@ def test_no_path_name_or_account_of_the_machine_is_in_it(folder: Path, capsys: p
 )
 def test_paths_keep_their_last_part(text: str, expected: str) -> None:
     assert scrubbed({"x": [text]}) == {"x": [expected]}
+
+
+def test_the_reason_why_samples_are_not_shown_names_no_path() -> None:
+    shown = scrubbed({"samples": {"note": "no file /home/me/x.csv", "views": ["a/b /c/d"]}})
+    assert shown == {"samples": {"note": "no file <path>/x.csv", "views": ["a/b /c/d"]}}
+
+
+def test_a_config_with_a_path_is_not_called_edited(tmp_path: Path) -> None:
+    """Its name has the hash of the path, which the bundle does not hold."""
+    run = tmp_path / "x-0123456789" / "s0"
+    run.mkdir(parents=True)
+    notes: list[str] = []
+    for text, problems in (("seed: 0\ndata: {path: <path>/x.csv}\n", 0), ("seed: 0\ndata: {path: null}\n", 1)):
+        (run / "config.yaml").write_text(text)
+        record: Any = SimpleNamespace(path=run, run="x-0123456789/s0", seed=0)
+        assert len(list(verify._configs([record], notes))) == problems
+    assert "paths, whose hash is not computed" in notes[0]
 
 
 def test_verifying_prints_the_verdicts_that_it_computes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from statsmodels.stats.anova import anova_lm
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from blockyard.report.render.markdown import markdown
+from blockyard.report.samples.scores import RunScores, gaps
 from blockyard.report.stats.crossed import crossed_difference, mean_squares
 from blockyard.sweep.spec.question import BadQuestionError, parse
 from tests.report.crossed_predictions import SAMPLES, predicted
@@ -130,3 +131,12 @@ def test_what_is_judged_over_seeds_alone_is_refused(keys: dict[str, Any]) -> Non
     content = {"claim": "x", "arms": {"a": ["block=pre_norm"], "b": ["block=post_norm"]}, "over": "both", **keys}
     with pytest.raises(BadQuestionError, match="judged over seeds"):
         parse(content, name="x")
+
+
+def test_targets_that_lack_a_value_are_the_same_in_both_arms() -> None:
+    target = np.array([[1.0, np.nan], [2.0, 3.0]])
+    runs = [{0: RunScores(np.arange(2), target.copy(), np.array([0.5, value]))} for value in (0.25, 0.75)]
+    assert gaps(*runs).tolist() == [[0.0, -0.5]]
+    runs[1] = {0: RunScores(np.arange(2), target + 1, np.array([0.5, 0.75]))}
+    with pytest.raises(UserError, match="tested on different samples"):
+        gaps(*runs)

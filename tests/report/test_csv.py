@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from blockyard.atomic_files.csv_text import Formatted, cell
+from blockyard.report.render import columns
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1+1", "\t=1+1"])
@@ -33,3 +36,10 @@ def test_other_values_stay(value: object, expected: object) -> None:
 )
 def test_numbers_of_single_precision_have_no_more_digits_than_they_need(value: float, expected: float) -> None:
     assert repr(cell(value)) == repr(expected)
+
+
+def test_tiny_means_are_shown_with_the_digits_that_they_have() -> None:
+    arms: Any = [{"mean": 5e-8, "interval": (4e-8, 6e-8), "difference": None}]
+    assert columns.mean_with_interval(5e-8, (4e-8, 6e-8), columns.decimals(arms)) == "0.000000050 ± 0.000000010"
+    ordinary: Any = [{"mean": 0.9, "interval": (0.9 - 1e-9, 0.9 + 1e-9), "difference": None}]
+    assert columns.decimals(ordinary) == 6

@@ -65,6 +65,8 @@ def test_names_of_options_that_are_no_secrets_stay() -> None:
     [
         "https://SECRETVALUE@host/x",
         "https://u:SECRETVALUE@host/x",
+        "postgresql://user:p@SECRETVALUE@host/x",
+        "postgresql://user:pa/SECRETVALUE@host/x",
         "https://host/x?token=SECRETVALUE&a=1",
         "https://host/x?a=1&X-Amz-Signature=SECRETVALUE",
         "https://host/x?access_token=SECRETVALUE",

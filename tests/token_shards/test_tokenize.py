@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from blockyard.cli import main
 from blockyard.data.text_file import TextFile
@@ -193,6 +194,19 @@ def test_a_run_resumes_in_the_middle_with_the_same_bits(texts: Path, tmp_path: P
     resumed = run(tmp_path / "half", *overrides, base=TRAIN)
     assert resumed.facts()["start"]["checkpoint"] == "last.ckpt"
     assert_same_bits(resumed, whole)
+
+
+def test_options_that_are_null_stay_so(texts: Path, tmp_path: Path) -> None:
+    """Of `like`: the ids of special tokens that a tokenizer of somebody else has not."""
+    own = Tokenizer(models.BPE())
+    own.pre_tokenizer, own.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    own.train_from_iterator(["LINE 0"], trainer)
+    own.save(str(tmp_path / "a,b.json"))
+    first = tmp_path / "first"
+    options = (f"out={first}", "tokenizer=pretrained", f"tokenizer.path='{tmp_path}/a,b.json'")
+    assert tokenize(texts / "a.txt", *options) == 0
+    assert tokenize(texts / "c.txt", f"out={tmp_path / 'second'}", f"like={first}") == 0
 
 
 def test_sources_share_a_tokenizer(texts: Path, tmp_path: Path) -> None:

@@ -155,3 +155,17 @@ class Lookup(Embedder):
     @property
     def table(self) -> nn.Parameter:  # type: ignore[override]
         return self.symbols.weight
+
+
+def test_a_head_of_its_own_is_not_dropped_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """A model whose head is its table has no place for it."""
+    model = nn.ModuleDict({"table": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    source = {name: torch.randn(5, 3) for name in ("table.weight", "head.weight")}
+    model["head"].weight = model["table"].weight
+    for own, warnings in ((source["table.weight"], 0), (source["head.weight"], 1)):
+        caplog.clear()
+        source["head.weight"] = own
+        transfer = compare(model, {name: tuple(each.shape) for name, each in source.items()}, None, head=True)
+        load(model, source, transfer)
+        assert len(caplog.records) == warnings
+    assert "head.weight of the source is left out: the model ties it to table.weight" in caplog.text

@@ -262,11 +262,13 @@ class Experts(ChannelMixer):
 
     @property
     def groups(self) -> bool:
-        """Whether experts are two maps without biases around a function of each token, of widths that kernels take."""
+        """Whether experts are two maps without biases, of widths that kernels take, with no other weights."""
         maps = [(getattr(e, "proj_in", None), getattr(e, "proj_out", None)) for e in self.expert]
         plain = all(
             isinstance(m, Linear) and m.bias is None and m.weight.shape[1] % 8 == 0 for pair in maps for m in pair
         )
+        weights = {name for expert in self.expert for name, _ in expert.named_parameters()}
+        plain = plain and weights == {"proj_in.weight", "proj_out.weight"}
         return plain and hasattr(self.expert[0], "mix") and hasattr(F, "grouped_mm")
 
     def mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

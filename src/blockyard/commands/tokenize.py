@@ -110,6 +110,7 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
     from blockyard.config.untrusted.targets import allow_of
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data.files.token_shards import read_manifest
+    from blockyard.sweep.spec.override_text import to_override
 
     allow = [text for text in chosen if text.startswith("allow=")]
     if like is not None:
@@ -119,7 +120,8 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
         if not record:
             raise UserError(f"like={like} is not a folder that `blockyard tokenize` has finished")
         name = record["target"].split(".")[-2]
-        chosen = [*allow, f"tokenizer={name}", *(f"tokenizer.{k}={v}" for k, v in record["options"].items())]
+        own = [to_override(f"tokenizer.{key}", value) for key, value in record["options"].items()]
+        chosen = [*allow, f"tokenizer={name}", *own]
     elif not any(text.startswith("tokenizer=") for text in chosen):
         chosen = ["tokenizer=bpe", *chosen]
     composed = compose(

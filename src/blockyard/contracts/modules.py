@@ -107,6 +107,7 @@ class TokenMixer(nn.Module):
     traits: Traits = Traits()
     empty: ClassVar[bool] = False
     holds: ClassVar[bool] = False  # what it does is done by token mixers inside it
+    by_pairs: ClassVar[bool] = True  # of a mixer with the port "scores": what a token sees is said pair by pair
     fades: str | None = None  # why what it gives is smaller in wider models, as long as they are narrow, if it is
     hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H

@@ -270,13 +270,13 @@ class Context:
         """The width K of a head over that of the base; 1 where there is none."""
         return self.parametrization.head_ratio(self)
 
-    def score_scale(self, width: int) -> float | None:
+    def score_scale(self, width: int, *, grows: bool = True) -> float | None:
         """Returns the factor on scores of queries and keys of a width K; None is 1 / sqrt(K), as everywhere.
 
-        A width other than that of a head is one that an option fixes: it does not grow.
+        grows: whether the width is that of a head; one that an option fixes does not grow with the model
         """
         factor = self.parametrization.factor("scores", self)
-        if width != self.dim // self.heads:
+        if not grows:
             factor *= self.head_ratio**0.5
         return None if factor == 1.0 else factor * width**-0.5
 

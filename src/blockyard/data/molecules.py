@@ -30,6 +30,7 @@ from blockyard.data.files.molecules import Line, Widths, first_widths, read_line
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.graphs import GraphData, GraphParts
 from blockyard.data.splits.order import mix
+from blockyard.data.splits.row_splits import warn_of_duplicates
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError, quoted
 
@@ -130,6 +131,10 @@ class Molecules(GraphData):
         parts: tuple[list[Graph], ...] = ([], [], [])
         for line, number in zip(lines, numbers, strict=True):
             parts[number].append(line.graph)
+        smiles = [str(line.record.get(molecules.SMILES)) for line in lines]
+        if len(set(smiles)) > 1:  # graphs without SMILES have all the same
+            known = ([each for each, own in zip(smiles, numbers, strict=True) if own == part] for part in range(3))
+            warn_of_duplicates(self.path, list(known), "molecules")
         for name, part in zip(Splits._fields, parts, strict=True):
             if not part:
                 raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")

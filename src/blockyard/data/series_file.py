@@ -8,6 +8,7 @@ Splits and windows are those of the published comparisons, except that every win
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +94,7 @@ class SeriesFile(SeriesData):
     def _check_order(self, column: pandas.Series[Any]) -> None:
         import pandas
 
-        times = column if pandas.api.types.is_numeric_dtype(column) else pandas.to_datetime(column, errors="coerce")
+        times = column if pandas.api.types.is_numeric_dtype(column) else _dates(column)
         bad = times.isna().to_numpy()
         if bad.any():
             row = int(bad.argmax())
@@ -118,6 +119,16 @@ class SeriesFile(SeriesData):
         try:
             if path.suffix == ".parquet":
                 return pandas.read_parquet(path)
-            return pandas.read_csv(path, nrows=rows)
-        except (ValueError, OSError, ImportError, EOFError) as error:  # pandas' parser errors are ValueErrors
+            return pandas.read_csv(path, nrows=rows, index_col=False)
+        except (ValueError, OSError, ImportError, EOFError, zipfile.BadZipFile) as error:  # parser errors: ValueError
             raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error
+
+
+def _dates(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    """A column of dates; NaT where a cell is none. Those whose offset from UTC changes, as in summer, are in UTC."""
+    import pandas
+
+    try:
+        return pandas.to_datetime(column, errors="coerce")
+    except ValueError:  # of mixed offsets
+        return pandas.to_datetime(column, errors="coerce", utc=True)

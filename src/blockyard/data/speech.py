@@ -13,7 +13,7 @@ scipy; FLAC, OGG and MP3 where the package soundfile is installed.
 
 from __future__ import annotations
 
-import re
+import unicodedata
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from blockyard.data.files.sounds import SUFFIXES, BadSoundError, SoundFiles, dec
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.files.tables import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
 from blockyard.data.splits.recordings import Recording, RecordingData, log
-from blockyard.data.splits.row_splits import split_rows
+from blockyard.data.splits.row_splits import split_rows, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError
 
@@ -133,6 +133,7 @@ class Speech(RecordingData):
         assigned = None if any(row.split is None for row, _ in read) else [int(row.split or 0) for row, _ in read]
         fractions = (self.validation_fraction, self.test_fraction)
         parts = split_rows(self._path, torch.zeros(len(read)).long(), assigned, fractions, self.split_seed)
+        warn_of_duplicates(self.path, [[read[i][0].path for i in part.tolist()] for part in parts], "recordings")
         splits = [[Recording(read[i][0].path, read[i][1], read[i][0].text) for i in part.tolist()] for part in parts]
         self._fingerprint = sha256(
             part for split in splits for name, samples, text in split for part in (name, text, samples)
@@ -190,8 +191,10 @@ class Speech(RecordingData):
         text = " ".join(text.split())
         if self.normalize == "none":
             return text
-        text = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-        return " ".join(re.sub(r"[^\w' ]|_", " ", text).split())
+        text = unicodedata.normalize("NFC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+        # Marks are parts of letters: without its vowel signs a word of Hindi or Thai is another one.
+        kept = (c if c.isalnum() or c == "'" or unicodedata.category(c)[0] == "M" else " " for c in text)
+        return " ".join("".join(kept).split())
 
     @property
     def _path(self) -> Path:

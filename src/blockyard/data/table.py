@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -229,7 +229,7 @@ class Table(AugmentOptions, LoadedData):
         return names
 
     def _values_of(self, column: str) -> tuple[str, ...]:
-        return tuple(sorted(self.rows.table[column].unique().to_pylist()))
+        return tuple(sorted(map(_as_text, self.rows.table[column].unique().to_pylist())))
 
     @property
     def named_columns(self) -> dict[str, str]:
@@ -381,7 +381,10 @@ class Table(AugmentOptions, LoadedData):
 
 def _indices(rows: TableRows, column: str, names: Sequence[str]) -> Tensor:
     """Return the cells of a column as their index in `names`, (rows,) int64."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    numbers = {name: number for number, name in enumerate(names)}
+    return torch.tensor([numbers[_as_text(cell)] for cell in rows.table[column].to_pylist()], dtype=torch.int64)
 
-    return torch.tensor(np.array(pc.index_in(rows.table[column], pa.array(list(names)))), dtype=torch.int64)
+
+def _as_text(cell: Any) -> str:
+    """A cell as a name; a column that is a feature too is read as numbers, and 1.0 is called 1."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

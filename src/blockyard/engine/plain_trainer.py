@@ -60,6 +60,8 @@ def unserved(components: Components) -> Iterator[str]:
         yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
     if components.data.spec.mixed:
         yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
+    if plan.profile:
+        yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
     if plan.require_flash:
         yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
     for name in ("extrapolate", "loops", "write", "inspect"):
@@ -215,7 +217,8 @@ class TrainerModule(Learner):
         total = steps_of(self.trainer)
         init = self.components.init
         thaw = NEVER if init is None else init.thaw(self.model, total)
-        self.settings = replace(self.settings, total=total, thaw=thaw)
+        # As fp16 in a run: gradients are unscaled before they are clipped.
+        self.settings = replace(self.settings, total=total, thaw=thaw, half=self.trainer.precision == "16-mixed")
         optimizer: Any = super().configure_optimizers()
         rates = ScheduleRates(optimizer, self.optimizer_builder, self.schedule, total)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
@@ -285,6 +288,12 @@ class TrainerModule(Learner):
         """Put the weights that are trained back, after the callbacks have saved the others."""
         if self.trainer.state.fn == "fit":
             self.trained_weights(self._optimizers())
+
+    def on_fit_end(self) -> None:
+        """Leave the weights that are evaluated in the model, for `test`, `predict` and what is saved later."""
+        for optimizer in self._optimizers():
+            if not self.optimizer_builder.exchanged(optimizer):
+                self.optimizer_builder.exchange(optimizer)
 
     def on_test_start(self) -> None:
         """Begin the metrics."""

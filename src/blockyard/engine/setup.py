@@ -93,6 +93,10 @@ def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], t
                 f"callbacks.{name}: {type(callback).__name__} is neither a "
                 "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
             )
+    selecting = [name for name, callback in run_callbacks.items() if callback.selects]
+    if len(selecting) > 1:
+        names = " and ".join(f"callbacks.{name}" for name in selecting)
+        raise UserError(f"{names} each select the best step by weights of their own; one of them may, use select=raw")
     if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
         run_callbacks[""] = Checkpoint()
     return run_callbacks, tuple(lightning_callbacks)
@@ -300,7 +304,9 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
     init, taught = run.components.init, run.components.objective.distillation is not None
     if init is None and not taught:
         return
-    if not (resume and _has_checkpoint(run)):
+    rank = rank_of(run.options.devices)
+    begun = bool(rank and (run.folder.facts().get("start") or {}).get("checkpoint"))
+    if not begun and not (resume and _has_checkpoint(run)):
         if init is not None:
             init.prepare_tokenizers(run.components)
         if taught:

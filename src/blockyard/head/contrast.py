@@ -97,7 +97,8 @@ def disuse(shares: Tensor, counts: Tensor | None) -> Tensor:
     groups, codes = shares.shape[2:]
     weight = torch.ones_like(shares[..., 0, 0]) if counts is None else counts.to(shares)
     mean = torch.einsum("bn,bngv->gv", weight, shares) / weight.sum().clamp_min(1)
-    perplexity = torch.special.entr(mean).sum(-1).exp().sum()
+    # A share of zero has an entropy of zero and a gradient without bound.
+    perplexity = torch.special.entr(mean.clamp_min(torch.finfo(mean.dtype).tiny)).sum(-1).exp().sum()
     return 1 - perplexity / (groups * codes)
 
 

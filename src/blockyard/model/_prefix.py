@@ -76,5 +76,7 @@ class PrefixTokens(nn.Module):
             ids=None if seq.ids is None else F.pad(seq.ids, (self.num, 0), value=-1),
             pairs=None if seq.pairs is None else tuple(F.pad(p, (self.num, 0, self.num, 0)) for p in seq.pairs),
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
+            embedded=seq.embedded,  # both of the tokens alone
+            hidden=seq.hidden,
         )
         return x, prefixed

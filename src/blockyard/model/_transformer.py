@@ -209,7 +209,7 @@ class Transformer(Tower):
         if self.sees == "source":
             assert self.ctx.tokens.start is not None
             starts = inputs.inputs.eq(self.ctx.tokens.start)  # (B, N)
-            if int(seq.index[0]) == 0:
+            if start == 0:
                 seq.shown = starts.cumsum(-1) == 0
             elif bool(starts.any()):
                 raise ValueError("model.sees=source reads a whole source in the first call; it came in several")

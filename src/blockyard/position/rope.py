@@ -95,6 +95,8 @@ class Rope(Rotary):
             )
         if original is not None and scaling not in ("yarn", "llama3") and factors is None:
             raise ValueError(f"position.original has no effect with position.scaling={scaling}; leave it out")
+        if original == 1 and factors is not None:
+            raise ValueError("position.original=1: a text of one token has no length to scale from; use 2 or more")
         if scaling == "llama3" and low >= high:
             raise ValueError(f"position.low={low:g} must be less than position.high={high:g}")
         if factors is not None and scaling != "none":

@@ -11,6 +11,7 @@ a bidirectional one, scores with later tokens would grow by as much.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Positive
 from blockyard.position._rotary import Rotary, rotate_pairs
+
+LARGEST = 80.0  # of the exponents of e that float32 holds, about 88
 
 
 class XPos(Rotary):
@@ -36,12 +39,20 @@ class XPos(Rotary):
     ) -> None:
         super().__init__(ctx, name="xpos", base=base)
         self.gamma, self.span = gamma, span
+        # Counted from the middle of the sequence, which changes no score, factors are the least at its ends.
+        self.middle = ctx.tokens.max_len / 2
+        largest = self.middle / span * math.log((1 + gamma) / gamma)
+        if largest > LARGEST:
+            raise ValueError(
+                f"position.span={span:g}: over {ctx.tokens.max_len:,} tokens keys would grow to e^{largest:.0f}, more "
+                f"than float32 holds; use position.span={math.ceil(span * largest / LARGEST)} or more"
+            )
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k rotated and scaled."""
         q_cos, q_sin = self.angles(q_coords, q)
         k_cos, k_sin = self.angles(k_coords, k)
-        q_scale, k_scale = self._scale(q_coords, q_cos), self._scale(-k_coords, k_cos)
+        q_scale, k_scale = self._scale(q_coords - self.middle, q_cos), self._scale(self.middle - k_coords, k_cos)
         return rotate_pairs(q, q_cos * q_scale, q_sin * q_scale), rotate_pairs(k, k_cos * k_scale, k_sin * k_scale)
 
     def _scale(self, coords: Tensor, like: Tensor) -> Tensor:

@@ -31,8 +31,12 @@ _VALUE = re.compile(
     | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]* | local-[0-9a-f]{40} )
     """
 )
-# The user part of a URL may be a secret, except the user `git`.
-_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?!git@)[^/\s@?#]+@")
+# The user part of a URL may be a secret, except the user `git`. Passwords may have an @, and a / behind a colon that
+# begins no port.
+_URL = re.compile(
+    r"""(?x) (?P<scheme>\b[a-zA-Z][\w+.-]*://) (?!git@)
+    (?: [^/\s:@?\#]+ : (?!\d*/) [^\s?\#'"]* | [^/\s?\#'"]* ) @ """
+)
 _QUERY = re.compile(
     r"""(?ix) (?P<name> [?&] (?: [\w-]*token | sig | signature | [\w-]*key | [\w-]*secret | passw(or)?d | auth
     | x-(?:amz|goog)-(?:signature|credential|security-token) ) =) [^&\s\#'"]+ """

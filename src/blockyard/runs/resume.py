@@ -130,7 +130,10 @@ def differences(folder: RunFolder, config: Node) -> str | None:
         for name in ("torch", "blockyard", "cpu", "usable_cores", "threads")
         if name in old and old[name] != new.get(name)
     ]
-    keys = [f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate")]
+    keys = [
+        f"trainer.{name}"
+        for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate", "attention")
+    ]
     changed += [
         f"{key} was {_text(tree.get(folder.config, key))} and is {_text(tree.get(config, key))}"
         for key in keys

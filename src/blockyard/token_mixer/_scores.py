@@ -48,6 +48,7 @@ class Scores(nn.Module):
         heads: int,
         width: int,
         *,
+        grows: bool = True,
         cosine: bool = False,
         sphere: bool = False,
         score_scale: ScoreScale = None,
@@ -61,11 +62,10 @@ class Scores(nn.Module):
                 f"token_mixer.score_scale=learned: qk_norm={kind} has a trained factor for each {part}; leave one out"
             )
         self.heads, self.cap, self.by_count = heads, softcap, score_scale == "log_n"
-        self.scale = ctx.score_scale(width)
+        self.scale = ctx.score_scale(width, grows=grows)
         # Under a parametrization scores of wider heads stay as large: cosines do, products of K channels do not.
         of_one_head = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
         number = None if isinstance(score_scale, str) else score_scale
-        grows = width == ctx.dim // ctx.heads
         if sphere:
             self.scale = of_one_head * (number or (width / (ctx.head_ratio if grows else 1.0)) ** 0.5)
         elif cosine:

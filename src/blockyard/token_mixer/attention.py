@@ -200,6 +200,7 @@ class Attention(TokenMixer):
             ctx,
             ctx.heads,
             self.head_dim,
+            grows=key_dim is None,
             cosine=qk_norm == "cosine",
             sphere=qk_norm == "sphere",
             score_scale=score_scale,

@@ -89,7 +89,9 @@ class Beside(TokenMixer):
         super().__init__()
         self.traits = self.traits_for({"mixers": mixers, "members": members})
         check_context(self, ctx)
-        self.members = nn.ModuleDict({name: members[name](ctx) for name in mixers})
+        # Behind gains of zero, members that start at zero too would never be trained.
+        inner = replace(ctx, zero_branches=False) if join == "normed" else ctx
+        self.members = nn.ModuleDict({name: members[name](inner) for name in mixers})
         for mixer in self.members.values():
             assert isinstance(mixer, TokenMixer)
             twice = {*self.gives} & {*mixer.gives}

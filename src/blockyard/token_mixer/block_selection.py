@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ class BlockSelection(RuleAttention):
         dropout: dropout rate on the attention weights
     """
 
+    by_pairs: ClassVar[bool] = False  # a block is chosen by the mean of its keys
     traits = replace(Attention.traits, equivariant=False, cross=False, axes=frozenset({1}))
 
     def __init__(

@@ -77,6 +77,7 @@ class DecayedAttention(StateMixer):
         eps: Positive = 1e-5,
         chunk: Length = 32,
     ) -> None:
+        fixed_width = key_dim is not None
         heads, key_dim, value_dim = num_heads or ctx.heads, key_dim or ctx.head_dim, value_dim or ctx.head_dim
         keys, values = heads * key_dim, heads * value_dim
         widths = [keys, 0 if tied_keys else keys, values]
@@ -94,7 +95,7 @@ class DecayedAttention(StateMixer):
                 f"token_mixer.temperature={temperature} is of computed decays; leave it out with decay=fixed"
             )
         self.decay, self.temperature, self.tied_keys, self.key_width = decay, temperature, tied_keys, key_dim
-        scale = ctx.score_scale(key_dim)
+        scale = ctx.score_scale(key_dim, grows=not fixed_width)
         self.scale = key_dim**-0.5 if scale is None else scale
         gates = values if output_gate != "none" else 0
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + gates, content=sum(self.widths[:2]))
@@ -127,7 +128,8 @@ class DecayedAttention(StateMixer):
         if self.tied_keys:
             return F.silu(q) * self.scale, -torch.expm1(log), v
         q, k = (part.transpose(1, 2) for part in (q, k))
-        q, k = rotate(q, k, seq, seq)
+        if "queries_and_keys" in self.traits.ports:  # a scheme may be there for other layers
+            q, k = rotate(q, k, seq, seq)
         return (q * self.scale).transpose(1, 2), k.transpose(1, 2), v
 
     def _logarithms(self, x: Tensor) -> Tensor:

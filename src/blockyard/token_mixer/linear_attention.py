@@ -197,8 +197,9 @@ class LinearAttention(TokenMixer):
         elif self.q_map is not None and self.k_map is not None:
             q_rotated, k_rotated = q, k = self.q_map(q), self.k_map(k)  # (B, H, N, 2 K), (B, H, M, 2 K)
         else:
-            q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
-            q_rotated, k_rotated = rotate(q, k, seq, k_seq)
+            q_rotated, k_rotated = q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
+            if "queries_and_keys" in self.traits.ports:  # a scheme may be there for other layers
+                q_rotated, k_rotated = rotate(q, k, seq, k_seq)
         if k_seq.valid is not None:
             valid = k_seq.valid[:, None, :, None]
             k, k_rotated = k * valid, k_rotated * valid

@@ -75,13 +75,14 @@ class MLSTM(StateMixer):
         eps: Positive = 1e-6,
         chunk: Length = 32,
     ) -> None:
+        fixed_width = key_dim is not None
         heads, key_dim, value_dim = num_heads or ctx.heads, key_dim or ctx.head_dim, value_dim or ctx.head_dim
         widths = [heads * key_dim, heads * key_dim, heads * value_dim]
         super().__init__(ctx, heads, ShortConv(sum(widths), conv) if conv else None, chunk)
         check_context(self, ctx)
         self.widths, self.gate_cap, self.input_bias, self.eps = widths, gate_cap, input_bias, eps
         self.key_width = key_dim
-        scale = ctx.score_scale(key_dim)
+        scale = ctx.score_scale(key_dim, grows=not fixed_width)
         self.scale = key_dim**-0.5 if scale is None else scale
         self.proj_in = linear(ctx, ctx.dim, sum(widths) + widths[2], content=sum(widths[:2]))  # q, k, v, o
         self.proj_gates = output(ctx, ctx.dim, 2 * heads)

@@ -9,6 +9,7 @@ Cost: O(N^2 D) time; O(N) memory with a fused kernel for the first two scores, O
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -92,6 +93,8 @@ class NonLocal(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
+        # Without a port: a scheme may be there for other layers.
+        seq, k_seq = (replace(each, position=None, memo={}) for each in (seq, k_seq))
         rate = self.dropout if self.training else 0.0
         if self.score in EXPONENTIAL:
             y = attend(q, k, v, seq, k_seq, Visibility(self.causal), scale=self.scale, dropout=rate)  # (B, 1, N, inner)

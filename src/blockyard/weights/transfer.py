@@ -8,6 +8,7 @@ initial values, those of the source are not used.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from blockyard.model._part_names import is_in
 from blockyard.weights.convert.number_types import number_type_problem
 from blockyard.weights.lora import plain_name
 from blockyard.weights.parts import HEAD
+
+log = logging.getLogger("blockyard")
 
 # Resizes tables of positions and of token ids to the tokens of a model.
 
@@ -199,6 +202,17 @@ def compare(
     return Transfer(tuple(taken), resized, tuple(missing), differing, tuple(outside), tuple(unused), unusable)
 
 
+def _warn_of_tied(tensors: Mapping[str, Tensor], source: Mapping[str, Tensor], transfer: Transfer) -> None:
+    """Warn of a tensor that is one of its own in the source, such as a head, and shared with another in the model."""
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        kept = first.setdefault(id(tensor), name)
+        if kept == name or name not in source or kept not in transfer.taken:
+            continue
+        if source[name].shape != source[kept].shape or not torch.equal(source[name], source[kept]):
+            log.warning("%s of the source is left out: the model ties it to %s", name, kept)
+
+
 def load(
     model: nn.Module,
     source: Mapping[str, Tensor],
@@ -209,6 +223,7 @@ def load(
 ) -> None:
     """Put the taken tensors of a source into a model. Raises UserError where one of them is not finite."""
     tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
+    _warn_of_tied(tensors, source, transfer)
     with torch.no_grad():
         for name in (*transfer.taken, *transfer.resized):
             own, value = tensors[name], source[name].to(tensors[name].dtype)

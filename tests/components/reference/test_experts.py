@@ -496,3 +496,10 @@ def test_what_has_no_grouped_products() -> None:
     assert mixer.groups
     mixer.expert[0] = initialise(biased(context(variable=True)), 0)
     assert not mixer.groups
+
+
+@pytest.mark.parametrize(("gains", "grouped"), [("none", True), ("one", False)])
+def test_experts_with_weights_between_their_maps_are_not_grouped(gains: str, grouped: bool) -> None:
+    """In two products the gains of the first expert would stand for those of all."""
+    members = {"glu": factory("channel_mixer", "glu", {"expansion": 1.5, "gains": gains})}
+    assert built(expert="glu", members=members).groups is grouped

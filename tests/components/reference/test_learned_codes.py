@@ -87,6 +87,16 @@ def test_the_quantizer_is_that_of_transformers(training: bool) -> None:
         assert_close(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_codes_that_nobody_uses_have_a_finite_gradient(counted: bool) -> None:
+    """Shares of exactly zero, as those of far smaller logits are, or as all are where no token counts."""
+    logits = torch.tensor([[[[200.0, 0.0, 0.0]]]], requires_grad=True)
+    value = disuse(logits.softmax(-1), None if counted else torch.zeros(1, 1, dtype=torch.bool))
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert gradient.isfinite().all()
+    assert value.item() == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_and_disuse_are_those_of_transformers(training: bool) -> None:
     """The two terms of their pre-training loss, from the vectors that their blocks give.

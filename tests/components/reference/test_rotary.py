@@ -16,6 +16,7 @@ from blockyard.contracts import Position
 from blockyard.position.rope import Rope
 from blockyard.position.xpos import XPos
 from tests.components.reference.inputs import lattice, line
+from tests.support.every import every
 from tests.support.helpers import context
 from tests.support.tolerances import FLOAT64
 
@@ -224,6 +225,17 @@ def test_the_width_is_that_of_the_queries(kind: type[Position], width: int) -> N
     q, k = torch.randn(2, 1, 1, 9, width, dtype=torch.float64).unbind(0)
     own = kind(context(dim=width, heads=1))
     assert_close(scores(kind(context(dim=16)), q, k, line(9)), scores(own, q, k, line(9)))
+
+
+def test_xpos_is_finite_over_long_texts_and_refused_where_it_could_not_be() -> None:
+    """Exponents counted from the first token would overflow in float32 after some 36,000 tokens."""
+    q = torch.randn(1, 1, 3, 8)
+    ctx = context(dim=32, grid=(50_000,))
+    ends = torch.tensor([0.0, 25_000.0, 49_999.0])[None, :, None]
+    found = XPos(ctx).rotate(q, q, ends, ends)
+    assert every(each.isfinite().all() for each in found)
+    with pytest.raises(ValueError, match=r"over 50,000 tokens keys would grow .* use position.span=392 or more"):
+        XPos(ctx, span=8.0)
 
 
 def test_xpos_without_decay_is_rope() -> None:

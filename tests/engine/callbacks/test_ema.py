@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 import blockyard
 from blockyard.engine.callbacks.ema import EMA
+from blockyard.engine.callbacks.loop import LoopActions
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import read
@@ -116,6 +119,32 @@ def test_a_killed_run_ends_with_the_same_average(run_folder: RunFolder, tmp_path
         ours, theirs = average(again, name), average(run_folder, name)
         assert every(torch.equal(ours[key], theirs[key]) for key in theirs)
     assert again.summary()["metrics"] == run_folder.summary()["metrics"]
+
+
+def test_a_run_that_a_signal_stops_in_its_last_evaluation_is_finished(
+    run_folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to train, so that Lightning begins no training."""
+    evaluate, struck = LoopActions.evaluate, []
+
+    def strike(actions: Any, trainer: Any, module: Any) -> None:
+        if actions.state.finished and not struck:
+            struck.append(actions.state.step)
+            os.kill(os.getpid(), signal.SIGTERM)
+        evaluate(actions, trainer, module)
+
+    monkeypatch.setattr(LoopActions, "evaluate", strike)
+    run(tmp_path, *OPTIONS, SAVE, code=143)
+    assert struck
+    again = run(tmp_path, *OPTIONS, SAVE)
+    assert again.summary()["metrics"] == run_folder.summary()["metrics"]
+
+
+def test_only_one_average_may_select(tmp_path: Path) -> None:
+    own = (TARGET.removeprefix("callbacks.ema."), "select=average")
+    two = [f"callbacks.{name}.{option}" for name in ("slow", "fast") for option in own]
+    with pytest.raises(UserError, match=r"callbacks\.\w+ and callbacks\.\w+ each select the best step"):
+        run(tmp_path, *two)
 
 
 def test_the_average_may_select_the_best_step(run_folder: RunFolder, tmp_path: Path) -> None:

@@ -197,6 +197,19 @@ def test_gradients_are_counted_as_numpy_counts_them() -> None:
     assert counts[np.searchsorted(edges, 0.5, side="right") - 1] == 2
 
 
+def test_gradients_that_cannot_be_counted_end_no_run() -> None:
+    """Numbers so close that no bins lie between them."""
+    import torch
+
+    model = torch.nn.Linear(2, 1).double()
+    model.weight.grad = torch.tensor([[1.0, 1.0 + 2**-52]], dtype=torch.float64)
+    model.bias.grad = torch.tensor([1.0], dtype=torch.float64)
+    sent: list[tuple[int, Histograms]] = []
+    state: Any = SimpleNamespace(step=7, learner=SimpleNamespace(model=model))
+    GradientHistograms(lambda step, counted: sent.append((step, counted))).on_log(state, {})
+    assert [*sent[0][1]] == ["bias"]
+
+
 def test_only_what_a_logger_asks_for_is_computed(tmp_path: Path) -> None:
     quiet = RunLog(run_folder(tmp_path), Wandb())
     assert quiet.callbacks() == {}

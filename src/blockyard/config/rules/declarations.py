@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
@@ -24,6 +24,15 @@ class Pick:
 
     def __str__(self) -> str:
         return f"{'the source of ' if self.of_source else ''}{self.family}={self.name}"
+
+
+def _mixers(name: str, target: type[Any], options: ChoiceOptions) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    members = options.get("members")
+    if not isinstance(members, Mapping) or not members:
+        yield name, target, options
+        return
+    for own, each in members.items():
+        yield from _mixers(f"token_mixer={own}", each.func, each.keywords)
 
 
 @dataclass
@@ -98,6 +107,11 @@ class Facts:
         """The traits of the token mixer under its options."""
         traits: Traits = self["token_mixer"].target.traits_for(self["token_mixer"].options)
         return traits
+
+    def mixers(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+        """The token mixers that do the work, by name and with their options: those inside of cycle and beside."""
+        pick = self["token_mixer"]
+        yield from _mixers(str(pick), pick.target, pick.options)
 
     @property
     def mixes_prefix(self) -> bool:

@@ -103,9 +103,14 @@ def prefix_of_joined_source(f: Facts) -> str | None:
 def ties_of_joined_source(f: Facts) -> str | None:
     """Tokens that see each other although the model is causal need a mixer that compares pairs by their index."""
     model = f["model"]
-    if not model.target.ties(model.options) or "scores" in f.traits.ports:
+    if not model.target.ties(model.options):
         return None
-    return f"{f['token_mixer']} mixes in order of the tokens, so those of a source cannot see each other: sees=past"
+    for name, target, options in f.mixers():
+        if "scores" not in target.traits_for(options).ports:
+            return f"{name} mixes in order of the tokens, so those of a source cannot see each other: sees=past"
+        if not target.by_pairs:
+            return f"{name} chooses among groups of tokens, in which those of a source and later ones meet: sees=past"
+    return None
 
 
 def position_of_joined_source(f: Facts) -> str | None:

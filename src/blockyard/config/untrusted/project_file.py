@@ -32,9 +32,9 @@ KEYS = ("config_dirs", "allow", "outputs", "logger")
 _RUN = ("allow", "outputs")
 TAKES = {
     **dict.fromkeys(("train", "check", "sweep"), KEYS),
-    **dict.fromkeys(("verify", "explain", "schema"), ("config_dirs", "allow")),
+    **dict.fromkeys(("verify", "explain", "schema", "bench", "tokenize"), ("config_dirs", "allow")),
     "list": ("config_dirs",),
-    **dict.fromkeys(("eval", "predict", "embed", "generate", "forecast", "inspect"), _RUN),
+    **dict.fromkeys(("eval", "predict", "embed", "generate", "forecast", "inspect", "export", "soup"), _RUN),
     **dict.fromkeys(("runs", "compare", "bundle", "board"), ("outputs",)),
 }
 

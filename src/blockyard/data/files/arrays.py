@@ -80,7 +80,8 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
         raise UserError(f"{path}, {name}: values of type {array.dtype} are neither numbers nor text")
     if array.ndim == 0 or not array.size:
         raise UserError(f"{path}, {name}: an empty array, of shape {array.shape}")
-    return array
+    # Torch takes no numbers whose bytes are in the order of another machine.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 # What an array of inputs holds, by its type and shape, and whether its values can be read as that.

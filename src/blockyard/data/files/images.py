@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,6 +64,10 @@ def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white
             if on_white and opened.has_transparency_data:
                 clear = opened.convert("RGBA")
                 shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+            if shown.mode in ("I", "F"):
+                raise ValueError("its pixels are 32-bit numbers of no known range; save it with 8 or 16 bits")
+            if shown.mode.startswith("I;16"):  # Pillow would cut all above 255 off
+                shown = Image.fromarray((np.asarray(shown) >> 8).astype(np.uint8))
             mode = "RGB" if channels == 3 else "L"
             if shown.mode != mode:
                 return shown.convert(mode)

@@ -12,6 +12,7 @@ import gzip
 import importlib.util
 import json
 import math
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -321,6 +322,6 @@ def _read(path: Path) -> pandas.DataFrame:
     import pandas
 
     try:
-        return pandas.read_csv(path)
-    except (ValueError, OSError, EOFError) as error:  # pandas' parser errors are ValueErrors
+        return pandas.read_csv(path, index_col=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:  # pandas' parser errors are ValueErrors
         raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -11,6 +11,7 @@ import csv
 import glob
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ import numpy as np
 from blockyard.data.files.native_check import ARROW, PARQUET, verify
 from blockyard.data.files.unpacked import check_gzip
 from blockyard.errors import UserError, near
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 if TYPE_CHECKING:
     import pandas
@@ -140,6 +143,8 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
         for name in names:
             if isinstance(record.get(name), dict | list):
                 problems.setdefault(f"{name} is neither text nor a number", []).append(number)
+            elif isinstance(record.get(name), str) and _SURROGATE.search(record[name]):
+                problems.setdefault(f"{name} has half of a surrogate pair, which is no character", []).append(number)
         cells.append([_text(record.get(name)) for name in names])
         lines.append(number)
     check_rows(path, problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,13 +47,19 @@ class ImageColumn:
         return (self.channels, self.size, self.size)
 
     def keys(self, rows: TableRows) -> list[Hashable]:
-        """Return the path of each row's image, or a hash of its bytes."""
+        """Return the path of each row's image, from its table's folder or from `root`, or a hash of its bytes."""
         cells = rows.table[self.name].to_pylist()
-        return [str(cell) if isinstance(cell, str) else sha256([str(cell)]) for cell in cells]
+        folders = [""] * len(rows.files) if self.root is not None else [str(path.parent) for path in rows.files]
+        if len(set(folders)) == 1:
+            folders = [""] * len(folders)
+        return [
+            os.path.join(folders[file], cell) if isinstance(cell, str) else sha256([str(cell)])
+            for file, cell in zip(rows.file.tolist(), cells, strict=True)
+        ]
 
     def of(self, rows: TableRows) -> RowImages:
         """Return the images of all rows. Raises UserError naming the rows whose image is no file."""
-        root = rows.files[0].parent if self.root is None else Path(self.root).expanduser()
+        root = None if self.root is None else Path(self.root).expanduser()
         images = RowImages(rows, self, root)
         images.check()
         return images
@@ -60,11 +67,11 @@ class ImageColumn:
 
 @dataclass(frozen=True)
 class RowImages:
-    """The images of a table. root: what relative paths start from."""
+    """The images of a table. root: what relative paths start from, None for the folder of each row's file."""
 
     rows: TableRows
     column: ImageColumn
-    root: Path
+    root: Path | None
 
     def file(self, row: int) -> Path | bytes:
         """Return the path of a row's image, or its content."""
@@ -73,7 +80,8 @@ class RowImages:
             cell = cell.get("bytes") or cell.get("path")
         if isinstance(cell, bytes):
             return cell
-        return self.root.joinpath(cell)
+        root = self.rows.files[int(self.rows.file[row])].parent if self.root is None else self.root
+        return root.joinpath(cell)
 
     def check(self) -> None:
         """Raise UserError naming the rows whose image is no file."""
@@ -158,9 +166,13 @@ class ImageRows(RowKind):
             labelled = [LabelledImages(*pair) for pair in zip(decoded, targets, strict=True)]
             return image_splits(ImageSplit, labelled, labelled[0].images, self.augment, tokenizer, spec), content
         # Hashing the bytes of all files would take as long as training on them.
-        files = [[images.file(row) for row in part] for part in rows]
+        files = [(row, images.file(row)) for part in rows for row in part]
+        keys = self.image.keys(assigned.rows)  # relative to the table, so that moved data stay the same
         content = sha256(
-            f"{file!s} {file.stat().st_size}" if isinstance(file, Path) else file for part in files for file in part
+            (
+                *(f"{keys[row]} {file.stat().st_size}" if isinstance(file, Path) else file for row, file in files),
+                *targets,
+            )
         )
         workers = self.image.workers
         lazy = [ImageFiles(part, own, images.decode, workers) for part, own in zip(rows, targets, strict=True)]

@@ -191,7 +191,7 @@ class AugmentOptions:
         return Augment(self.shift, self.crop, self.flip, self.rand_augment, magnitude, self.erasing, levels)
 
     def refuse_without_images(self, reads: str, remedy: str) -> None:
-        """Raise UserError for RandAugment or erasing where rows are no images. reads: what they are."""
-        for name in ("rand_augment", "erasing"):
+        """Raise UserError for an augmentation where rows are no images. reads: what they are."""
+        for name in ("shift", "crop", "flip", "rand_augment", "erasing"):
             if value := getattr(self, name):
                 raise UserError(f"data.{name}={value} changes images, but a row is {reads}; {remedy}")

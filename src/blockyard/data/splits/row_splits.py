@@ -37,6 +37,8 @@ def split_rows(
     rest = torch.arange(len(target))
     held = {"test": rest[:0], "validation": rest[:0]}
     if assigned is not None:
+        if len(assigned) != len(target):
+            raise UserError(f"{path}: {len(assigned):,} rows have a split, and there are {len(target):,} rows")
         part = torch.tensor(assigned)
         rest, held["validation"], held["test"] = (rest[part == number] for number in range(3))
     for name, fraction in (("test", fractions[1]), ("validation", fractions[0])):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor
 
 from blockyard.engine.callbacks.base import RunState, StateDict
@@ -170,6 +171,7 @@ class LoopCallback(pl.Callback):
         self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
         self._batches = 0  # of this process, over the run
         self._strategy: Any = None  # of several processes
+        self._began = False  # whether Lightning began the training of this process
         self._interrupted = False  # a signal reached any of the processes, as all of them know
         for name in callbacks.averages:
             if callbacks.named[name].selects:
@@ -188,6 +190,7 @@ class LoopCallback(pl.Callback):
         else:
             module.start_step(state.step, trainer.optimizers[0])
         self._strategy = trainer.strategy if trainer.world_size > 1 else None
+        self._began = True
         self.interrupts.install()
         for callback in self.callbacks:
             callback.on_run_start(state)
@@ -258,6 +261,9 @@ class LoopCallback(pl.Callback):
         """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
         if self.state.finished and self.actions.evaluated_step != self.state.step and not self._interrupted:
             self._strategy = trainer.strategy if trainer.world_size > 1 else None
+            if not self._began:  # no step was left, so that Lightning began no training
+                for callback in self.callbacks:
+                    callback.on_run_start(self.state)
             self._end(trainer, module)
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
@@ -318,12 +324,13 @@ class LoopCallback(pl.Callback):
     def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
         """Take the steps after which nothing is due. Returns whether a signal came, after whose step they end.
 
-        Only in a run of one process that takes its steps itself; fp16's scale and a scheduler of a Lightning callback
-        belong to Lightning's loop.
+        Only in a run of one process that takes its steps itself; fp16's scale, a profiler and the scheduler of a
+        callback of Lightning belong to its loop.
         """
         steps = self.quiet_steps()
         alone = trainer.world_size == 1 and module.together is None
-        if not steps or not alone or module.settings.half or trainer.lr_scheduler_configs:
+        profiled = not isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+        if not steps or not alone or profiled or module.settings.half or trainer.lr_scheduler_configs:
             return False
         optimizer, precision = trainer.optimizers[0], trainer.precision_plugin
         first = self.state.step

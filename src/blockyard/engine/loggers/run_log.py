@@ -342,7 +342,13 @@ class GradientHistograms(RunCallback):
         """Count those of the last step."""
         histograms: Histograms = {}
         for name, parameter in state.learner.model.named_parameters():
-            if parameter.grad is not None:
-                gradient = parameter.grad.detach().float().cpu().numpy().ravel()
-                histograms[name] = np.histogram(gradient[np.isfinite(gradient)], bins=BINS)
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            local = getattr(gradient, "to_local", None)  # of fsdp: the part of this process
+            numbers = (gradient if local is None else local()).detach().double().cpu().numpy().ravel()
+            try:
+                histograms[name] = np.histogram(numbers[np.isfinite(numbers)], bins=BINS)
+            except ValueError as error:  # numbers so close that no bins lie between them
+                log.debug("no histogram of the gradients of %s: %s", name, error)
         self.send(state.step, histograms)

@@ -75,6 +75,17 @@ class StackedAdamW:
         ]
         return all(each == options[0] for each in options) and all(each == counts[0] for each in counts)
 
+    @property
+    def alike(self) -> bool:
+        """Whether all have one rate and one decay still: schedules that begin alike may differ later."""
+        rates = [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in self._own]
+        return all(each == rates[0] for each in rates)
+
+    def apart(self) -> Sequence[torch.optim.Optimizer]:
+        """The optimizers of the learners, after the steps that were taken together."""
+        self.close()
+        return self._own
+
     def step(self, gradients: dict[int, Tensor | None]) -> None:
         """Take a step. gradients: by the `id` of the stacked weight"""
         for group, first in zip(self._optimizer.param_groups, self._own[0].param_groups, strict=True):
@@ -172,10 +183,12 @@ class Burst:
     def _step(self, gradients: dict[str, Tensor | None]) -> None:
         by_stack = {id(stack): gradients.get(name) for name, stack in self._weights.weights.items()}
         spread = False
-        for each in self._optimizers:
+        for number, each in enumerate(self._optimizers):
             if isinstance(each, StackedAdamW):
-                each.step(by_stack)
-                continue
+                if each.alike:
+                    each.step(by_stack)
+                    continue
+                each = self._optimizers[number] = list(each.apart())
             if not spread:
                 self._weights.spread(gradients)
                 spread = True

@@ -209,8 +209,11 @@ class StackedRuns:
         if gradients is None:
             loss.backward()
             return
+        micro_batches = learner.trainer.accumulate_grad_batches  # whose losses Lightning divides by their number
         for name, weight in learner.model.named_parameters():
             gradient = gradients.get(f"model.{name}")
+            if gradient is not None and micro_batches > 1:
+                gradient = gradient / micro_batches
             if gradient is not None:
                 weight.grad = gradient if weight.grad is None else weight.grad + gradient
 

@@ -19,6 +19,7 @@ _LEFT_OUT = {"wandb", "mlflow", "by", "folder", "link", "checksum"}
 _HOST_NAME = "name"
 # What is shown of data, where a slash is part of a text or a picture.
 _CONTENT = {"samples", "written", "predictions", "attention"}
+_REASONS = {"note", "left_out"}  # of these: why something is not shown, which may name a file
 _WHOLE = re.compile(r"(?P<key>[\w.+-]+=)?(?P<path>(?:~[\w.-]*)?/(?!/)[^\n]*)")
 _INSIDE = re.compile(r"(?<![\w.:/<>~-])(?:~[\w.-]*)?/(?![/\s])(?:[^\s/'\"<>|:;,()\[\]{}]+/)+([^\s/'\"<>|:;,()\[\]{}]*)")
 
@@ -27,10 +28,15 @@ def scrubbed(value: Any, recorded: tuple[str, ...] = ()) -> Any:
     """Return a copy of plain data without paths, machine, accounts and secrets. known: folders of this machine."""
     folders = sorted({os.path.normpath(each) for each in recorded if len(each) > 1}, key=len, reverse=True)
 
+    def content(item: Any) -> Any:
+        if not isinstance(item, Mapping):
+            return item
+        return {str(name): copied(each, "") if name in _REASONS else each for name, each in item.items()}
+
     def copied(item: Any, key: str) -> Any:
         if isinstance(item, Mapping):
             return {
-                str(name): each if name in _CONTENT else copied(each, str(name))
+                str(name): content(each) if name in _CONTENT else copied(each, str(name))
                 for name, each in item.items()
                 if name not in _LEFT_OUT and not (key == "host" and name == _HOST_NAME)
             }

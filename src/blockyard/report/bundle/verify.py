@@ -20,6 +20,7 @@ from blockyard.atomic_files import read_json, read_yaml
 from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.errors import UserError, first_line, quoted
 from blockyard.report.bundle.archive import ROOT, BundleManifest, is_run, unpack
+from blockyard.report.bundle.scrubbing import scrubbed_keys
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.run_record import LoadedRun, read_run
@@ -138,7 +139,7 @@ def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
     left = 0
     for record in records:
         config = read_yaml(record.path / CONFIG)
-        if config.get("allow"):  # whose hash needs the package
+        if config.get("allow") or scrubbed_keys(config):  # whose hash needs the package, or the path
             left += 1
             continue
         own, named = identity(config), record.path.parent.name.rpartition("-")[2]
@@ -148,7 +149,7 @@ def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
         if config.get("seed") != record.seed:
             yield f"{record.run}: the seed of its {CONFIG} is {quoted(config.get('seed'))}"
     if left:
-        notes.append(f"the configs of {left} runs name packages of their own, whose hash is not computed")
+        notes.append(f"the configs of {left} runs name packages of their own or paths, whose hash is not computed")
 
 
 def _differences(recorded: dict[str, Any], computed: dict[str, Any]) -> Iterator[str]:

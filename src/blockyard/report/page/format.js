@@ -8,11 +8,13 @@ const known = (x) => typeof x === "number" && Number.isFinite(x);
 /** Replace the hyphen by a minus sign. */
 const signed = (text) => text.replace(/^-/, "\u2212");
 
-/** The number of decimals that shows differences among these values: two digits below the size of their range. */
+/** The number of decimals that shows differences among these values: two digits below the size of their range; at most 6,
+ * and 12 where all are tiny. */
 function decimals(values) {
   const good = values.filter(known);
   const range = Math.max(...good) - Math.min(...good) || Math.abs(good[0]) || 1;
-  return good.length ? Math.min(6, Math.max(0, Math.ceil(-Math.log10(range)) + 2)) : 3;
+  const most = Math.max(...good.map(Math.abs)) < 1e-4 ? 12 : 6;
+  return good.length ? Math.min(most, Math.max(0, Math.ceil(-Math.log10(range)) + 2)) : 3;
 }
 
 /** A number with fixed decimals. */

@@ -11,6 +11,8 @@ from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equal
 from blockyard.sweep.spec.ladder import OWNER
 from blockyard.sweep.spec.threshold import of_metric
 
+_TINY = 1e-4  # means below which six decimals show nothing
+
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
 SHORT = {"no difference shown": "no difference"}
 COSTS = (  # key, header, base of the prefix
@@ -170,14 +172,15 @@ def mean_with_interval(mean: float | None, interval: Sequence[float] | None, dig
 
 
 def decimals(arms: Sequence[ArmRow]) -> int:
-    """Return how many decimals show the narrowest interval with two digits; between 2 and 6."""
+    """Return how many decimals show the narrowest interval with two digits; between 2 and 6, of tiny means up to 12."""
     gaps = [arm["difference"] for arm in arms if arm["difference"]]
     intervals = [arm["interval"] for arm in arms] + [gap.get("interval") for gap in gaps]
     widths = [high - low for low, high in filter(None, intervals)]
     sizes = [width / 2 for width in widths if width > 0] or [abs(arm["mean"]) / 100 for arm in arms if arm["mean"]]
     if not sizes:
         return 4
-    return min(6, max(2, 1 - math.floor(math.log10(min(sizes)))))
+    tiny = all(abs(arm["mean"]) < _TINY for arm in arms if arm["mean"] is not None)
+    return min(12 if tiny else 6, max(2, 1 - math.floor(math.log10(min(sizes)))))
 
 
 def with_prefix(value: float, base: int = 1000) -> str:

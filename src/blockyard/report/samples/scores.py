@@ -58,7 +58,9 @@ def gaps(first: dict[int, RunScores], second: dict[int, RunScores]) -> np.ndarra
     differences, counts = [], []
     for seed in sorted(first.keys() & second.keys()):
         a, b = first[seed], second[seed]
-        if not (np.array_equal(a.sample, b.sample) and np.array_equal(a.target, b.target)):
+        real = np.issubdtype(a.target.dtype, np.floating) and np.issubdtype(b.target.dtype, np.floating)
+        same = np.array_equal(a.target, b.target, equal_nan=real)  # a value that is not known is NaN in both
+        if not (np.array_equal(a.sample, b.sample) and same):
             raise UserError(f"over: the runs of seed {seed} were tested on different samples; use over=seeds")
         counts.append(a.count)
         differences.append(a.score - b.score)

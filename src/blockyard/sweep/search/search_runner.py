@@ -25,11 +25,13 @@ from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan import history
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
-from blockyard.sweep.plan.sweep_plan import SearchFacts, SweepPlan
+from blockyard.sweep.plan.sweep_plan import MetricFacts, SearchFacts, SweepPlan
+from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials
 from blockyard.sweep.search.tune import plan_with_chosen
 from blockyard.sweep.spec.budget import Search
+from blockyard.sweep.spec.threshold import of_metric
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -62,10 +64,13 @@ class TrialLoop:
         self.owner = Owner(plan.folder)
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
-        metric = plan.facts["metric"]
-        self.metric = metric["validation"]
-        self.direction = metric.get("validation_direction", metric["direction"])
+        self.metric, self.direction = "", ""
         templates = [template for arm in plan.arms if (template := arm_template(plan, arm.name, composer))]
+        if templates:
+            config = templates[0].variant.config
+            reached = of_metric((plan.facts.get("metric") or MetricFacts()).get("name"))
+            measured = reached.metric if reached else plan.question.get("metric")
+            self.metric, self.direction = validation_metric(measured, config, list(config.get("allow") or []))
         with exclusive(plan.folder):
             self.arms = [
                 Trials.open(template, plan.folder, self.options, self.metric, self.direction, self.seeds[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
     """The match, or why there is none."""
     if converter.write is None:
         return [converter.partly]
-    wrong = list(_choices(converter, run))
+    wrong = [*_choices(converter, run), *_widths(run)]
     if wrong:
         return wrong
     try:
@@ -103,6 +104,15 @@ def _choices(converter: Converter, run: Trained) -> Iterator[str]:
         ours, theirs = _target(run.config, family), _target(expected, family)
         if ours != theirs:
             yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+
+
+def _widths(run: Trained) -> Iterator[str]:
+    """Layers whose channel mixers have other hidden widths than the first of their kind: no class has one for each."""
+    for kind in ("", "expert.0."):
+        name = re.compile(rf"blocks\.\d+\.channel_mixer\.{re.escape(kind)}proj_out\.weight")
+        widths = {run.shape(each)[1] for each in run.weights if name.fullmatch(each)}
+        if len(widths) > 1:
+            yield f"the hidden widths of its layers are {', '.join(map(str, sorted(widths)))}, expected one for all"
 
 
 def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
