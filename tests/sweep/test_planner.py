@@ -137,7 +137,8 @@ def test_a_plan_survives_the_disk(tmp_path):
     again = SweepPlan.load(sweep_plan.folder)
     for name in ("name", "question", "outputs", "arms", "variants", "cells", "refused"):
         assert getattr(again, name) == getattr(sweep_plan, name), name
-    assert again.facts["metric"] == {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}
+    directions = {"direction": "max", "validation_direction": "max"}
+    assert again.facts["metric"] == {"name": "test/accuracy", "validation": "val/accuracy", **directions}
 
 
 def test_a_plan_holds_no_secret(tmp_path):
@@ -288,7 +289,8 @@ def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):
 def test_a_cost_has_a_direction_of_its_own(tmp_path, cost, direction):
     """Runs are watched by the metric of validation, and compared by the cost."""
     plan = plan_from(tmp_path, f"claim: x\n{BASE}\nmetric: {cost}\narms: {{a: [], b: [norm=rms]}}")
-    assert plan.facts["metric"] == {"name": cost, "validation": "val/accuracy", "direction": direction}
+    metric = {"name": cost, "validation": "val/accuracy", "direction": direction, "validation_direction": "max"}
+    assert plan.facts["metric"] == metric
 
 
 def test_a_wrong_metric_does_not_hide_wrong_arms(tmp_path):

@@ -74,7 +74,8 @@ class FixedFeatures(TokenMixer):
             # -|a - b|^2 / 2 is a . b - |b|^2 / 2 up to |a|^2 / 2, which a softmax over b ignores.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
-        seq = replace(seq, position=None, memo={})  # without a port: a scheme may be there for other layers
+        if seq.position is not None:  # of other layers, as this one has no port
+            seq = replace(seq, position=None, memo={})
         with full_precision(h):
             q, k, v = q[:, None], k[:, None], h.to(exact)[:, None]  # one head
             y = attend(q, k, v, seq, seq, Visibility(self.causal), scale=self.scale)

@@ -93,8 +93,9 @@ class NonLocal(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
-        # Without a port: a scheme may be there for other layers.
-        seq, k_seq = (replace(each, position=None, memo={}) for each in (seq, k_seq))
+        if seq.position is not None:  # of other layers, as this one has no port
+            bare = replace(seq, position=None, memo={})
+            seq, k_seq = bare, bare if k_seq is seq else replace(k_seq, position=None, memo={})
         rate = self.dropout if self.training else 0.0
         if self.score in EXPONENTIAL:
             y = attend(q, k, v, seq, k_seq, Visibility(self.causal), scale=self.scale, dropout=rate)  # (B, 1, N, inner)
