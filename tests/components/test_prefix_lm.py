@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from blockyard.cli import main
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import DataSpec, Inputs, TokenSpec
@@ -113,3 +114,12 @@ def test_what_has_no_source_or_mixes_in_order_is_refused() -> None:
     assert any("cannot see each other: sees=past" in str(issue) for issue in issues)
     text = ("data=code", "tokenizer=char", "head=token", "objective=next_token", *decoder)
     assert any("this data has none; use model.sees=past" in str(issue) for issue in check(compose(text)))
+
+
+def test_its_operations_are_counted_without_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the meta device no number can be looked at."""
+    translate = ("data=translation", "data.joined=true", "tokenizer=char", "head=token", "objective=next_token")
+    assert main(["check", *translate, "model=decoder", "model.sees=source", "logger=none", "trainer=cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "FLOPs" in shown
+    assert "not counted" not in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from transformers.models.whisper.modeling_whisper import sinusoids
 
 from blockyard.contracts import Inputs
 from blockyard.runs.load import load
+from blockyard.weights.convert import matching
 from blockyard.weights.convert.converter import converters
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.exporting import export_weights
@@ -152,3 +154,12 @@ def test_a_folder_with_a_tokenizer_is_a_run_at_once(tmp_path: Path) -> None:
     export_weights(loaded, tmp_path / "back", kind="hf")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert again("def fed")["input_ids"] == loaded.tokenizer.encode("def fed")
+
+
+def test_layers_of_several_hidden_widths_are_like_no_class() -> None:
+    """The config of a class has one width, by which its weights would not fit."""
+    names = [f"blocks.{layer}.channel_mixer.proj_out.weight" for layer in range(3)]
+    for widths, problems in (((64, 64, 64), 0), ((64, 128, 64), 1)):
+        weights = {name: torch.empty(16, width) for name, width in zip(names, widths, strict=True)}
+        run: Any = SimpleNamespace(weights=weights, shape=lambda name, own=weights: tuple(own[name].shape))
+        assert len(list(matching._widths(run))) == problems

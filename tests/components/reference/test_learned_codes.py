@@ -229,6 +229,14 @@ def test_codes_are_of_what_stood_there_before_it_was_hidden(plan: Any) -> None:
     assert (outputs[0][..., :width] - outputs[1][..., :width]).abs().max() > 1e-3
 
 
+def test_registers_in_front_are_left_out(plan: Any) -> None:
+    """The facts of what was hidden are of the tokens behind them."""
+    wider = Components(compose([*OVERRIDES, "model.prefix.registers=2"]).config)
+    wider.load()
+    batch = plan.objective.ready(take(plan.splits.test, torch.arange(8), None), 1)
+    assert wider.model(0)(batch).shape == plan.model(0)(batch).shape
+
+
 def test_steps_raise_the_information_and_reach_every_parameter(plan: Any) -> None:
     model, batch = plan.model(0).train(), plan.objective.ready(take(plan.splits.test, torch.arange(8), None))
     optimizer = torch.optim.Adam(model.parameters(), 0.003)
