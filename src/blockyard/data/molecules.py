@@ -133,8 +133,8 @@ class Molecules(GraphData):
             parts[number].append(line.graph)
         smiles = [str(line.record.get(molecules.SMILES)) for line in lines]
         if len(set(smiles)) > 1:  # graphs without SMILES have all the same
-            known = ([each for each, own in zip(smiles, numbers, strict=True) if own == part] for part in range(3))
-            warn_of_duplicates(self.path, list(known), "molecules")
+            of_parts = ([each for each, own in zip(smiles, numbers, strict=True) if own == part] for part in range(3))
+            warn_of_duplicates(self.path, list(of_parts), "molecules")
         for name, part in zip(Splits._fields, parts, strict=True):
             if not part:
                 raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")

@@ -97,12 +97,12 @@ class _Asked:
         region = self.split.region(samples.cpu()).to(batch.inputs.device)  # (B, height, width)
         asks = region.flatten(1).any(1)
         calls = [(call, source_keys(self.model, call)) for call in maps.attention(self.model, batch)]
-        if all(found is None for _, found in calls):
+        if all(place is None for _, place in calls):
             raise ValueError("asked: no layer of this model attends to the patches of a source")
-        for call, found in calls:
-            if found is None:
+        for call, place in calls:
+            if place is None:
                 continue
-            start, count, grid = found
+            start, count, grid = place
             weights = _of_query(self.model, call)[asks, :, start : start + count]  # (b, H, M)
             patches = region_patches(self._padded(region[asks]), grid)  # (b, M)
             self.shares.append(region_share(weights, patches).flatten().cpu())

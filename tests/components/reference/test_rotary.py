@@ -232,8 +232,8 @@ def test_xpos_is_finite_over_long_texts_and_refused_where_it_could_not_be() -> N
     q = torch.randn(1, 1, 3, 8)
     ctx = context(dim=32, grid=(50_000,))
     ends = torch.tensor([0.0, 25_000.0, 49_999.0])[None, :, None]
-    found = XPos(ctx).rotate(q, q, ends, ends)
-    assert every(each.isfinite().all() for each in found)
+    rotated = XPos(ctx).rotate(q, q, ends, ends)
+    assert every(each.isfinite().all() for each in rotated)
     with pytest.raises(ValueError, match=r"over 50,000 tokens keys would grow .* use position.span=392 or more"):
         XPos(ctx, span=8.0)
 

@@ -144,7 +144,7 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
             if isinstance(record.get(name), dict | list):
                 problems.setdefault(f"{name} is neither text nor a number", []).append(number)
             elif isinstance(record.get(name), str) and _SURROGATE.search(record[name]):
-                problems.setdefault(f"{name} has half of a surrogate pair, which is no character", []).append(number)
+                problems.setdefault(f"{name} has half of a surrogate pair instead of a character", []).append(number)
         cells.append([_text(record.get(name)) for name in names])
         lines.append(number)
     check_rows(path, problems)

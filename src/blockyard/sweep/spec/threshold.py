@@ -64,21 +64,21 @@ class Threshold:
                 for key, value in values.items()
                 if value is not None and math.isfinite(value)
             }
-        steps = {key: found for key, (_, run) in runs.items() if (found := self._steps(run))}
+        steps = {key: pair for key, (_, run) in runs.items() if (pair := self._steps(run))}
         never = max((last for _, last in steps.values()), default=0.0) + 1
         return {key: never if first is None else first for key, (first, _) in steps.items()}
 
     def _steps(self, run: Path) -> tuple[float | None, float] | None:
         """The step at which a run gets there, None if never, and its last one; None where it has no such metric."""
         try:
-            rows = read_metrics(run / FILE)
+            recorded = read_metrics(run / FILE)
         except OSError:
             return None
-        evaluated = [row for row in rows if self.metric in row]
+        evaluated = [row for row in recorded if self.metric in row]
         if not evaluated:
             return None
         first = next((float(row["step"]) for row in evaluated if self.reached(row[self.metric])), None)
-        return first, float(rows[-1]["step"])
+        return first, float(recorded[-1]["step"])
 
 
 def threshold(kind: Kind, text: str) -> Threshold | None:
