@@ -231,9 +231,9 @@ def test_separators_at_the_ends_of_rows_shift_no_column(tmp_path: Path) -> None:
 
 def test_dates_may_change_their_offset_and_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     dates = [f"2024-03-31T{hour:02d}:00:00+0{1 if hour < 2 else 2}:00" for hour in (0, 1, *range(3, 24))]
-    rows = ["date,a,b", *(f"{date},{n},{n * n}" for n, date in enumerate(dates))]
+    lines = ["date,a,b", *(f"{date},{n},{n * n}" for n, date in enumerate(dates))]
     path = tmp_path / "x.csv"
-    path.write_text("\n".join(rows) + "\n")
+    path.write_text("\n".join(lines) + "\n")
     assert len(series(path, history=3, horizon=1).load(SeriesPatch()).train) > 0
     (tmp_path / "x.csv.zip").write_bytes(b"PK no archive")
     with pytest.raises(UserError, match="cannot be read as a table"):

@@ -246,8 +246,8 @@ def test_a_corrected_label_of_images_in_files_is_other_data(tmp_path: Path) -> N
 
 
 def test_a_slice_by_a_feature_of_numbers_has_their_names(tmp_path: Path) -> None:
-    rows = [{"age": n, "sex": n % 2, "label": "ab"[n // 2 % 2]} for n in range(40)]
-    write_rows(tmp_path / "x.csv", rows)
+    people = [{"age": n, "sex": n % 2, "label": "ab"[n // 2 % 2]} for n in range(40)]
+    write_rows(tmp_path / "x.csv", people)
     data = Table(path=str(tmp_path / "x.csv"), columns=("age", "sex"), text=None, slices="sex")
     assert data.spec.slices == ("0", "1")
     for batch in batches(data.load(Columns())):

@@ -120,12 +120,12 @@ def test_a_trainer_of_ones_own_is_told_that_it_measures_nothing() -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["experiment=vit_digits", "trainer.inspect=[asked]"], "asks for no part of a source"),
+        (["experiment=vit_digits", "trainer.inspect=[asked]"], "does not implement `AsksForPart`"),
         # As many latents as tokens.
         (["experiment=vit_digits", "model=perceiver", "trainer.inspect=[outliers]"], "do not run over its tokens"),
         (
             ["experiment=canvas_questions", *SMALL, "token_mixer=lstm", "trainer.inspect=[outliers,asked]"],
-            "no layer of this model attends to the patches",
+            "does not attend to the patches of a source",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_what_is_no_figure_is_said(external: Any, message: str) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 1e-14])
 def test_an_arm_whose_values_do_not_vary_is_undecided_beside_a_bare_figure(noise: float) -> None:
-    """Rounding is no spread: it would give a tiny p."""
+    """Differences due to rounding alone would give a tiny p-value."""
     own = {"a": {seed: 1.0 + noise * seed for seed in range(5)}}
     (row,) = external_rows(BARE, own, "max", tested=True)
     assert (row["arms"][0]["p"], row["arms"][0]["verdict"]) == (None, "undecided")

@@ -277,8 +277,8 @@ def test_an_arm_without_any_value_gets_no_more_seeds() -> None:
 def test_a_comparison_without_a_common_seed_has_a_row_of_evidence() -> None:
     """The page of a sweep that has just begun."""
     (one,) = judge(comparisons("b > a", "ab", None), {"a": {0: 1.0}}, [0, 1], "max", 0.1)
-    row = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"})
-    assert (row["looks"][0]["seeds"], row["looks"][0]["low"], row["looks"][0]["high"]) == ([], [], [])
+    (look,) = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"})["looks"]
+    assert (look["seeds"], look["low"], look["high"]) == ([], [], [])
 
 
 def test_hours_are_those_of_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@
 Source: Darcet et al. 2024, Vision Transformers Need Registers (arXiv 2309.16588), section 2.1: a few tokens of large
     norm carry facts of the whole image, and with registers they are gone; Torralba, Isola and Freeman 2024,
     Foundations of Computer Vision, section 26.6: an answer's token attends to the patches of the object in question
-Equation: asked = sum_{j in the region} w_j / sum_{j of the source} w_j, w the weights of the class token, of the last
-    token of a causal model, else the mean over the tokens
+Equation: asked = sum_{j in the region} w_j / sum_{j of the source} w_j, where w are the attention weights of the class
+    token, of the last token in a causal model without one, and otherwise the mean over all tokens
 
 `blockyard inspect norms` and `blockyard inspect attention` show the same of a few samples, with figures.
 """
@@ -88,7 +88,7 @@ class _Asked:
 
     def __init__(self, model: nn.Module, split: Split) -> None:
         if not isinstance(split, AsksForPart):
-            raise ValueError(f"asked: {type(split).__name__} asks for no part of a source (`AsksForPart`)")
+            raise ValueError(f"asked: {type(split).__name__} does not implement `AsksForPart`")
         self.model, self.split = model, split
         self.shares: list[Tensor] = []
 
@@ -97,12 +97,12 @@ class _Asked:
         region = self.split.region(samples.cpu()).to(batch.inputs.device)  # (B, height, width)
         asks = region.flatten(1).any(1)
         calls = [(call, source_keys(self.model, call)) for call in maps.attention(self.model, batch)]
-        if all(place is None for _, place in calls):
-            raise ValueError("asked: no layer of this model attends to the patches of a source")
-        for call, place in calls:
-            if place is None:
+        if all(patch_keys is None for _, patch_keys in calls):
+            raise ValueError("asked: this model does not attend to the patches of a source")
+        for call, patch_keys in calls:
+            if patch_keys is None:
                 continue
-            start, count, grid = place
+            start, count, grid = patch_keys
             weights = _of_query(self.model, call)[asks, :, start : start + count]  # (b, H, M)
             patches = region_patches(self._padded(region[asks]), grid)  # (b, M)
             self.shares.append(region_share(weights, patches).flatten().cpu())

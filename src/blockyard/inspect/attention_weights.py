@@ -125,7 +125,7 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
     weights = _without_padding(call, call.weights())[selected]  # (H, N, M)
     zeros = torch.zeros(len(selected))
     slots = trained_slots(call)
-    place = source_keys(model, call)
+    patch_keys = source_keys(model, call)
     cross = call.k_seq is not call.seq and not slots
     queries = token_labels(sample.text_at(call.layer), model, call.seq)
     if cross:
@@ -146,8 +146,8 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
         sink=1 - weights.sum(-1).mean(-1) if call.sink else None,
         queries=queries[: weights.shape[1]],
         keys=keys[: weights.shape[2]],
-        source=None if place is None else place[:2],
-        source_grid=() if place is None else place[2],
+        source=None if patch_keys is None else patch_keys[:2],
+        source_grid=() if patch_keys is None else patch_keys[2],
     )
 
 

@@ -337,6 +337,7 @@ class GradientHistograms(RunCallback):
 
     def __init__(self, send: Callable[[int, Histograms], None]) -> None:
         self.send = send
+        self._warned: set[str] = set()
 
     def on_log(self, state: RunState, values: dict[str, float]) -> None:
         """Count those of the last step."""
@@ -350,5 +351,7 @@ class GradientHistograms(RunCallback):
             try:
                 histograms[name] = np.histogram(numbers[np.isfinite(numbers)], bins=BINS)
             except ValueError as error:  # numbers so close that no bins lie between them
-                log.debug("no histogram of the gradients of %s: %s", name, error)
+                if name not in self._warned:
+                    log.warning("no histogram of the gradients of %s at step %d: %s", name, state.step, error)
+                self._warned.add(name)
         self.send(state.step, histograms)
