@@ -52,7 +52,7 @@ from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.external import external_rows
 from blockyard.report.stats.intervals import mean_of
-from blockyard.report.stats.metric_range import metric_range
+from blockyard.report.stats.metric_range import Range, metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
@@ -289,29 +289,16 @@ def _result(
 ) -> Comparison:
     """Return the comparison by these terms. ratio: test over training samples, where each seed has its own split"""
     cost_axis = cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms)
-    metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
+    metric, direction, baseline = terms.metric, terms.direction, terms.baseline
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     against = rivals(data, baseline)
-    limits = metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
-    reached = of_metric(metric)
-    outcome = reached.kind if reached else None
-    seeds = question.get("seeds") or ()
-    by_looks = sequential.Terms(direction, margin, seeds, limits, outcome) if data.standing else None
-    if by_looks:
-        results = sequential.compare_arms(values, baseline, by_looks)
-    else:
-        results = compare_arms(
-            values,
-            baseline,
-            direction,
-            margin=margin,
-            limits=limits,
-            outcome=outcome,
-            differ=differ,
-            averaged=mean_of if ratio is None else partial(split_mean, ratio=ratio),
-            rivals=against,
-        )
+    by_looks = _terms_of_looks(data, terms, values)
+    results = (
+        sequential.compare_arms(values, baseline, by_looks)
+        if by_looks
+        else _fixed_results(values, terms, against, differ, ratio)
+    )
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
@@ -336,6 +323,7 @@ def _result(
     terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
     base = data.arm(str(baseline))
     own = answer(rows, baseline, metric, expect, factors, base.levels[OWNER] if base and against else None)
+    sentences = [own, evidence["words"] if evidence else None, below]
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -346,18 +334,9 @@ def _result(
         metrics=names,
         directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
-        answer=" ".join(
-            filter(
-                None,
-                [
-                    own,
-                    _stopped(evidence),
-                    below,
-                ],
-            )
-        ),
+        answer=" ".join(filter(None, sentences)),
         tasks=data.tasks,
-        margin=margin,
+        margin=terms.margin,
         expect=expect,
         evidence=evidence,
         warnings=terms.warnings,
@@ -377,6 +356,38 @@ def _result(
         cost_axis=cost_axis,
         provenance=provenance(data),
     )
+
+
+def _terms_of_looks(data: ComparisonInput, terms: _Terms, values: Values) -> sequential.Terms | None:
+    """Return the terms of a sweep that stops when it is decided; None for a fixed number of seeds."""
+    if data.standing is None:
+        return None
+    reached = of_metric(terms.metric)
+    seeds = (data.question or {}).get("seeds") or ()
+    outcome = reached.kind if reached else None
+    return sequential.Terms(terms.direction, terms.margin, seeds, _limits(terms.metric, values), outcome)
+
+
+def _fixed_results(
+    values: Values, terms: _Terms, against: dict[str, str], differ: Differ | None, ratio: float | None
+) -> dict[str, ArmResult]:
+    """Return the result of each arm after a fixed number of seeds."""
+    reached = of_metric(terms.metric)
+    return compare_arms(
+        values,
+        terms.baseline,
+        terms.direction,
+        margin=terms.margin,
+        limits=_limits(terms.metric, values),
+        outcome=reached.kind if reached else None,
+        differ=differ,
+        averaged=mean_of if ratio is None else partial(split_mean, ratio=ratio),
+        rivals=against,
+    )
+
+
+def _limits(metric: str, values: Values) -> Range | None:
+    return metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
 
 
 def _ranges(data: ComparisonInput, names: list[str]) -> dict[str, list[float]]:
@@ -443,10 +454,6 @@ def _external(data: ComparisonInput, terms: _Terms, values: Values) -> list[Exte
         return []
     fixed = data.standing is None and not (data.question or {}).get("resplit")
     return external_rows(figures, values, terms.direction, tested=fixed)
-
-
-def _stopped(evidence: EvidenceRow | None) -> str | None:
-    return evidence["words"] if evidence else None
 
 
 def _effects(

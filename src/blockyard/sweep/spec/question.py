@@ -246,6 +246,21 @@ def _resplit_problems(question: Question) -> Iterator[str]:
         yield f"resplit: it sets {SPLIT_SEED} to the seed; remove {SPLIT_SEED} from {', '.join(setting[:3])}"
 
 
+def _combination_problems(question: Question) -> Iterator[str]:
+    """Which keys of the file do not go together."""
+    until = question.until
+    if until and question.expect and not question.margin and re.search(r"~|>=|<=", question.expect):
+        yield "margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it"
+    if question.over in ("samples", "both") and (until or question.reached):
+        what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
+        yield f"over: {what} is judged over seeds; remove `over: {question.over}`"
+    if question.resplit:
+        yield from _resplit_problems(question)
+    if question.ladder and (until or question.reached):
+        what = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
+        yield f"{what} has no law in compute; remove it, or `ladder`"
+
+
 def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
     """What the command line puts in place of a file's seeds."""
     if until_decided or (isinstance(own, dict) and seeds is not None):
@@ -321,8 +336,6 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     )
     if until and tuned and tune_seeds is None:  # a setting is chosen before testing begins
         tune_seeds = until["first"]
-    if until and content.get("expect") and not content.get("margin") and re.search(r"~|>=|<=", str(content["expect"])):
-        problems.append("margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it")
     question = Question(
         name=name,
         path=path,
@@ -352,14 +365,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         expect=fields.expect(content | {"expect": expect}, names, problems),
         margin=fields.margin(content, problems),
     )
-    if question.over in ("samples", "both") and (until or question.reached):
-        what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
-        problems.append(f"over: {what} is judged over seeds; remove `over: {question.over}`")
-    if question.resplit:
-        problems += _resplit_problems(question)
-    if ladder and (until or question.reached):
-        what = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
-        problems.append(f"{what} has no law in compute; remove it, or `ladder`")
+    problems += _combination_problems(question)
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestionError(messages, question.base, question.arms)
