@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.commands import COMMANDS, MODULES
-from blockyard.commands.completion import complete, flags_of
+from blockyard.commands.completion import SCRIPTS, complete, flags_of, run
 from blockyard.config.schema import Root, options
 
 OWN_KEYS_ONLY = ("eval", "forecast", "generate", "inspect", "export", "soup", "tokenize")
@@ -95,3 +96,25 @@ def test_completion_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("before", ["", "CUDA_VISIBLE_DEVICES=0 ", "cd study && ", "./venv/bin/"])
+def test_what_stands_before_the_command_is_left_out(before: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([f"{before}blockyard eval wh"]) == 0
+    assert capsys.readouterr().out == "which=\n"
+
+
+def test_a_name_of_any_characters_is_one_word_of_the_shell(tmp_path: Path) -> None:
+    """Folders may come from a stranger: their names are neither run nor taken apart."""
+    name = "run=/my study/$(touch pwned)*-x/s1"
+    code = f"""
+        blockyard() {{ printf '%s\\n' {shlex.quote(name)}; }}
+        {SCRIPTS["bash"]}
+        COMP_LINE="blockyard eval run="; COMP_POINT=${{#COMP_LINE}}
+        _blockyard
+        eval "words=(${{COMPREPLY[*]}})"
+        printf '%s\\n' "${{#words[@]}}" "${{words[0]}}"
+    """
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines() == ["1", name]
+    assert list(tmp_path.iterdir()) == []

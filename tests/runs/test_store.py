@@ -205,6 +205,25 @@ def test_resume_does_not_follow_a_link_in_place_of_the_checkpoints(stopped: RunF
     assert sorted(path.name for path in elsewhere.iterdir()) == before
 
 
+def test_resume_moves_links_aside(stopped: RunFolder, tmp_path: Path) -> None:
+    """A log would be appended to what a link leads to, and a logger would fill that folder."""
+    for name, target in {"log.txt": tmp_path / "victim", "tensorboard": tmp_path}.items():
+        (stopped.path / name).symlink_to(target)
+    reopen(stopped.path).release()
+    assert not [path for path in stopped.path.iterdir() if path.is_symlink() and ".damaged" not in path.name]
+
+
+def test_a_new_run_moves_a_folder_with_links_aside(stopped: RunFolder, tmp_path: Path) -> None:
+    (stopped.path / "config.yaml").unlink()
+    shutil.rmtree(stopped.checkpoints)
+    (stopped.path / "metrics.csv").unlink(missing_ok=True)
+    stopped.checkpoints.symlink_to(tmp_path)
+    with create_run(stopped.config) as run:
+        assert run.replaced is not None
+        assert run.checkpoints.is_dir()
+        assert not run.checkpoints.is_symlink()
+
+
 def test_resume_sees_a_frozen_config_that_was_edited(stopped: RunFolder) -> None:
     config = atomic_files.read_yaml(stopped.path / "config.yaml")
     config["optimizer"]["lr"] = 0.7

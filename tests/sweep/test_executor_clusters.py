@@ -53,7 +53,7 @@ def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, 
         assert until_ended(executor, 1)[key] == Outcome(key, 0)
     (resume,) = read_json(path / "run.json")["resumes"]
     assert "SIGTERM" in resume["was"]
-    assert list((sweep_plan.folder / "submitit").glob("*_submitted.pkl"))
+    assert list((sweep_plan.folder / "submitit").glob("*/*_submitted.pkl"))
     only = replace(sweep_plan, cells=sweep_plan.cells[:1])
     assert figures(only) == {("pre_norm", 0): here["pre_norm", 0]}
 

@@ -35,3 +35,13 @@ def test_a_log_handler_whose_stream_is_closed_does_not_fail_a_cell(tmp_path: Pat
         logging.getLogger().warning("a line of the cell")
     assert "a line of the cell" in (tmp_path / "log.txt").read_text()
     assert handler.stream is stream
+
+
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    """A folder from a stranger may hold one that leads to a file of the user."""
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    (tmp_path / "log.txt").symlink_to(victim)
+    with log_to_file(tmp_path / "log.txt"):
+        logging.getLogger().warning("a line of the cell")
+    assert victim.read_text() == "as it was"

@@ -444,3 +444,17 @@ def test_a_folder_that_others_may_write_to_is_refused(cluster: Cluster, sweep_pl
     with pytest.raises(UserError, match="everybody may write to it"), cluster.executor(cancel=False) as executor:
         executor.submit(task_of(sweep_plan))
     assert cluster.calls("sbatch") == []
+
+
+def test_jobs_without_slurm_have_a_folder_of_their_own(sweep_plan: SweepPlan, tmp_path: Path) -> None:
+    """Their ids are those of processes: a result that an earlier container or a stranger left has one of them too."""
+    for number in range(2, 64):
+        path = tmp_path / "home" / "submitit" / f"{number}_0_result.pkl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pickle.dumps(Calls(tmp_path / "called")))
+    executor = build("slurm", {"cluster": "local"})
+    executor.home = tmp_path / "home"
+    with executor:
+        folder = executor._submitter.folder
+    assert folder.parent == tmp_path / "home" / "submitit"
+    assert list(folder.iterdir()) == []

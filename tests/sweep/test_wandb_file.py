@@ -6,6 +6,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -132,7 +133,9 @@ def named(arguments: list[str], plan: SweepPlan) -> tuple[str, dict[str, Any]]:
     """The run that a command line stands for, and its config."""
     assert arguments[:2] == ["/usr/bin/env", "blockyard"]
     assert arguments[2:5] == ["sweep", plan.question["path"], "--one"]
-    config, _ = single_cell.cell_config(Path(plan.question["path"]), arguments[5:], outputs=plan.outputs)
+    assert f"outputs={plan.outputs}" in arguments
+    own = [text for text in arguments[5:] if not text.startswith("outputs=")]
+    config, _ = single_cell.cell_config(Path(plan.question["path"]), own, outputs=plan.outputs)
     return f"{run_name(config)}/s{config['seed']}", config
 
 
@@ -265,6 +268,32 @@ def test_what_was_added_on_the_command_line_is_in_the_agents(tmp_path: Path) -> 
     line = agent(config, drawn(config["parameters"]))
     assert "model.depth=2" in line
     assert named(line, plan)[0] in {cell.run for cell in plan.cells}
+
+
+def test_the_first_lines_name_the_file_and_the_command_that_finds_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command would train other runs than the agents."""
+    monkeypatch.chdir(tmp_path)
+    question(tmp_path / "own questions", "arms")
+    typed = ["own questions/arms.yaml", "--seeds", "3", "outputs=elsewhere", "model.depth=2"]
+    assert main(["sweep", *typed, "--to-wandb"]) == 0
+    text = (tmp_path / "own questions" / "wandb" / "arms.yaml").read_text()
+    assert "# wandb sweep 'own questions/wandb/arms.yaml' " in text
+    assert f"# {shlex.join(['blockyard', 'sweep', *typed])} " in text
+    assert f"outputs={tmp_path / 'elsewhere'}" in yaml.safe_load(text)["command"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_account_is_that_of_the_logger(tmp_path: Path, several: bool) -> None:
+    path = question(tmp_path, "arms")
+    logger = "logger=[tensorboard,wandb]" if several else "logger=wandb"
+    prefix = "logger.wandb" if several else "logger"
+    path.write_text(path.read_text().replace("- logger=none", f"- {logger}"))
+    plan = make_plan(path, outputs=str(tmp_path), overrides=[f"{prefix}.entity=team", f"{prefix}.project=mine"])
+    (content,) = files(plan).values()
+    config = yaml.safe_load(content)
+    assert (config["entity"], config["project"]) == ("team", "mine")
 
 
 @pytest.mark.full

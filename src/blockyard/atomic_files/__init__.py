@@ -13,7 +13,7 @@ removes; in a run that is done, once nobody has written to it for a minute.
 from __future__ import annotations
 
 from blockyard.atomic_files.csv_text import Formatted, csv_text
-from blockyard.atomic_files.owner import link_reason, shared_reason
+from blockyard.atomic_files.owner import database_reason, link_reason, shared_reason
 from blockyard.atomic_files.replace import (
     CHECKSUM,
     TEMPORARY,
@@ -36,6 +36,7 @@ __all__ = [
     "TEMPORARY",
     "Formatted",
     "csv_text",
+    "database_reason",
     "is_regular",
     "link_reason",
     "move_aside",

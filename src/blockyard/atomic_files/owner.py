@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 
 def shared_reason(path: str | os.PathLike[str]) -> str | None:
@@ -27,3 +28,22 @@ def link_reason(path: str | os.PathLike[str]) -> str | None:
     if stat.S_ISLNK(status.st_mode):
         return f"it is a link to {os.readlink(path)}"
     return None if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+
+
+def database_reason(file: Path, *, only_own: bool = False) -> str | None:
+    """Return why SQLite may not open `file`; None where it may, or where there is none.
+
+    SQLite writes through a link, and reads the journal beside the file as a part of it.
+    only_own: refuse what another user may have written too
+    """
+    for name in ("", "-journal", "-wal", "-shm"):
+        path = file.with_name(file.name + name)
+        try:
+            if not os.path.lexists(path) or path.is_dir():
+                continue
+            second = "it has a second name elsewhere" if path.lstat().st_nlink > 1 else None
+            if reason := link_reason(path) or (shared_reason(path) if only_own else None) or second:
+                return f"{reason} ({path.name})" if name else reason
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+    return None

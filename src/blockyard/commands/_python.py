@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config.override_grammar import packages_typed
+from blockyard.config.override_grammar import packages_typed, to_override
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, fold, quoted
 
@@ -45,7 +45,7 @@ def train(
     A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
     where the run ends before its last step.
     """
-    arguments = [*as_texts(overrides), *([] if config is not None else [f"outputs={os.fspath(outputs)}"])]
+    arguments = [*as_texts(overrides), *([] if config is not None else [to_override("outputs", os.fspath(outputs))])]
     if config is not None:
         config = {**config, "outputs": os.fspath(outputs)}
     with importable(_packages(arguments, config)):

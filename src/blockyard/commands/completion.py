@@ -9,6 +9,7 @@ Example:
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,16 +23,20 @@ from blockyard.errors import UserError
 
 SCRIPTS = {
     "bash": """_blockyard() {
-  local IFS=$'\\n' line="${COMP_LINE:0:$COMP_POINT}"
-  COMPREPLY=($(blockyard _complete "$line" 2>/dev/null))
+  local line="${COMP_LINE:0:$COMP_POINT}" each quoted
+  COMPREPLY=()
+  while IFS= read -r each; do
+    printf -v quoted %q "$each"
+    COMPREPLY+=("$quoted")
+  done < <(blockyard _complete "$line" 2>/dev/null)
   [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=.] ]] && compopt -o nospace
 }
 COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}
 complete -F _blockyard blockyard
 """,
     "zsh": """_blockyard() {
-  local -a words_; words_=("${(@f)$(blockyard _complete "${BUFFER[1,$CURSOR]}" 2>/dev/null)}")
-  compadd -Q -S '' -- $words_
+  local -a words_; words_=("${(@f)$(blockyard _complete "${(j: :)words[1,CURRENT]}" 2>/dev/null)}")
+  compadd -S '' -- $words_
 }
 compdef _blockyard blockyard
 """,
@@ -44,8 +49,9 @@ def run(arguments: Sequence[str]) -> int:
     if len(arguments) == 1 and arguments[0] in SCRIPTS:
         sys.stdout.write(SCRIPTS[arguments[0]])
         return 0
-    if arguments and arguments[0].startswith("blockyard"):
-        sys.stdout.write("".join(f"{completion}\n" for completion in complete(arguments[0])))
+    # What stands before the command on its line, such as a variable, is not of interest; nor is the path to it.
+    if arguments and (match := re.search(r"(?:^|[\s/])(blockyard\s.*)", arguments[0], re.DOTALL)):
+        sys.stdout.write("".join(f"{completion}\n" for completion in complete(match[1])))
         return 0
     raise UserError(f"completion needs a shell: one of {', '.join(SCRIPTS)}")
 

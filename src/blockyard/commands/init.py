@@ -24,8 +24,11 @@ Examples:
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+
+import yaml
 
 from blockyard.atomic_files import write_text
 from blockyard.commands._args import read
@@ -59,7 +62,9 @@ def run(arguments: Sequence[str]) -> int:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / name, text)
         sys.stdout.write(f"wrote {folder / name}\n")
-    sys.stdout.write(f"next: cd {folder} && blockyard train experiment=baseline && blockyard sweep {NAME}\n")
+    sys.stdout.write(
+        f"next: cd {shlex.quote(str(folder))} && blockyard train experiment=baseline && blockyard sweep {NAME}\n"
+    )
     return 0
 
 
@@ -71,7 +76,7 @@ def project(name: str, package: str) -> dict[str, str]:
         return re.sub(rf"\b(?:{'|'.join(placeholders)})\b", lambda match: placeholders[match.group()], text)
 
     return {
-        project_file.NAME: f"config_dirs: [{CONF}]\nallow: [{package}]\n",
+        project_file.NAME: f"config_dirs: [{CONF}]\nallow: {yaml.safe_dump([package], default_flow_style=True)}",
         f"{package}/__init__.py": "",
         **texts("token_mixer", NAME, package, CONF),
         **{filled(path): filled(text) for path, text in FILES.items()},

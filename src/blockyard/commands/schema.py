@@ -52,4 +52,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def associations(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Which files each schema is for, as the YAML extension of VS Code reads it."""
-    return {f"./{folder / name}.json": "sweeps/*.yaml" if name == "sweep" else f"**/{name}/*.yaml" for name in names}
+    near = "" if folder.is_absolute() else "./"
+    return {
+        f"{near}{folder / name}.json": "sweeps/*.yaml" if name == "sweep" else f"**/{name}/*.yaml" for name in names
+    }

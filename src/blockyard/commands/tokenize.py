@@ -107,10 +107,10 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.config.instantiate import instantiate
+    from blockyard.config.override_grammar import to_override
     from blockyard.config.untrusted.targets import allow_of
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data.files.token_shards import read_manifest
-    from blockyard.sweep.spec.override_text import to_override
 
     allow = [text for text in chosen if text.startswith("allow=")]
     if like is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -81,6 +82,33 @@ def parse_value(text: str) -> Any:
     if override.is_sweep_override():
         raise ValueError(f"{text!r} is several values; write [{text}] for a list")
     return override.value()
+
+
+# Overrides of values that are at hand, such as those of a sweep file.
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_KEYWORDS = {"null", "true", "false", "inf", "nan"}
+
+
+def to_override(key: str, value: Any) -> str:
+    """Return the override that sets a key to a YAML value."""
+    return f"{key}={to_text(value)}"
+
+
+def to_text(value: Any) -> str:
+    """Return a YAML value in Hydra's override grammar."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{','.join(to_text(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{to_text(item)}" for key, item in value.items()) + "}"
+    if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
+        return value
+    # In Hydra's quotes a backslash stands for itself, except before a quote and at the end.
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
 def parse_allow(text: str | None) -> list[str]:

@@ -384,6 +384,11 @@ class TrainerPlan:
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.accelerator == "cpu" or (self.accelerator == "auto" and not gpus):
+            if self.precision == "16-mixed":
+                # Lightning would train in bfloat16 in its place.
+                raise UserError(
+                    "trainer.precision=16-mixed needs a GPU, and this machine has none; use 32, bf16-mixed or auto"
+                )
             return "cpu"
         if gpus < self.devices:
             raise UserError(

@@ -22,7 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import link_reason, shared_reason
+from blockyard.atomic_files import database_reason
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.runs.record import SOURCES, RunRecord, read_record
 from blockyard.runs.status import STATES, read_status
@@ -117,7 +117,7 @@ def _open(root: Path) -> Iterator[sqlite3.Connection]:
     """The index of a folder; one in memory where the file can be neither used nor made again."""
     file = root / FILE
     connection = None
-    if (reason := _unsafe(file)) is not None:
+    if (reason := database_reason(file, only_own=True)) is not None:
         log.warning("%s is not used, since %s; all runs are read. Remove it to have an index", file, reason)
     for attempt in () if reason else ("open", "remake"):
         try:
@@ -134,21 +134,6 @@ def _open(root: Path) -> Iterator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def _unsafe(file: Path) -> str | None:
-    """Why the index may not be opened: SQLite would write through a link, and reads what lies beside the file too."""
-    for name in ("", "-journal", "-wal", "-shm"):
-        path = file.with_name(file.name + name)
-        try:
-            if not os.path.lexists(path) or path.is_dir():
-                continue
-            second = "it has a second name elsewhere" if path.lstat().st_nlink > 1 else None
-            if reason := link_reason(path) or shared_reason(path) or second:
-                return f"{reason} ({path.name})" if name else reason
-        except OSError as error:
-            return f"it cannot be read ({error.strerror})"
-    return None
 
 
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:

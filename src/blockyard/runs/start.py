@@ -170,11 +170,13 @@ def _clear_damaged(
     command: Sequence[str] | None,
     choices: Mapping[str, str | None] | None,
 ) -> None:
-    """Rename what lies in place of a run's files and is no file, and a run.json that cannot be read."""
+    """Rename what lies in place of a run's files and is no file, links, and a run.json that cannot be read."""
     for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER, SOURCE_TOKENIZER):
         path = run.path / name
         if os.path.lexists(path) and (not is_regular(path) or path.is_symlink()):
             log.warning("%s is not a regular file; it is kept as %s", path, move_aside(path, "damaged").name)
+    for path in _links(run.path):  # a log is appended to, and a logger fills a folder, wherever a link leads
+        log.warning("%s is a link; it is kept as %s", path, move_aside(path, "damaged").name)
     if not os.path.lexists(run.path / STATUS):
         log.warning("%s is missing; the run goes on from its last checkpoint", run.path / STATUS)
     if not run.checkpoints.is_dir():
@@ -198,8 +200,10 @@ def _begin(
 ) -> RunFolder:
     message, replaced = None, None
     lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
-    # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one.
-    if (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt")):
+    # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one, and the files
+    # of a new one must not go where its links lead.
+    remains = (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt"))
+    if remains or _links(path):
         replaced = _move_aside(path)
         message = f"{lost}the old run is kept as {replaced}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -218,6 +222,11 @@ def _begin(
     for key in secret_keys:
         log.warning("%s looks like a secret: it is used but not written; prefer an environment variable", key)
     return run
+
+
+def _links(folder: Path) -> list[Path]:
+    """The symbolic links in a folder, by name; none where there is no folder."""
+    return sorted(path for path in folder.glob("*") if path.is_symlink())
 
 
 def _move_aside(path: Path) -> Path:

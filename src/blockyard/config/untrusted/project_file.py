@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files.strict_yaml import Limits, StrictYamlError, load_mapping, read_text
+from blockyard.config.override_grammar import to_text
 from blockyard.errors import UserError, did_you_mean, printable
 
 NAME = "blockyard.yaml"
@@ -37,6 +38,9 @@ TAKES = {
     **dict.fromkeys(("eval", "predict", "embed", "generate", "forecast", "inspect", "export", "soup"), _RUN),
     **dict.fromkeys(("runs", "compare", "bundle", "board"), ("outputs",)),
 }
+# The commands that read `outputs=` in Hydra's grammar, where most characters have to stand in quotes.
+_GRAMMAR = ("train", "check")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@%-]+")
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,18 @@ class Project:
         """What the file adds to a command line: nothing that is given already, or that the command does not take."""
         keys = {text.partition("=")[0] for text in args}
         takes = [key for key in TAKES.get(command, ()) if key not in keys]
-        added = [text for key in takes for text in self._as_arguments(key)]
+        added = [text for key in takes for text in self._as_arguments(key, grammar=command in _GRAMMAR)]
         if "resume" in keys:  # a run goes on as it was
             added = [text for text in added if not text.startswith(("logger=", "outputs="))]
         return added
 
-    def _as_arguments(self, key: str) -> list[str]:
+    def _as_arguments(self, key: str, *, grammar: bool) -> list[str]:
         if key == "config_dirs":
             return [text for folder in self.config_dirs for text in ("--config-dir", folder)]
-        value = {"outputs": self.outputs, "logger": self.logger, "allow": f"[{','.join(self.allow)}]"}[key]
+        outputs = self.outputs
+        if outputs is not None and grammar and not _PLAIN_PATH.fullmatch(outputs):
+            outputs = to_text(outputs)
+        value = {"outputs": outputs, "logger": self.logger, "allow": f"[{','.join(self.allow)}]"}[key]
         return [f"{key}={value}"] if value not in (None, "[]") else []
 
 
@@ -179,7 +186,8 @@ def _names(path: Path, content: Mapping[str, object], key: str) -> list[str]:
 
 
 def _beside(path: Path, name: str) -> Path:
-    return Path(os.path.normpath(path.parent / Path(name).expanduser()))
+    # As `Path.expanduser`, without its error for a user that does not exist: such a name is that of a folder.
+    return Path(os.path.normpath(path.parent / os.path.expanduser(name)))
 
 
 def _relative(path: Path) -> str:

@@ -19,9 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.atomic_files import database_reason
 from blockyard.config.tree import Node
 from blockyard.contracts import Text
 from blockyard.engine.loggers.base import RunLogger, flatten, summarized
+from blockyard.errors import UserError
 from blockyard.runs.folder import METRICS, RunFolder
 from blockyard.runs.lock import exclusive
 from blockyard.runs.metrics import read_metrics
@@ -99,6 +101,8 @@ class MLflow(RunLogger):
 
     def _open(self, folder: RunFolder) -> MlflowClient:
         root = _root(folder, self.path)
+        if reason := database_reason(root / DATABASE):
+            raise UserError(f"logger.path: {root / DATABASE} is not opened, since {reason}; move it away")
         from mlflow import MlflowClient
 
         with exclusive(root):  # two cells of a sweep that create its tables at the same moment fail

@@ -125,7 +125,7 @@ def log_to_file(path: Path) -> Iterator[None]:
     """Append the output of this process and its children to a file, without progress bars and colours."""
     _flush()
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError:
         handle = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     duplicates = {number: os.dup(number) for number in (1, 2)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import quote_from_bytes
 
-from blockyard.atomic_files import TEMPORARY, is_regular
+from blockyard.atomic_files import TEMPORARY, database_reason, is_regular
 from blockyard.errors import UserError
 from blockyard.runs.lock import held
 from blockyard.sweep.cells import Setting
@@ -125,11 +125,17 @@ def open_study(folder: Path, arm: str, purpose: SearchPurpose, direction: str) -
 
 
 def _check_file(path: Path) -> None:
-    """Raise UserError for a storage that is damaged or no file: SQLite would see that in the middle of a search."""
+    """Raise UserError for a storage that is damaged, a link or no file.
+
+    SQLite would see damage in the middle of a search, and write wherever a link leads.
+    """
+    if elsewhere := database_reason(path):
+        raise UserError(f"{path} is not opened, since {elsewhere}; move it away to search anew")
     reason = "it is empty" if is_regular(path) and not path.stat().st_size else "it is not a regular file"
     if is_regular(path) and path.stat().st_size:
         try:
             with contextlib.closing(sqlite3.connect(path, timeout=_TIMEOUT)) as database:
+                database.execute("PRAGMA trusted_schema = OFF")
                 reason = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
         except sqlite3.DatabaseError as error:
             reason = str(error)

@@ -20,6 +20,7 @@ import pickle
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -89,12 +90,53 @@ HEAVY = (
 GRACE = 120.0  # seconds that a cell has to save after the planner's death
 
 
+@dataclass
+class _Cell:
+    """A process that runs cells.
+
+    keys: of its tasks, by number; pipe: of the outcomes, None once it is closed; reported: what came through it
+    """
+
+    keys: dict[int, str]
+    pipe: int | None
+    reported: bytes = b""
+
+    def read(self) -> None:
+        """Take what the pipe holds now: a process that the cell left behind may keep it open, so no read to the end."""
+        while self.pipe is not None:
+            try:
+                part = os.read(self.pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                part = b""
+            self.reported += part
+            if not part:
+                self.close()
+
+    def close(self) -> None:
+        """Close the pipe."""
+        if self.pipe is not None:
+            os.close(self.pipe)
+            self.pipe = None
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """The outcomes that the process reported, by the keys of their tasks."""
+        outcomes: dict[str, Outcome] = {}
+        stream = io.BytesIO(self.reported)
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                outcome = pickle.load(stream)
+                outcomes[outcome.key] = outcome
+        return outcomes
+
+
 class ForkServer:
     """Serves one planner until the planner exits."""
 
     def __init__(self, planner: Connection) -> None:
         self.planner = planner
-        self.cells: dict[int, tuple[dict[int, str], int]] = {}  # pid -> (keys by number, pipe of the outcomes)
+        self.cells: dict[int, _Cell] = {}  # by pid
         self.wake, self._write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self._write, False)
@@ -106,16 +148,19 @@ class ForkServer:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             while True:
-                if self.planner in wait([self.planner, self.wake]):
+                pipes = [cell.pipe for cell in self.cells.values() if cell.pipe is not None]
+                if self.planner in wait([self.planner, self.wake, *pipes]):
                     self._handle(self.planner.recv())
+                for cell in self.cells.values():  # a pipe that is full would hold its process up
+                    cell.read()
                 self._reap()
         except (EOFError, ConnectionError):
             self._stop()
 
     def _handle(self, request: Request) -> None:
         if request.signum is not None:
-            for pid, (keys, _) in self.cells.items():
-                if request.number in keys:
+            for pid, cell in self.cells.items():
+                if request.number in cell.keys:
                     _signal(pid, request.signum)
             return
         read, write = os.pipe()
@@ -133,7 +178,7 @@ class ForkServer:
                 os._exit(code)
         os.close(write)
         tasks = {request.number: request.task, **request.others}
-        self.cells[pid] = {number: getattr(task, "key", "") for number, task in tasks.items()}, read
+        self.cells[pid] = _Cell({number: getattr(task, "key", "") for number, task in tasks.items()}, read)
         for number in tasks:
             self.planner.send(CellStarted(number))
 
@@ -143,19 +188,23 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.planner.close()
-        for handle in (self.wake, self._write, read, *(pipe for _, pipe in self.cells.values())):
+        for handle in (self.wake, self._write, read):
             os.close(handle)
+        for cell in self.cells.values():
+            cell.close()
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self.wake, 4096):
                 pass
-        for pid, (keys, pipe) in list(self.cells.items()):
+        for pid, cell in list(self.cells.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self.cells[pid]
-                code, outcomes = os.waitstatus_to_exitcode(status), _read(pipe)
-                for number, key in keys.items():
+                cell.read()
+                cell.close()
+                code, outcomes = os.waitstatus_to_exitcode(status), cell.outcomes()
+                for number, key in cell.keys.items():
                     self.planner.send(CellEnded(number, code, outcomes.get(key)))
 
     def _stop(self) -> None:
@@ -183,21 +232,6 @@ def _signal(pid: int, signum: int) -> None:
 
 def _on_child_exit(_signum: int, _frame: Any) -> None:
     """Do nothing: Python writes to `wake` only for signals with a handler."""
-
-
-def _read(pipe: int) -> dict[str, Outcome]:
-    """The outcomes that a process reported, by the keys of their tasks."""
-    # One read, not until the end: a process that the cell left behind may keep the pipe open.
-    outcomes: dict[str, Outcome] = {}
-    try:
-        stream = io.BytesIO(os.read(pipe, 1 << 16))
-        while True:
-            outcome = pickle.load(stream)
-            outcomes[outcome.key] = outcome
-    except (OSError, EOFError, pickle.UnpicklingError):
-        return outcomes
-    finally:
-        os.close(pipe)
 
 
 def main() -> None:

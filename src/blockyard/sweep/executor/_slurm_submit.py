@@ -12,6 +12,7 @@ import pickle
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Submitter:
         self._submitit = submitit
         self._cluster = cluster
         self._folder = folder
+        self._jobs: Path | None = None  # inside that folder, of jobs without SLURM
         self._parameters = parameters
         self._cpus = cpus
         self._requeues = requeues
@@ -70,7 +72,7 @@ class Submitter:
     @property
     def folder(self) -> Path:
         """The folder of submitit's files."""
-        return self._folder or (self.home or Path("outputs/sweeps")).absolute() / JOB_FILES
+        return self._jobs or self._folder or (self.home or Path("outputs/sweeps")).absolute() / JOB_FILES
 
     def executor(self) -> Any:
         """submitit's executor. Raises RuntimeError where the cluster does not exist."""
@@ -90,6 +92,12 @@ class Submitter:
         Raises UserError where the cluster or its partition does not exist, or others may write to the folder.
         """
         _check_own(self.folder)
+        if self._cluster != "slurm":
+            # Ids are those of processes, which begin anew in each container, and results are pickles that submitit
+            # reads: those of other commands, or of a stranger, must not lie there.
+            self._jobs = None
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._jobs = Path(tempfile.mkdtemp(prefix="jobs-", dir=self.folder))
         with submitit_errors("executor.cluster"):
             self.executor()
         if self._cluster == "slurm":
@@ -193,7 +201,10 @@ def _outcome(submitit: Any, task: Task, job: Any) -> Outcome:
     """The outcome of a job that has ended."""
     errors = submitit.core.utils
     try:
-        return job.results()[0]
+        outcome: Outcome = job.results()[0]
+        if outcome.key == task.key:
+            return outcome
+        return lost_outcome(task, 1, f"job {job.job_id} reported on {outcome.key}", failed=False)
     except (errors.UncompletedJobError, errors.FailedJobError, OSError, EOFError) as error:
         message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         reason = f"job {job.job_id} ended as {job.state}: {message}; see {job.paths.stderr}"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
+from blockyard.config.override_grammar import to_override
 from blockyard.config.tree import Node
 from blockyard.contracts import Issue
-from blockyard.sweep.spec.override_text import key_of, to_override
+from blockyard.sweep.spec.override_text import key_of
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader

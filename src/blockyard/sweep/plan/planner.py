@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.config import layer_kinds
+from blockyard.config.override_grammar import to_override, to_text
 from blockyard.config.schema import options
 from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
@@ -37,7 +38,7 @@ from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.budget import Space
 from blockyard.sweep.spec.ladder import OWNER
-from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
+from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
 
 if TYPE_CHECKING:

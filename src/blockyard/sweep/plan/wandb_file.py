@@ -12,6 +12,7 @@ file W&B would spend the trials on the arm that looks best.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ import yaml
 
 from blockyard.atomic_files import write_text
 from blockyard.config.choices.catalog import PACKAGE
+from blockyard.config.override_grammar import to_text
+from blockyard.config.untrusted.project_file import default_outputs
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
 from blockyard.runs.redact import redact
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.spec import override_text
 from blockyard.sweep.spec.budget import space_of
 from blockyard.sweep.spec.locate import sweep_names
 
@@ -40,7 +42,7 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
     """
     folder = out or _default_folder(Path(plan.question.get("path") or "sweeps/x"))
     paths = []
-    for name, content in files(plan).items():
+    for name, content in files(plan, folder).items():
         paths.append(folder / name)
         try:
             write_text(folder / name, content)
@@ -58,14 +60,17 @@ def _default_folder(path: Path) -> Path:
     return (Path("sweeps") if inside else path.parent) / FOLDER
 
 
-def files(plan: SweepPlan) -> dict[str, str]:
-    """The content of each file by its name, the same on every machine."""
+def files(plan: SweepPlan, folder: Path = Path("sweeps") / FOLDER) -> dict[str, str]:
+    """The content of each file by its name. folder: where they will lie, as their first lines name them"""
     arms = [arm.name for arm in plan.arms if any(v.arm == arm.name for v in plan.variants.values())]
     if not arms:
         raise UserError(f"{plan.name}: every arm is refused, so W&B has nothing to run")
     if plan.question.get("search"):
-        return {f"{plan.name}.{arm}.yaml": _text(plan, f"{plan.name}.{arm}", _searched(plan, arm)) for arm in arms}
-    return {f"{plan.name}.yaml": _text(plan, plan.name, _grid(plan, arms))}
+        return {
+            f"{plan.name}.{arm}.yaml": _text(plan, folder / f"{plan.name}.{arm}.yaml", _searched(plan, arm))
+            for arm in arms
+        }
+    return {f"{plan.name}.yaml": _text(plan, folder / f"{plan.name}.yaml", _grid(plan, arms))}
 
 
 def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, object]:
@@ -123,18 +128,18 @@ def _values(values: list[Any]) -> dict[str, object]:
 
 
 def _value(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text.to_text(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else to_text(value)
 
 
-def _text(plan: SweepPlan, name: str, content: dict[str, object]) -> str:
+def _text(plan: SweepPlan, path: Path, content: dict[str, object]) -> str:
     metric = plan.facts["metric"]
     goal = {"max": "maximize", "min": "minimize"}[metric.get("validation_direction", metric["direction"])]
     # A run sends no cost to W&B as it goes; a method that tries all cells needs none.
     chosen = {} if metric["name"] in COSTS else {"metric": {"name": metric["validation"], "goal": goal}}
     document = {
         "program": "blockyard",
-        "project": _project(plan),
-        "name": name,
+        **_account(plan),
+        "name": path.name.removesuffix(".yaml"),
         "description": str(plan.question.get("claim") or plan.name),
         "method": content.pop("method"),
         **chosen,
@@ -142,13 +147,16 @@ def _text(plan: SweepPlan, name: str, content: dict[str, object]) -> str:
         "command": ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"],
     }
     body = yaml.safe_dump(redact(document), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
-    return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, name)) + body
+    return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, path)) + body
 
 
-def _header(plan: SweepPlan, name: str) -> Iterator[str]:
+def _header(plan: SweepPlan, path: Path) -> Iterator[str]:
     yield f"Written by `blockyard sweep {plan.name} --to-wandb`: change the sweep file, not this one."
     yield ""
-    first, last = f"wandb sweep sweeps/{FOLDER}/{name}.yaml", f"blockyard sweep {_name(plan)}"
+    typed = [text for text in plan.facts.get("command") or () if text != "--to-wandb"]
+    known = typed[:2] == ["blockyard", "sweep"]
+    first = shlex.join(["wandb", "sweep", str(path)])
+    last = shlex.join(typed if known else ["blockyard", "sweep", _name(plan), *_command_line(plan)])
     width = max(map(len, (first, last))) + 2
     yield f"{first:<{width}}prints the sweep's ID"
     yield f"{'wandb agent ID':<{width}}runs cells until none is left, on any number of machines"
@@ -171,9 +179,13 @@ def _name(plan: SweepPlan) -> str:
 def _command_line(plan: SweepPlan) -> list[str]:
     """The arguments of the command line that apply to every cell."""
     folders = [argument for folder in plan.facts.get("config_dirs") or () for argument in ("--config-dir", folder)]
-    return [*folders, *(plan.facts.get("overrides") or ())]
+    outputs = [] if Path(plan.outputs) == Path(default_outputs()).absolute() else [f"outputs={plan.outputs}"]
+    return [*folders, *(plan.facts.get("overrides") or ()), *outputs]
 
 
-def _project(plan: SweepPlan) -> str:
-    logger = next(iter(plan.variants.values())).config.get("logger")
-    return str((logger or {}).get("project") or "blockyard")
+def _account(plan: SweepPlan) -> dict[str, str]:
+    """The project of W&B, and the entity where the sweep's logger names one."""
+    logger = next(iter(plan.variants.values())).config.get("logger") or {}
+    own = logger if "_target_" in logger else logger.get("wandb") or {}  # of several loggers each has a name
+    names = {"entity": own.get("entity"), "project": own.get("project") or "blockyard"}
+    return {key: str(name) for key, name in names.items() if name}

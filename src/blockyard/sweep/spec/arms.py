@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard.config.override_grammar import to_override
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import override_text
 from blockyard.sweep.spec.fields import override_list
@@ -93,7 +94,7 @@ def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | N
     else:
         problems += [problem] if (problem := override_text.key_problem(name, where)) else []
         for item in value:
-            override = (override_text.to_override(name, item),)
+            override = (to_override(name, item),)
             if override in levels.values():
                 problems.append(f"{where}: {override_text.quote(item)} is listed twice")
             levels[_unused(override_text.to_label(item), levels)] = override

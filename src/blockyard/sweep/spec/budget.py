@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NotRequired, Required, TypedDict, cast
 
+from blockyard.config.override_grammar import to_text
 from blockyard.sweep.cells import Setting
 from blockyard.sweep.spec.fields import LARGEST_FLOAT, did_you_mean, is_number, not_one_of
-from blockyard.sweep.spec.override_text import key_problem, quote, to_text
+from blockyard.sweep.spec.override_text import key_problem, quote
 
 MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")

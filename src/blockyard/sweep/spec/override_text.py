@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any
 
+from blockyard.config.override_grammar import to_text
+
 # Keys that a sweep file must not set, and where they are set instead.
 RESERVED_KEYS = {
     "seed": "the sweep's `seeds:` sets it",
@@ -20,9 +22,7 @@ RESERVED_KEYS = {
     "executor": "it is set on the command line, --executor NAME",
     "hydra": "Hydra's own keys are not part of an experiment",
 }
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _SEED = re.compile(r"\$\{\s*seed\s*\}")
-_KEYWORDS = {"null", "true", "false", "inf", "nan"}
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -55,27 +55,6 @@ def key_problem(key: str, where: str) -> str | None:
     first = key.replace("/", ".").partition(".")[0]
     reason = RESERVED_KEYS.get(first)
     return f"{where}: {key} cannot be set here; {reason}" if reason else None
-
-
-def to_override(key: str, value: Any) -> str:
-    """The override that sets a key to a YAML value."""
-    return f"{key}={to_text(value)}"
-
-
-def to_text(value: Any) -> str:
-    """A YAML value in Hydra's override grammar."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return f"[{','.join(to_text(item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{to_text(item)}" for key, item in value.items()) + "}"
-    if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
-        return value
-    # In Hydra's quotes a backslash stands for itself, except before a quote and at the end.
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
 def to_label(value: Any) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
+from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import budget as spending
@@ -30,7 +31,7 @@ from blockyard.sweep.spec import fields, sweep_yaml
 from blockyard.sweep.spec import ladder as ladders
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms, name_problem
 from blockyard.sweep.spec.expectation import unknown_arm
-from blockyard.sweep.spec.override_text import key_of, to_override
+from blockyard.sweep.spec.override_text import key_of
 from blockyard.sweep.spec.threshold import Threshold
 
 # The error of a sweep file: every problem of it.
