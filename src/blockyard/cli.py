@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from blockyard import address_space
 from blockyard.commands import COMMANDS, HIDDEN, MODULES
 from blockyard.config.override_grammar import packages_typed
+from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
-from blockyard.config.untrusted.project_file import import_folders, with_project
 from blockyard.errors import UserError, did_you_mean, first_line, refuse
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")

@@ -15,7 +15,7 @@ import pytest
 from blockyard.cli import main
 from blockyard.commands.templates import KINDS, TEMPLATES, template_of
 from blockyard.commands.templates.shared import Template
-from blockyard.config.untrusted import project_file
+from blockyard.config import project_file
 from blockyard.verify.run import PROPERTIES, verify
 from tests.support.every import every
 from tools import pages

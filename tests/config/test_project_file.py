@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blockyard.cli import main
-from blockyard.config.untrusted.project_file import find, read, with_project
+from blockyard.config.project_file import find, read, with_project
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from tests.support.tiny import DEBUG

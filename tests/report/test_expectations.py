@@ -162,6 +162,16 @@ def test_equal_figures_are_alike_equal_differences_say_nothing() -> None:
     assert evaluate("a ~ b", {"a": shifted, "b": base}, "max").verdict == "undecided"
 
 
+@pytest.mark.parametrize("sign", ["~", ">="])
+def test_as_many_seeds_ahead_as_behind_are_not_the_same_values(sign: str) -> None:
+    ahead, level = [1.0, 1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0, 1.0]
+    values = {"a": dict(enumerate(ahead)), "b": dict(enumerate(level))}
+    result = evaluate(f"a {sign} b", values, "max", signs=True, margin=0.1)
+    assert result.verdict == "undecided"
+    assert "same values" not in result.reason
+    assert evaluate(f"a {sign} b", {"a": values["a"], "b": values["a"]}, "max", signs=True).verdict == "supported"
+
+
 def test_a_mean_of_nothing_gives_no_margin_and_the_sweep_can_say_one() -> None:
     zero = dict.fromkeys(range(4), 0.0)
     near = {0: 0.001, 1: -0.002, 2: 0.001, 3: 0.0005}

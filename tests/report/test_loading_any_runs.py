@@ -82,6 +82,8 @@ def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
     assert result.arm("block=post_norm")["values"] == pytest.approx({"0": 0.75, "1": 0.76, "2": 0.77})
     assert warned(result, "mean over 2 settings of optimizer.lr")
     assert warned(result, "1 settings that not every arm has are left out")
+    with pytest.raises(UserError, match="several runs on each seed"):
+        compare(tmp_path, by="block", baseline="block=post_norm", over="samples")
     rates = compare(tmp_path, by="optimizer.lr", baseline="optimizer.lr=0.001")
     assert [arm["name"] for arm in rates.arms][:2] == ["optimizer.lr=0.001", "optimizer.lr=0.01"]
     with pytest.raises(
@@ -99,6 +101,18 @@ def test_a_seed_that_one_setting_lacks_is_averaged_over_for_none(tmp_path: Path)
             run(tmp_path, f"block={block}", "optimizer.lr=0.01", seed=seed, figure="failed" if seed == 1 else 0.9)
     result = compare(tmp_path, by="block")
     assert result.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "2": 0.85})
+    assert warned(result, "block=pre_norm: 1 of 6 cells failed")
+
+
+def test_an_average_that_no_seed_has_is_not_said_to_be_unrecorded(tmp_path: Path) -> None:
+    for seed in range(2):
+        for block in ("pre_norm", "post_norm"):
+            run(tmp_path, f"block={block}", "optimizer.lr=0.001", seed=seed, figure=0.8)
+        run(tmp_path, "block=pre_norm", "optimizer.lr=0.01", seed=seed, figure="failed")
+        run(tmp_path, "block=post_norm", "optimizer.lr=0.01", seed=seed, figure=0.9)
+    words = compare(tmp_path, by="block", baseline="block=post_norm").arm("block=pre_norm")["words"]
+    assert "no test/" not in words
+    assert "No seed has a finished run of each of its settings" in words
 
 
 def test_by_works_on_a_sweep_too(tmp_path: Path) -> None:

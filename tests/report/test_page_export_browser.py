@@ -76,6 +76,10 @@ def test_a_table_is_saved_as_csv(page: Any, tmp_path: Path) -> None:
     assert {len(row) for row in table} == {len(table[0])}
     names = [row[0] for row in table[1:]]
     assert "'=HYPERLINK(1),x" in names  # no formula
+    assert "Difference" in table[0]  # without the numbers of the axis below it
+    assert not [cell for row in table for cell in row if re.search(r"[▲▼●≈]|\d\[", cell)]
+    column = table[0].index("Difference")
+    assert [row[column] for row in table[1:] if re.fullmatch(r"[+-]?[\d.]+ \[[−\d.]+, [−\d.]+\].*", row[column])]
     points = rows(saved(page, "curves:csv", tmp_path))
     assert len(points) > 1
     float(points[1][-1].split()[0])

@@ -160,6 +160,9 @@ def test_two_groups_are_seen() -> None:
     groups = two_groups([0.02, 0.93, 0.0, 0.15, 0.89, 0.95])
     assert groups == ([0.0, 0.02, 0.15], [0.89, 0.93, 0.95])
     assert two_groups([0.9, 0.1]) is None
+    rounded = [0.1 * 3, 0.3, 0.3, 0.1 * 3, 0.3, 0.3, 0.3, 0.3]  # 0.30000000000000004 and 0.3
+    assert two_groups(rounded) is None
+    assert not skewed(rounded)
     draw = np.random.default_rng(0)
     assert np.mean([two_groups(list(draw.normal(size=8))) is not None for _ in range(800)]) < 0.03
 

@@ -36,6 +36,17 @@ def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:
     assert written_texts(records[:1]) is None
 
 
+def test_a_text_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
+    own = record(tmp_path, "a", None)
+    text = "one\u2028two\u0085three"
+    sample = {"source": text, "reference": text, "written": text, "exact": True}
+    (own.path / FILE).write_text('{"scores": {}}\n' + json.dumps(sample, ensure_ascii=False) + "\n")
+    result = written_texts([own])
+    assert result is not None
+    assert result["left_out"] == []
+    assert result["rows"][0]["source"] == text
+
+
 def test_a_damaged_file_is_named_and_long_ones_are_cut(tmp_path: Path) -> None:
     damaged = record(tmp_path, "a", [("1", "one", "one")])
     (damaged.path / FILE).write_text('{"scores": {}}\n{"source": 1}\n')

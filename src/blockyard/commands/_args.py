@@ -80,7 +80,7 @@ class Args:
                 )
         if "-" in inputs:
             place = inputs.index("-")
-            inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
+            inputs[place : place + 1] = [line for line in sys.stdin.read().split("\n") if line.strip()]
         return inputs
 
     def folders(self) -> tuple[Path, ...]:

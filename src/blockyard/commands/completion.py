@@ -18,7 +18,7 @@ from types import ModuleType
 from blockyard.commands import COMMANDS, MODULES
 from blockyard.commands._args import CHECKPOINTS, Parser
 from blockyard.config.choices import catalog
-from blockyard.config.untrusted.project_file import default_outputs
+from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 
 SCRIPTS = {

@@ -33,8 +33,8 @@ import yaml
 from blockyard.atomic_files import write_text
 from blockyard.commands._args import read
 from blockyard.commands.new import check_is_own, is_name, texts
+from blockyard.config import project_file
 from blockyard.config.option_text import non_empty
-from blockyard.config.untrusted import project_file
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 

@@ -37,8 +37,8 @@ import yaml
 
 from blockyard.atomic_files import write_text
 from blockyard.commands.templates import KINDS, TEMPLATES, template_of
+from blockyard.config import project_file
 from blockyard.config.choices import catalog
-from blockyard.config.untrusted import project_file
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean
 

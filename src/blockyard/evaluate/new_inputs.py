@@ -144,7 +144,8 @@ def _texts_of(loaded: Loaded, text: str, column: str | None) -> list[str]:
         check_rows(path, {f"no {name}": table.index[blank].tolist()})
         return [str(text) for text in table[name]]
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig").removesuffix("\n")
+        lines = text.split("\n") if text else []  # not `splitlines`: a text may hold other ends of lines
     except (UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text: {error}") from error
     blank = [number for number, line in enumerate(lines, start=1) if not line.strip()]

@@ -176,7 +176,7 @@ COLDEST, HOTTEST = 1e-6, 1e6  # temperatures by which single precision can divid
 def read_lines(option: str, path: str) -> list[str]:
     """The non-empty lines of a file. Raises UserError naming the option where there are none."""
     try:
-        lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{option}={path}: cannot read the file ({error})") from error
     if not lines:

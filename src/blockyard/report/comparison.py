@@ -93,6 +93,7 @@ class Comparison:
     cells: list[CellRow] = field(default_factory=list)
     curves: list[CurveRow] = field(default_factory=list)
     tuning: list[SettingRow] = field(default_factory=list)
+    tuned_by: str | None = None  # the metric on validation that chose among these settings
     attention: list[MapRow] = field(default_factory=list)
     predictions: list[PictureRow] = field(default_factory=list)
     samples: SampleTables | None = None
@@ -230,6 +231,11 @@ def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | 
         return None
     if data.standing is not None:
         raise UserError(f"over={over}: a sweep that stops when it is decided is judged over seeds")
+    if averaged := [arm.name for arm in data.arms if arm.averages is not None]:
+        raise UserError(
+            f"over={over}: {averaged[0]} has several runs on each seed, which are averaged; choose a key with "
+            "`by` that leaves one"
+        )
     if of_metric(terms.metric):
         raise UserError(f"over={over}: {terms.metric} is an outcome of whole runs, which are judged over seeds")
     scores = {arm.name: arm_scores(arm.runs, terms.metric) for arm in data.arms}
@@ -348,6 +354,7 @@ def _result(
         cells=[cell_row(record) for record in data.records],
         curves=lines,
         tuning=data.tuning,
+        tuned_by=(data.facts.get("metric") or {}).get("validation") if data.tuning else None,
         attention=attention_maps.maps(data.records),
         predictions=attention_maps.pictures(data.records),
         samples=samples([run for arm in data.arms for run in arm.runs]) if changes else None,

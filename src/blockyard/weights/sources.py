@@ -23,9 +23,9 @@ from torch import Tensor
 
 from blockyard.atomic_files import is_regular, read_json, stamp
 from blockyard.config.build import Components
+from blockyard.config.project_file import default_outputs
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
-from blockyard.config.untrusted.project_file import default_outputs
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError, did_you_mean, first_line
 from blockyard.runs.checkpoint import read

@@ -258,7 +258,8 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
         for state, runs in states.items():
             reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
             reason = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{reason}, {_seeds(runs)}"
+            cells = max(arm.planned, len(arm.runs))  # of averages, each seed has several
+            yield f"{arm.name}: {len(runs)} of {cells} cells {state}{reason}, {_seeds(runs)}"
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
@@ -287,7 +288,8 @@ def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
 
 def _seeds(runs: list[LoadedRun]) -> str:
     """Return "seed 1" or "seeds 1, 2"."""
-    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}"
+    seeds = dict.fromkeys(run.seed for run in runs)
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _listed(names: list[str]) -> str:
@@ -329,6 +331,8 @@ def missing_result(arm: ArmRuns, metric: str, records: Sequence[LoadedRun]) -> M
         return None
     if arm.refused and not arm.runs:
         return MissingResult(REFUSED, f"It was refused: {'; '.join(arm.refused)}.")
+    if arm.averages is not None and any(run.value(metric) is not None for run in arm.done):
+        return MissingResult(NO_VALUE, "No seed has a finished run of each of its settings, over which it is averaged.")
     if arm.done:
         return MissingResult(NO_VALUE, f"Its {len(arm.done)} finished runs have no {metric}.")
     runs = arm.runs or [run for run in records if run.arm == arm.name]

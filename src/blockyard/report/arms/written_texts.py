@@ -72,7 +72,8 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
 
 def _read_samples(record: LoadedRun) -> list[WrittenSample]:
     """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
-    lines = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8").splitlines()[1:]
+    content = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8")
+    lines = content.removesuffix("\n").split("\n")[1:]  # not `splitlines`: a text may hold other ends of lines
     samples = []
     for number, line in enumerate(lines, start=2):
         row = json.loads(line)

@@ -443,6 +443,7 @@ class ComparisonDocument(TypedDict, total=False):
     cells: list[CellRow]
     curves: list[CurveRow]
     tuning: list[SettingRow]
+    tuned_by: str | None
     attention: list[MapRow]
     predictions: list[PictureRow]
     samples: SampleTables | None
@@ -459,7 +460,12 @@ class BoardState(TypedDict):
 
 
 class PageDocument(ComparisonDocument, total=False):
-    """A comparison as a page shows it. home: the address of the home page; board: of a page that is served."""
+    """A comparison as a page shows it.
+
+    home: the address of the home page; board: of a page that is served
+    column_notes: what the columns mean, where another test than that of paired differences decides
+    """
 
     home: str | None
+    column_notes: list[str] | None
     board: BoardState

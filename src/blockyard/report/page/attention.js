@@ -5,7 +5,7 @@ function drawAttention(body) {
   const maps = data.attention.filter((one) => !state.hidden.has(one.arm));
   const layers = [...new Set(data.attention.map((one) => one.layer))];
   const arms = [...new Set(maps.map((one) => one.arm))];
-  const top = Math.max(0, ...maps.flatMap((one) => (Array.isArray(one.map) ? one.map.flat() : [])).filter(known)) || 1;
+  const top = Math.max(0, ...maps.map((one) => (Array.isArray(one.map) ? largestOf(one.map) : 0))) || 1;
   const cell = (arm, layer) => {
     const one = maps.find((each) => each.arm === arm && each.layer === layer);
     return h("td", {}, one ? picture(one, `${arm}, seed ${one.seed}, ${layer}`, top) : h("span", { class: "note" }, NONE));
@@ -19,6 +19,9 @@ function drawAttention(body) {
   h("p", { class: "note" }, "Rows of a map are queries, columns are keys; darker means more attention, on one scale for all maps."));
 }
 
+/** The largest number of a map, which has more numbers than a call takes arguments. */
+const largestOf = (rows) => rows.reduce((most, row) => row.reduce((sofar, value) => (known(value) && value > sofar ? value : sofar), most), 0);
+
 /** The scale of the shades, from no attention to the largest weight of any map. */
 const shades = (top) => h("p", { class: "keys" }, "0", h("span", { class: "shades", style: { background:
   `linear-gradient(to right, ${Array.from({ length: 11 }, (_, k) => `rgb(${shade(k / 10).join(" ")})`).join(", ")})` } }), short(top));
@@ -30,7 +33,7 @@ function picture({ image, map: rows }, name, top) {
   }
   if (!Array.isArray(rows) || !rows.length) return h("p", { class: "empty" }, "No map.");
   const wide = Math.max(...rows.map((row) => row.length));
-  const largest = Math.max(...rows.flat().filter(known));
+  const largest = largestOf(rows);
   const canvas = h("canvas", { class: "attention", width: wide, height: rows.length, role: "img", title: `${name}: largest weight ${short(largest)}`,
     "aria-label": `Attention of ${name}: ${rows.length} queries by ${wide} keys` });
   const pixels = new ImageData(wide, rows.length);

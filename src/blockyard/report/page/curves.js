@@ -25,7 +25,7 @@ function drawCurves(body) {
   const band = { seeds: "each thin line is one seed", pointed: "point at a line or its name to see the range from the lowest to the highest seed" }[state.band] ||
     `the band is the ${BANDS[state.band]}`;
   body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(curves),
-    caption: `Mean of ${state.metric} over seeds; ${band}. ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` +
+    caption: `Mean of ${state.metric} over seeds; ${band}.${wish(state.metric) ? ` ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` : ""}` +
       `${state.smooth ? ` Each run is smoothed by an exponential mean of weight ${state.smooth}; the table, too.` : ""}` +
       `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}${baselineNote(state.metric)} Drag over the chart to zoom.` }));
 }

@@ -23,7 +23,9 @@ from urllib.parse import quote
 from blockyard.atomic_files import write_text
 from blockyard.report.load.document import CellRow, ComparisonDocument, PageDocument
 from blockyard.report.page.thin import thin
+from blockyard.report.render import columns
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
+from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _INDENTS = re.compile(r"^ +", re.M)
@@ -65,13 +67,18 @@ def render(
 
 
 def linked(comparison: ComparisonDocument, folder: Path | None) -> PageDocument:
-    """Return the comparison with a relative link to the folder of each run instead of its path on this machine."""
+    """Return the comparison with a relative link to the folder of each run instead of its path on this machine.
+
+    Where another test than that of paired differences decides, with what the columns mean.
+    """
     cells: list[CellRow] = []
     for cell in comparison.get("cells") or []:
         with_link: CellRow = {**cell, "link": link(cell.get("folder"), folder)}
         with_link.pop("folder", None)
         cells.append(with_link)
-    return {**comparison, "cells": cells}
+    held = any((arm.get("difference") or {}).get("over") for arm in comparison.get("arms") or [])
+    special = held or of_metric(comparison.get("metric")) is not None
+    return {**comparison, "cells": cells, "column_notes": columns.notes(comparison) if special else None}
 
 
 def home_link(folder: Path | None) -> str | None:

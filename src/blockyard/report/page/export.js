@@ -46,9 +46,17 @@ function csvText(table) {
 
 /** A cell in quotes. Text that a spreadsheet would take for a formula starts with an apostrophe. */
 function csvCell(cell) {
-  const text = cell.textContent.replace(/[▸▾↑↓↕]/g, "").replace(/\s+/g, " ").trim().replace(/^−(?=\d)/, "-");
+  const text = spoken(cell).replace(/\s+/g, " ").trim().replace(/^−(?=\d)/, "-");
   const safe = /^[=+@-]/.test(text) && !/^[+-]?[\d.]/.test(text) ? `'${text}` : text;
   return `"${safe.replaceAll('"', '""')}"`;
+}
+
+/** The text inside a node, without pictures and without signs that a screen reader leaves out. */
+function spoken(node) {
+  if (node.nodeType === Node.TEXT_NODE) return node.textContent;
+  if (node.nodeType !== Node.ELEMENT_NODE || node.localName === "svg" || node.getAttribute("aria-hidden") === "true") return "";
+  const text = [...node.childNodes].map(spoken).join("");
+  return ["div", "small", "p"].includes(node.localName) ? ` ${text} ` : text;
 }
 
 /** Let the browser save a file; its name is made of letters, digits and dashes. */

@@ -35,7 +35,7 @@ const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);
 /** Three significant digits: 0.0123, 45.6, 1,230. */
 function short(x, precision = 3) {
   if (!known(x)) return NONE;
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(1).replace("e+", "e").replace(".0e", "e"));
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(Math.max(1, precision - 2)).replace("e+", "e").replace(/\.?0+e/, "e"));
   return signed(Number(x.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision }));
 }
 

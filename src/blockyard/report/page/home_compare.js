@@ -24,8 +24,9 @@ function compareTable(rows) {
     ["Facts", ["sweep", "arm", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"], false],
   ];
   const body = parts.flatMap(([part, keys, metric]) => {
+    const alike = (key, texts) => new Set(texts).size === 1 && new Set(rows.map((row) => JSON.stringify(row.runs.map((run) => valueOf(run, key))))).size === 1;
     const lines = keys.map((key) => [key, rows.map((row) => comparedText(row, key, metric))])
-      .filter(([, texts]) => texts.some((text) => text !== NONE) && (!state.differences || new Set(texts).size > 1 || rows.length === 1));
+      .filter(([key, texts]) => texts.some((text) => text !== NONE) && (!state.differences || rows.length === 1 || (metric ? !alike(key, texts) : new Set(texts).size > 1)));
     return lines.length ? [h("tr", { class: "part" }, h("th", { colspan: rows.length + 1, scope: "rowgroup" }, part)),
       ...lines.map(([key, texts]) => h("tr", { "data-compared": key }, h("th", { scope: "row" }, h("code", {}, key)), texts.map((text) => h("td", {}, text))))] : [];
   });

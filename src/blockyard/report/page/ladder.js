@@ -26,10 +26,12 @@ function drawLadder(body) {
       known(arm.power) ? s("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-dasharray": dash, style: { stroke, "stroke-width": "2" } }) : null,
       s("path", { d: shape(kind, 15, 6, 4), style: { fill: stroke } })), arm.name);
   }));
-  const times = (value, pair) => (known(value) ? [`×${short(value)}`, pair ? h("small", {}, ` ${interval(pair, 2)}`) : null] : "");
+  const ends = ([low, high]) => `[${fixed(low, 2)}, ${known(high) ? fixed(high, 2) : "any"}]`;
+  // Without a number the loss of the arm is below what the baseline's law can reach.
+  const times = (value, pair) => (known(value) ? [`×${short(value)}`, pair && known(pair[0]) ? h("small", {}, ` ${ends(pair)}`) : null] : "beyond any compute");
   body.append(grid(`What each arm is worth in compute, against ${baseline}`,
     ["arm", "compute multiplier", "gap", `at ${farther} times the compute (extrapolated)`, "power a", "largest rung, predicted from the others"],
-    [...arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : times(arm.multiplier, arm.interval), arm.trend || "", times(arm.farther, arm.farther_interval),
+    [...arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : times(arm.multiplier, arm.interval), arm.trend || "", arm.name === baseline ? "" : times(arm.farther, arm.farther_interval),
       short(arm.power), `${change(100 * arm.held_out, 1)} %`]), ...unfitted.map((arm) => [arm.name, `no law fits (largest error ${short(100 * arm.worst)} %)`, "", "", "", ""])], [1, 3, 4, 5]),
   figure("ladder", {
     chart: h("div", {}, keys, chart.root),

@@ -31,7 +31,11 @@ function foldSection(id) {
   const up = foldedUp(id);
   node.classList.toggle("folded", up);
   const button = node.querySelector("h2 > button");
-  if (button) button.setAttribute("aria-expanded", String(!up));
+  if (button) { // on a wide screen nothing folds: the heading is no button to anybody
+    button.disabled = !PHONE.matches;
+    if (PHONE.matches) button.setAttribute("aria-expanded", String(!up));
+    else button.removeAttribute("aria-expanded");
+  }
   const body = node.querySelector(".body");
   if (up || drawn.has(id)) body.classList.remove("waiting");
   if (!up && !drawn.has(id)) {

@@ -7,7 +7,7 @@ function drawScatter(body) {
   const pick = (key) => (value) => { state[key] = value; redraw("cost"); };
   const dots = shown().map(dot).filter((one) => known(one.x) && known(one.y));
   const missing = shown().length - dots.length;
-  const best = front(dots);
+  const best = direction(state.quality) ? front(dots) : [];
   const controls = [
     choice("cost:cost", "Cost", costs.map((key) => [key, COSTS[key].name]), state.cost, pick("cost")),
     choice("cost:quality", "Quality", [...new Set(qualities)].map((name) => [name, name]), state.quality, pick("quality")),
@@ -17,8 +17,8 @@ function drawScatter(body) {
   body.append(figure("cost", {
     controls,
     chart: dots.length ? scatterChart(body, dots, best) : h("p", { class: "empty" }, "None of the arms shown has both values."),
-    caption: `${state.quality} (${wish(state.quality)}) against ${lower(cost.name)} (${cost.more ? "more" : "less"} is better). ` +
-      `${near ? `${near} ` : "The line connects the Pareto front: the arms that no other arm beats in both. "}Whiskers are 95 % intervals.${baselineNote(state.quality)}` +
+    caption: `${state.quality}${wish(state.quality) ? ` (${wish(state.quality)})` : ""} against ${lower(cost.name)} (${cost.more ? "more" : "less"} is better). ` +
+      `${near ? `${near} ` : !best.length ? "" : "The line connects the Pareto front: the arms that no other arm beats in both. "}Whiskers are 95 % intervals.${baselineNote(state.quality)}` +
       `${missing > 0 ? ` ${plural(missing, "arm")} not shown for lack of a value.` : ""}`,
     table: () => grid(`${state.quality} and ${cost.name}`, ["arm", state.quality, cost.name, "on the Pareto line"],
       dots.map((one) => [one.name, short(one.y), cost.format(one.x), best.includes(one) ? "yes" : "no"]), [1, 2]),

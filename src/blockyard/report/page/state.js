@@ -59,11 +59,11 @@ function label(name, most = 28) {
   return cut(brief(arm), most);
 }
 
-/** "max" or "min". */
-const direction = (metric) => (metric === data.metric ? data.direction : (data.directions || {})[metric] || "min");
+/** "max" or "min"; null for what is neither better high nor low, such as a learning rate. */
+const direction = (metric) => (metric === data.metric ? data.direction : (data.directions || {})[metric]) || null;
 
-/** "higher is better" or "lower is better". */
-const wish = (metric) => `${direction(metric) === "max" ? "higher" : "lower"} is better`;
+/** "higher is better" or "lower is better"; nothing for a metric without a direction. */
+const wish = (metric) => ({ max: "higher is better", min: "lower is better" })[direction(metric)] || "";
 
 /** Arms sorted by their mean, the best first; those without one last. */
 function ranked(arms) {

@@ -32,10 +32,10 @@ function columns() {
           uncorrected(arm) ? h("small", { class: "uncorrected" }, "interval not corrected") : null)) : "") },
     ...(data.evidence ? [{ key: "e", name: "e", help: "the largest e-value so far", group: "Against the baseline", value: (arm) => (arm.difference || {}).e,
       cell: (arm) => (arm.difference ? short(arm.difference.e) : "") }]
-      : [p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs")]),
+      : data.column_notes ? [] : [p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs")]),
     p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
-    { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
-      value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }];
+    ...(gaps.every((gap) => !known(gap.effect)) ? [] : [{ key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
+      value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }])];
   return [
     { key: "verdict", name: "Verdict", group: "Quality", value: (arm) => arm.verdict, cell: (arm) => chip(arm.verdict), words: true },
     { key: "n", name: "n", help: "seeds with a result", group: "Quality", value: (arm) => arm.n,
@@ -184,7 +184,7 @@ const breakable = (name) => name.split(/(?<=,)/).flatMap((part, k) => (k ? [h("w
 /** A sentence on the smallest possible permutation p. */
 function smallest() {
   const gaps = data.arms.map((arm) => arm.difference).filter((gap) => gap && known(gap.smallest_p));
-  if (!gaps.length || data.evidence) return null;
+  if (!gaps.length || data.evidence || data.column_notes) return null;
   const limits = [...new Map(gaps.map((gap) => [gap.n, gap.smallest_p]))].sort((a, b) => b[0] - a[0]);
   const parts = limits.map(([n, p], k) => `${short(p)} with ${k ? n : plural(n, "pair of seeds", "pairs of seeds")}`);
   const never = limits.filter(([, p]) => p > 0.05).length;
@@ -203,11 +203,18 @@ function readingByLooks() {
     h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
 }
 
+/** How to read a table whose differences are those of outcomes of whole runs, or over test samples or splits. */
+const readingByNotes = (notes) => h("ul", { class: "note" },
+  notes.map((note) => h("li", {}, `${note.charAt(0).toUpperCase()}${note.slice(1)}.`)),
+  h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
+  h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
+
 /** How to read the table of a fixed number of seeds. */
 function reading() {
   const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
   const ranged = (data.ranges || {})[data.metric];
   const named = { t: "Student's t", bca: "the BCa bootstrap", exact: "Clopper and Pearson's exact method" };
+  if (data.column_notes) return readingByNotes(data.column_notes);
   if (data.evidence) return readingByLooks();
   return h("ul", { class: "note" },
     h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),

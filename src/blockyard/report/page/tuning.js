@@ -5,13 +5,14 @@ function drawTuning(body) {
   const tried = data.tuning.filter((one) => !state.hidden.has(one.arm));
   const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
   const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1);
-  const metric = String(data.metric).replace(/^test\//, "val/");
+  const metric = data.tuned_by || String(data.metric).replace(/^test\//, "val/"); // whatever metric is shown
+  const wanted = direction(metric) || data.direction;
   const width = varied.length > 1 && body.clientWidth > 760 ? Math.floor((body.clientWidth - 30) / 2) : body.clientWidth;
-  const best = (a, b) => (data.direction === "max" ? b.mean - a.mean : a.mean - b.mean);
+  const best = (a, b) => (wanted === "max" ? b.mean - a.mean : a.mean - b.mean);
   body.append(figure("tuning", {
     chart: tried.some((one) => known(one.mean)) ? h("div", {}, armKeys([...new Set(tried.filter((one) => known(one.mean)).map((one) => one.arm))]), h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best))))
       : h("p", { class: "empty" }, "No setting has a value yet."),
-    caption: `Mean ${metric} of every setting tried, ${wish(data.metric)}. A line joins settings that differ in nothing else; a ring marks the chosen one. ` +
+    caption: `Mean ${metric} of every setting tried, ${wanted === "max" ? "higher" : "lower"} is better. A line joins settings that differ in nothing else; a ring marks the chosen one. ` +
       "Settings are chosen on validation, never on test.",
     table: () => grid("Settings tried", ["arm", "setting", `mean ${metric}`, "seeds", "chosen"],
       tried.map((one) => [one.arm, h("code", {}, setting(one.setting)), short(one.mean), String(Object.keys(one.values || {}).length), one.chosen ? "yes" : "no"]), [2, 3]),

@@ -15,7 +15,7 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"{\char34}",
     "±": r"$\pm$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }

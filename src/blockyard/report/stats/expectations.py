@@ -131,7 +131,7 @@ def _evaluate(
         return "undecided", f"{numbers}: no difference shown"
     if claim.sign == ">=" and significant and gain > 0:
         return "supported", numbers
-    if gain == 0 and gap.deviation is None and gap.interval is None:
+    if _same_values(gap):
         return "supported", f"{numbers}: the same values on every seed"
     last = claim.other if claim.minus is None else claim.minus[1]
     size = margin or MARGIN * abs(sum(values[last].values()) / len(values[last]))
@@ -165,6 +165,13 @@ def _numbers(pair: str, gap: Difference) -> str:
     return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds{holds}"
 
 
+def _same_values(gap: Difference) -> bool:
+    """Return whether the arms have the same value on every seed; as many seeds ahead as behind are not that."""
+    if gap.signs is not None:
+        return gap.signs[:2] == (0, 0)
+    return gap.mean == 0 and gap.deviation is None and gap.interval is None
+
+
 def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
     """Return the 90 % interval of the gain (positive: better), which is that of two one-sided tests at 5 %."""
     from scipy import stats
@@ -175,6 +182,6 @@ def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
         half = stats.t.ppf(1 - ALPHA, gap.free) * gap.error
         return gain - half, gain + half
     if gap.deviation is None:  # equal differences: of 0, or of a size whose standard deviation is unknown
-        return (0.0, 0.0) if gain == 0 else (-math.inf, math.inf)
+        return (0.0, 0.0) if _same_values(gap) else (-math.inf, math.inf)
     half = stats.t.ppf(1 - ALPHA, gap.n - 1) * gap.deviation / math.sqrt(gap.n)
     return gain - half, gain + half

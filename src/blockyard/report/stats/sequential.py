@@ -18,7 +18,7 @@ from blockyard.report.stats.paired import Difference, Values, effect, finite
 from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
-from blockyard.sweep.stopping.evidence import ALPHA, betting_interval, log_sign_e, seeds_to_decide
+from blockyard.sweep.stopping.evidence import ALPHA, ROUNDING, betting_interval, log_sign_e, seeds_to_decide
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def skewed(gaps: Sequence[float]) -> bool:
         return False
     mean = math.fsum(gaps) / n
     second = math.fsum((gap - mean) ** 2 for gap in gaps) / n
-    if second <= 0:
+    if second <= 0 or _nearly_equal(gaps):
         return False
     third = math.fsum((gap - mean) ** 3 for gap in gaps) / n
     skewness = third / second**1.5 * math.sqrt(n * (n - 1)) / (n - 2)
@@ -271,7 +271,7 @@ def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | Non
     Each group has two values or more.
     """
     ordered, n = sorted(values), len(values)
-    if n < _GROUPS_FROM:
+    if n < _GROUPS_FROM or _nearly_equal(ordered):
         return None
     share, cut = max((split_share(ordered, cut), cut) for cut in range(2, n - 1))
     limit = _SPLIT[max(size for size in _SPLIT if size <= n)]
@@ -285,6 +285,11 @@ def split_share(ordered: Sequence[float], cut: int) -> float:
         return 0.0
     parts = (ordered[:cut], ordered[cut:])
     return 1 - math.fsum((value - _middle(part)) ** 2 for part in parts for value in part) / whole
+
+
+def _nearly_equal(values: Sequence[float]) -> bool:
+    """Whether the values differ by no more than rounding."""
+    return max(values) - min(values) <= ROUNDING * max(map(abs, values))
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -131,6 +131,7 @@ def compare_arms(
         differences = {
             arm: replace(gap, interval=clipped(gap.interval, (-width, width))) for arm, gap in differences.items()
         }
+    tested = sum(gap.holm_p is not None for gap in differences.values())
     results = {}
     for arm, by_seed in clean.items():
         mean = (rate_of if outcome == "success" else averaged)(list(by_seed.values()))
@@ -140,7 +141,7 @@ def compare_arms(
             text = "The baseline." if arm in (baseline, rival[arm]) else "The comparison has no baseline."
             results[arm] = ArmResult(mean, None, BASELINE, text)
         else:
-            text = explain(gap, direction, rival[arm], len(others), margin)
+            text = explain(gap, direction, rival[arm], tested or len(others), margin)
             results[arm] = ArmResult(mean, gap, verdict(gap, direction), text)
     return results
 

@@ -22,7 +22,7 @@ import yaml
 from blockyard.atomic_files import write_text
 from blockyard.config.choices.catalog import PACKAGE
 from blockyard.config.override_grammar import to_text
-from blockyard.config.untrusted.project_file import default_outputs
+from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
 from blockyard.runs.redact import redact
