@@ -72,6 +72,20 @@ def test_the_layers_of_an_encoder_come_before_those_of_its_decoder() -> None:
     } | {name: 0 for name in others if name.startswith(("encoder.embedder", "encoder.position"))}
 
 
+def test_all_that_makes_the_first_stream_comes_before_the_first_block() -> None:
+    text = ("experiment=gpt_code_small", "model.embed_norm=true", "model.ngrams=[2]", "model.smear=true")
+    composed = compose([*text, "model.dim=16", "model.heads=2", "model.depth=1"])
+    assert not composed.issues, composed.issues
+    numbers = layer_numbers(build.Components(composed.config).meta_model())
+    assert {name.split(".")[0] for name, each in numbers.items() if each == 0} >= {
+        "embedder",
+        "embed_norm",
+        "ngrams",
+        "smear",
+    }
+    assert {name.split(".")[0] for name, each in numbers.items() if each == 2} == {"final_norm"}
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "torch_optim", "timm_optim"])
 def test_a_factor_of_one_changes_no_group(optimizer: str) -> None:
     plain, one = components(f"optimizer={optimizer}"), components(f"optimizer={optimizer}", "optimizer.layer_decay=1.0")

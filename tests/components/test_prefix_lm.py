@@ -116,6 +116,29 @@ def test_what_has_no_source_or_mixes_in_order_is_refused() -> None:
     assert any("this data has none; use model.sees=past" in str(issue) for issue in check(compose(text)))
 
 
+@pytest.mark.parametrize("scheme", ["t5_bias", "bias_offset"])
+def test_a_bias_tells_later_tokens_of_a_source_from_earlier_ones(scheme: str) -> None:
+    for sees, tells in (("source", True), ("past", False)):
+        position = model(sees, position=scheme).get_submodule("position")
+        query, keys = torch.tensor([[5.0]]), torch.tensor([3.0, 5.0, 6.0, 9.0])
+        bias = position.bias(torch.tensor(0), (query.double(),), (keys.double(),)).flatten()
+        assert (len({round(each, 6) for each in bias.tolist()}) == 4) == tells
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("position=fire", "the tokens of a source see each other"),
+        ("position=xpos", "the tokens of a source see each other"),
+        ("head=multi_token", "only the target is predicted: head=token"),
+    ],
+)
+def test_what_is_wrong_for_the_tokens_of_a_source_is_refused(override: str, message: str) -> None:
+    translate = ("data=translation", "data.joined=true", "tokenizer=char", "head=token", "objective=next_token")
+    issues = check(compose([*translate, "model=decoder", "model.sees=source", override]))
+    assert [str(issue) for issue in issues if message in str(issue)]
+
+
 def test_its_operations_are_counted_without_weights(capsys: pytest.CaptureFixture[str]) -> None:
     """On the meta device no number can be looked at."""
     translate = ("data=translation", "data.joined=true", "tokenizer=char", "head=token", "objective=next_token")

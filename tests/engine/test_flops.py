@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from blockyard.config import build
+from blockyard.config.compose import compose
+from blockyard.contracts import auxiliary_loss
 from blockyard.engine import cost_card
 from blockyard.ops import flops
 from tests.support.engine_runs import config
@@ -32,6 +34,30 @@ def test_flops_are_those_of_the_formula(kv: int, tmp_path: Path) -> None:
     # Backward is twice each matmul, but nothing flows into the image; attention takes 5 matmuls to 2.
     backward = 2 * forward - 2 * tokens * patch * dim + depth * attention
     assert flops["training"] == forward + backward
+
+
+@pytest.mark.parametrize("head", ["head=multi_token head.further=3", "head=mtp_modules head.further=2"])
+def test_a_step_is_counted_with_the_losses_of_further_tokens(head: str, tmp_path: Path) -> None:
+    """A forward pass is that of evaluation, which has none of them."""
+    overrides = (*head.split(), "model.dim=16", "model.depth=1", "model.heads=2", "logger=none", "trainer=cpu")
+    composed = compose(["experiment=gpt_code_small", *overrides, f"outputs={tmp_path}"])
+    assert not composed.issues, composed.issues
+    components = build.Components(composed.config)
+    splits = components.data.load(components.tokenizer)
+    model, batch = components.model(0), splits.train.batch(torch.arange(2), None)
+    own = cost_card.flops_per_sample(model, components.objective, batch)
+    assert model.training
+    batch = components.objective.ready(batch)
+    with flops.counter() as step:
+        loss = components.objective.loss(model(batch), batch.target)
+        auxiliary = auxiliary_loss(model.modules())
+        assert auxiliary is not None
+        (loss + auxiliary).backward()
+    assert own["training"] == step.get_total_flops() // 2
+    with torch.no_grad(), flops.counter() as forward:
+        model.eval()(batch)
+    assert own["forward"] == forward.get_total_flops() // 2
+    assert own["training"] > 3.2 * own["forward"]
 
 
 @pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])

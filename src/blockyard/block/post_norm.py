@@ -44,6 +44,11 @@ class PostNorm(BranchedBlock):
         drop_path: Rate = 0.0,
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+        if first_norm and ctx.order is not None and (ctx.order[0] != 0 or ctx.order.count(0) > 1):
+            raise ValueError(
+                f"block.first_norm=true normalises where block 0 begins, and model.order={list(ctx.order)} visits it "
+                "later or again; use model.embed_norm=true, which normalises once, in front of all blocks"
+            )
         self.first_norm = norm(ctx) if first_norm and ctx.layer == 0 else nn.Identity()
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

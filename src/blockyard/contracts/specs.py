@@ -220,6 +220,12 @@ class Context:
     given: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     parametrization: Parametrization = PLAIN  # how weights, rates and factors depend on the size of the model
     stream: int | None = None  # the width of the stream, where that is not `dim`
+    source_ties: bool = False  # though `causal`, the tokens of a source in front of the sequence see each other
+
+    @property
+    def sees_later(self) -> bool:
+        """Whether a token may see one that stands later on its axis."""
+        return not self.causal or self.tokens.axes > 1 or self.source_ties
 
     @property
     def visits(self) -> int:

@@ -57,20 +57,25 @@ def flops_per_sample(
 ) -> dict[str, int]:
     """FLOPs of one forward pass, and of a training step, per sample of `batch`.
 
-    A step is forward and backward, and where there is a teacher its forward pass, which also counts on its own. Runs
-    all once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
+    A forward pass is that of evaluation. A step is forward and backward, with what the model computes in training only,
+    such as the predictions of further tokens, and where there is a teacher its forward pass, which also counts on its
+    own. Runs all once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
     """
     batch = objective.ready(batch)
+    training = model.training
     with undisturbed(), _preserved(model):
-        with counter() as forward:
-            prediction = model(batch)
-        loss = objective.loss(prediction, batch.target)
-        with counter() as backward:
-            loss.backward()
+        try:
+            with torch.no_grad(), counter() as forward:
+                model.eval()(batch)
+        finally:
+            model.train(training)
+        with counter() as step:
+            loss = objective.loss(model(batch), batch.target)
+            auxiliary = auxiliary_loss(model.modules())
+            (loss if auxiliary is None else loss + auxiliary).backward()
     model.zero_grad(set_to_none=True)
-    once = forward.get_total_flops()
-    both = once + backward.get_total_flops()
-    counts = {"forward": once // len(batch), "training": both // len(batch)}
+    both = step.get_total_flops()
+    counts = {"forward": forward.get_total_flops() // len(batch), "training": both // len(batch)}
     if teacher is None:
         return counts
     with undisturbed(), counter() as taught:

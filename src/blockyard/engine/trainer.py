@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -33,6 +34,7 @@ from blockyard.model._block_stack import loops_problem
 from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
 from blockyard.ops.shaping import FORGETS
+from blockyard.position.xpos import XPos
 from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
@@ -100,6 +102,11 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
             f"{CONTEXT} counts the keys of a token by its index, and token_mixer.score_scale=log_n counts those of a "
             "window or of a bidirectional model otherwise; use a causal model without windows, or another score_scale"
         )
+    if model.position.varies:
+        problems.append(
+            f"{CONTEXT} cuts sequences, and each process would draw other positions for its part; use "
+            "position.shift=0, position.jitter=1 and position.rescale=1"
+        )
     if model.prefix is not None:
         problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
     if type(model.head) is not Token:
@@ -124,6 +131,21 @@ def _unserved(model: nn.Module, kernel: Kernel) -> Iterator[str]:
                 f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
                 "trainer.attention=auto"
             )
+
+
+_LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
+
+
+def _too_large(scheme: XPos) -> str | None:
+    """Why keys that a scheme scales are too large for float16, or None."""
+    largest = scheme.largest(1)
+    if largest <= _LARGEST_HALF:
+        return None
+    span = math.ceil(scheme.span * largest / _LARGEST_HALF)
+    return (
+        f"trainer.precision=16-mixed holds numbers up to 65,504, and position=xpos makes keys e^{largest:.0f} times "
+        f"larger; use position.span={span} or more, or trainer.precision=bf16-mixed"
+    )
 
 
 def _counts_otherwise(mixer: nn.Module) -> bool:
@@ -422,5 +444,7 @@ class TrainerPlan:
                 f"trainer.first_context={self.first_context} trains on shorter texts first, and a token mixer of this "
                 "model takes texts of one length; use another token_mixer, or trainer.first_context=null"
             )
+        if self.precision == "16-mixed":
+            issues += [problem for each in model.modules() if isinstance(each, XPos) and (problem := _too_large(each))]
         problem = loops_problem(model) if self.loops else None
         return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues

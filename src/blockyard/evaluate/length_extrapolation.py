@@ -28,6 +28,7 @@ from blockyard.atomic_files import write_json, write_text
 from blockyard.contracts import Model, Objective, Position, Resizable, Split, TokenMixer
 from blockyard.evaluate.by_position import ByPosition
 from blockyard.evaluate.loop import evaluate
+from blockyard.position.xpos import LARGEST, XPos
 from blockyard.runs.identity import slug
 
 
@@ -154,6 +155,8 @@ def _refusal(model: Model, split: Split, factor: int) -> str | None:
             limit = model.ctx.tokens.max_len
             advice = f"; {module.length_advice}" if module.length_advice else ""
             return f"position {name} supports {limit} positions and the sequence has {factor * limit}{advice}"
+        if isinstance(module, XPos) and module.largest(factor) > LARGEST:
+            return f"position {name} would scale keys by e^{module.largest(factor):.0f}, more than float32 holds"
     return None
 
 

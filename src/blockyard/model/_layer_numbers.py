@@ -3,8 +3,9 @@
 Source: Bao et al. 2022, BEiT (arXiv 2106.08254), appendix; Clark et al. 2020, ELECTRA (arXiv 2003.10555), table 7
 Reference: timm.optim.param_groups_layer_decay
 
-0 is what stands before the blocks (embedder, positions, class and register tokens, mask token, learned latents), n + 1
-is block n, and one more than the last block is what follows blocks (final norms, head).
+0 is what stands before the blocks (embedder with its norm, n-grams, what one token adds to the next, positions, class
+and register tokens, mask token, types of a joined source, learned latents), n + 1 is block n,
+and one more than the last block is what follows blocks (final norms, head).
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from torch import nn
 
 from blockyard.contracts import Block, Embedder, Position, blocks_of_heads
 from blockyard.model._embedding import MaskToken
+from blockyard.model._ngrams import NgramEmbedding
 from blockyard.model._prefix import PrefixTokens
+from blockyard.model._smear import Smear
+from blockyard.model.joint import Types
 from blockyard.model.perceiver import Latents
 
-_FIRST = (Embedder, Position, PrefixTokens, MaskToken, Latents)
+_FIRST = (Embedder, NgramEmbedding, Smear, Position, PrefixTokens, MaskToken, Types, Latents)
+_FIRST_NORMS = ("embed_norm", "input_norm")
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:
@@ -38,5 +43,6 @@ def layer_numbers(model: nn.Module) -> dict[str, int]:
         if inside is not None:
             numbers[name] = inside + 1
         else:
-            numbers[name] = 0 if any(isinstance(modules[path], _FIRST) for path in around) else last
+            first = any(isinstance(modules[path], _FIRST) for path in around) or not {*_FIRST_NORMS}.isdisjoint(parts)
+            numbers[name] = 0 if first else last
     return numbers

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Embedder, Role, parameter_roles
-from blockyard.weight_init import Init
+from blockyard.weight_init import Init, zeros_at_start
 
 SMALLEST = 1e-30  # a vector that is shorter stays as it is
 MATRICES: frozenset[Role] = frozenset({"input", "hidden", "residual", "output"})
@@ -33,7 +33,8 @@ MATRICES: frozenset[Role] = frozenset({"input", "hidden", "residual", "output"})
 class UnitWeights(nn.Module):
     """Keeps the matrices of a model at unit length. It is the last part of its model, and has no weights itself.
 
-    Raises ValueError for weights of which it is not known what the stream is multiplied by.
+    Raises ValueError for weights of which it is not known what the stream is multiplied by, and for those that start at
+    zero.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,6 +47,13 @@ class UnitWeights(nn.Module):
             raise ValueError(
                 f"model.unit_weights: {kind} does not say which dimension of {problems[0]} is the width of the stream; "
                 f"use linear layers, let it have unit_dims = {{{name!r}: ...}}, or use model.unit_weights=false"
+            )
+
+        zero = zeros_at_start(model)
+        if at_zero := [path for path, weight, _ in self._matrices() if id(weight) in zero]:
+            raise ValueError(
+                f"model.unit_weights: {at_zero[0]} starts at zero, and the first update, however small, would bring "
+                "its vectors to length one; leave that option out, or use model.unit_weights=false"
             )
 
     def init_weights(self, init: Init) -> None:

@@ -11,6 +11,7 @@ Cost: that of its blocks, depth times
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from blockyard.contracts import (
@@ -93,4 +94,4 @@ class Decoder(Stack):
                 "model.sees=source is about a source in front of the sequence, and this data has none; use "
                 "model.sees=past, or pairs of texts with data.joined=true"
             )
-        return self.transformer(ctx, parts, sees=self.sees)
+        return self.transformer(replace(ctx, source_ties=self.sees == "source"), parts, sees=self.sees)

@@ -38,8 +38,7 @@ class BiasOffset(Position):
         check_axes(type(self), ctx)
         self.std = std
         self.high = [clip or max(side - 1, 1) for side in ctx.tokens.grid]
-        sees_later = not (ctx.causal and ctx.tokens.axes == 1)
-        self.low = [-high if sees_later else 0 for high in self.high]
+        self.low = [-high if ctx.sees_later else 0 for high in self.high]
         sizes = [high - low + 1 for low, high in zip(self.low, self.high, strict=True)]
         self.table = nn.Parameter(torch.empty(ctx.heads, math.prod(sizes)))  # (H, offsets), axis after axis
 

@@ -16,6 +16,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Because, Context, Position
+from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear
 from blockyard.position._absolute import check_axes
 
@@ -49,7 +50,8 @@ def return_probabilities(joined: Tensor, steps: int) -> Tensor:
     adjacency = joined.to(torch.get_default_dtype())
     walk = adjacency / adjacency.sum(-1, keepdim=True).clamp(min=1)  # (B, N, N), rows sum to one or, alone, to zero
     power, diagonals = walk, [walk.diagonal(dim1=-2, dim2=-1)]
-    for _ in range(steps - 1):
-        power = power @ walk
-        diagonals.append(power.diagonal(dim1=-2, dim2=-1))
+    with full_precision(walk):  # products of products would round more with each step
+        for _ in range(steps - 1):
+            power = power @ walk
+            diagonals.append(power.diagonal(dim1=-2, dim2=-1))
     return torch.stack(diagonals, dim=-1)

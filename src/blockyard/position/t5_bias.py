@@ -46,7 +46,7 @@ class T5Bias(Position):
     ) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.sees_later, self.std, self.far = not (ctx.causal and ctx.tokens.axes == 1), std, far
+        self.sees_later, self.std, self.far = ctx.sees_later, std, far
         if self.sees_later and buckets % 2:
             raise ValueError(f"position.buckets={buckets} must be even: half are for later tokens")
         self.side = buckets // 2 if self.sees_later else buckets

@@ -41,12 +41,17 @@ class XPos(Rotary):
         self.gamma, self.span = gamma, span
         # Counted from the middle of the sequence, which changes no score, factors are the least at its ends.
         self.middle = ctx.tokens.max_len / 2
-        largest = self.middle / span * math.log((1 + gamma) / gamma)
+        largest = self.largest(1)
         if largest > LARGEST:
             raise ValueError(
                 f"position.span={span:g}: over {ctx.tokens.max_len:,} tokens keys would grow to e^{largest:.0f}, more "
                 f"than float32 holds; use position.span={math.ceil(span * largest / LARGEST)} or more"
             )
+
+    def largest(self, times: int) -> float:
+        """The logarithm of the largest factor of a key in sequences that are so many times longer than in training."""
+        end = self.middle * (2 * times - 1)  # from the middle of those in training to the end of the longer ones
+        return end / self.span * math.log((1 + self.gamma) / self.gamma)
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k rotated and scaled."""

@@ -81,7 +81,7 @@ class PatchValueEmbedder(StartedEmbedder):
         values = math.prod(ctx.tokens.patch)
         super().__init__(ctx, cells, (values,))
         self.levels = levels
-        self.proj = Linear(values, ctx.dim, bias=True, std=ctx.input_std, role="input")
+        self.proj = Linear(values, ctx.dim, bias=True, std=ctx.input_std * values**-0.5, role="input")
         self.start = nn.Embedding(classes, ctx.dim)
 
     def vectors(self, inputs: Tensor) -> Tensor:

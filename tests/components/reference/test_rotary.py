@@ -238,6 +238,17 @@ def test_xpos_is_finite_over_long_texts_and_refused_where_it_could_not_be() -> N
         XPos(ctx, span=8.0)
 
 
+def test_xpos_says_how_large_keys_get_in_longer_texts() -> None:
+    """The factor of the last key, in sequences of the length of training and of eight times that."""
+    scheme = XPos(context(dim=32, grid=(4096,)))
+    for times in (1, 8):
+        last = torch.full((1, 1, 1), 4096.0 * times)
+        key = torch.ones(1, 1, 1, 8, dtype=torch.float64)
+        _, rotated = scheme.rotate(key, key, last.double(), last.double())
+        pairs = rotated.flatten().unflatten(0, (2, -1)).square().sum(0).sqrt() / 2**0.5
+        assert float(pairs.max().log()) == pytest.approx(scheme.largest(times), rel=1e-3)
+
+
 def test_xpos_without_decay_is_rope() -> None:
     q = torch.randn(1, 4, 15, 8, dtype=torch.float64)
     for axes, coords in ((1, line(15)), (2, lattice(3, 5))):

@@ -125,6 +125,13 @@ def causality_of_head(f: Facts) -> str | None:
     return f"{f['head']} predicts later tokens, for which the model must be causal; {f['model']} is not"
 
 
+def source_of_head(f: Facts) -> str | None:
+    """A head that predicts later tokens would predict those of a source in front, which are given and not predicted."""
+    if not f["head"].target.later_ids or not f.data.joined:
+        return None
+    return f"{f['head']} predicts every later token, and of {f['data']} only the target is predicted: head=token"
+
+
 def later_tokens_of_head(f: Facts) -> str | None:
     """A head that reads the last token alone tells every token what comes after it."""
     if not f["head"].target.reads_last or not f["objective"].target.needs_causal:
@@ -238,6 +245,7 @@ RULES = (
     Rule(("head", "model"), causality_of_head),
     Rule(("head", "model"), blocks_of_head),
     Rule(("head", "objective"), later_tokens_of_head),
+    Rule(("data", "head"), source_of_head),
     Rule(("objective", "token_mixer"), strict_mixer),
     Rule(("objective", "block"), strict_block),
     Rule(("objective", "residual"), strict_residual),

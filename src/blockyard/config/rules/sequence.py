@@ -36,9 +36,11 @@ def direction_of_encoder(f: Facts) -> str | None:
 def causality_of_position(f: Facts) -> str | None:
     """A position scheme may be for causal models only."""
     has_mixers = f["model"].target.stacks and not f.latents  # over tokens, for the scheme to act on
-    if not f["position"].target.needs_causal or f.causal or not has_mixers:
+    if not f["position"].target.needs_causal or not has_mixers:
         return None
-    return f"{f['position']} needs a causal model; {f['model']} is bidirectional"
+    if f.causal and f["model"].target.ties(f["model"].options):
+        return f"{f['position']} needs a causal model; the tokens of a source see each other with sees=source"
+    return None if f.causal else f"{f['position']} needs a causal model; {f['model']} is bidirectional"
 
 
 def causality_of_source_position(f: Facts) -> str | None:
