@@ -46,7 +46,7 @@ class Init:
         self.foreigners: list[str] = []  # paths of the parts that another library initialises
 
     def generator(self, name: str) -> torch.Generator:
-        """Returns a CPU generator that depends on the seed and the parameter's path alone."""
+        """Return a CPU generator that depends on the seed and the parameter's path alone."""
         key = f"{self.seed}:{self.path}.{name}" if self.path else f"{self.seed}:{name}"
         digest = hashlib.sha256(key.encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

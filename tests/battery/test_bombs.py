@@ -64,7 +64,7 @@ def test_shard(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", cases([*SPACES], short=6))
-def test_space(name: str, tmp_path: Path) -> None:
+def test_bad_search_space_is_one_short_message(name: str, tmp_path: Path) -> None:
     """Each problem of a sweep file is one line that names the key, or the line where it cannot be read."""
     path = tmp_path / "x.yaml"
     path.write_text(f"claim: One is better\narms: {{a: [block=pre_norm], b: [block=post_norm]}}\n{SPACES[name]}\n")

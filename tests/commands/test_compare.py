@@ -213,8 +213,8 @@ def test_names_are_no_markup_on_the_terminal(tmp_path: Path) -> None:
         (["norms", "--metric"], "--metric: a value is missing"),
         (["norms", "--html"], "--html: a file is missing"),
         (["norms", "--direction", "up"], "direction=up: expected max or min"),
-        (["norms", "--cost", "money"], "cost_axis=money: expected one of flops"),
-        (["norms", "--interesting", "lots"], "--interesting: expected a number > 0, not 'lots'"),
+        (["norms", "--cost-axis", "money"], "cost_axis=money: expected one of flops"),
+        (["norms", "--margin", "lots"], "--margin: expected a number > 0, not 'lots'"),
         (["norms", "--csv", "outputs/sweeps/norms/plan.json/x.csv"], "cannot be written"),
     ],
 )
@@ -227,11 +227,11 @@ def test_what_cannot_work_is_one_message_and_code_2(
     assert text.count("\n") == 1
 
 
-def test_an_interesting_size_and_a_direction_are_heard(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_margin_and_direction_reach_the_comparison(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
     assert "worse" in _printed(capsys, "norms", "--direction", "min")
     sweep(Path("outputs"), ARMS, {arm: VALUES["post"] | {3: 0.9 + 0.01 * k} for k, arm in enumerate(ARMS)}, name="same")
-    assert "to detect a difference of 0.01" in _printed(capsys, "same", "--interesting", "0.01")
-    assert "less seconds" not in _printed(capsys, "same", "--cost", "seconds")
+    assert "to detect a difference of 0.01" in _printed(capsys, "same", "--margin", "0.01")
+    assert "less seconds" not in _printed(capsys, "same", "--cost-axis", "seconds")
 
 
 def test_budgets_notes_and_what_memory_means_are_told(plan: SweepPlan) -> None:

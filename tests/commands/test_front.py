@@ -100,9 +100,13 @@ def test_explain_prints_what_a_choice_declares(capsys):
     """Traits and their values, whatever module of the contracts the family's class is in."""
     assert main(["explain", "token_mixer=attention"]) == 0
     (declares,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  declares ")]
-    assert {"causal", "bidirectional", "ports: queries and keys, scores", "cacheable"} <= set(
-        declares.removeprefix("  declares   ").split("; ")
-    )
+    assert {
+        "causal",
+        "bidirectional",
+        "ports: queries_and_keys, scores",
+        "key option: token_mixer.key_dim",
+        "cacheable",
+    } <= set(declares.removeprefix("  declares   ").split("; "))
     assert main(["explain", "token_mixer=fourier"]) == 0
     assert "not causal" in capsys.readouterr().out
     assert main(["explain", "position=rope"]) == 0

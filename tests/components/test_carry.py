@@ -386,7 +386,7 @@ def test_the_first_layer_with_values_gives() -> None:
         ),
     ],
 )
-def test_refusals(make: Any, message: str) -> None:
+def test_mismatched_values_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

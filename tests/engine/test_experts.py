@@ -20,9 +20,9 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.size_matching import flops_by_module
 from blockyard.contracts import HasAuxiliary, auxiliary_loss
+from blockyard.engine.context_parallel import model_problems
 from blockyard.engine.faults import causality_probe
 from blockyard.engine.module import checkpoint_blocks
-from blockyard.engine.trainer import model_problems
 from blockyard.errors import UserError
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from tests.engine.lightning.process_runs import NO_DROPOUT, trained

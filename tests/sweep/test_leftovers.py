@@ -9,7 +9,7 @@ import pytest
 
 from blockyard.runs.lock import RunLock, lock_path
 from blockyard.sweep.cell.trial_store import StorageFailedError, storage_failures
-from blockyard.sweep.cells import OWNER
+from blockyard.sweep.cells import SEARCH_LOCK
 from blockyard.sweep.plan.history import store_plan
 from tests.sweep.search_runs import plan
 
@@ -17,7 +17,7 @@ from tests.sweep.search_runs import plan
 def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
     sweep_plan = plan(tmp_path)
     sweep_plan.folder.mkdir(parents=True)
-    dead, alive = (sweep_plan.folder / f"{OWNER}-{number}-abcd" for number in (1, 2))
+    dead, alive = (sweep_plan.folder / f"{SEARCH_LOCK}-{number}-abcd" for number in (1, 2))
     (sweep_plan.folder / ".tmp-comparison.json-1-abcd").write_text("{")
     RunLock(dead).acquire().release()  # its process ended without removing it
     lock = RunLock(alive).acquire()

@@ -31,14 +31,14 @@ def runs(cells: list[Cell]) -> list[str]:
 
 
 def test_phase_one_is_every_setting_on_the_first_seeds():
-    assert runs(tune.due_cells(plan(), {})) == ["a#0/s0", "a#1/s0", "b#0/s0", "b#1/s0"]
-    assert runs(tune.due_cells(plan(first=None), {})) == runs(list(plan().cells))
+    assert runs(tune.cells_of_tuning(plan(), {})) == ["a#0/s0", "a#1/s0", "b#0/s0", "b#1/s0"]
+    assert runs(tune.cells_of_tuning(plan(first=None), {})) == runs(list(plan().cells))
 
 
 def test_phase_two_opens_arm_by_arm():
     values = {"a#0/s0": 0.1, "a#1/s0": 0.9, "b#0/s0": 0.5}
     assert tune.chosen_variants(plan(), values) == {"a": "a#1"}
-    assert runs(tune.due_cells(plan(), values)) == ["a#0/s0", "a#1/s0", "a#1/s1", "a#1/s2", "b#0/s0", "b#1/s0"]
+    assert runs(tune.cells_of_tuning(plan(), values)) == ["a#0/s0", "a#1/s0", "a#1/s1", "a#1/s2", "b#0/s0", "b#1/s0"]
     assert tune.chosen_variants(plan(), values | {"b#1/s0": 0.4}) == {"a": "a#1", "b": "b#0"}
 
 
@@ -87,7 +87,7 @@ def test_a_failed_cell_is_waited_for_until_it_is_given_up():
     values = {"a#1/s0": 0.1}
     assert tune.chosen_variants(plan(), values) == {}
     assert tune.chosen_variants(plan(), values, ended=["a#0/s0"]) == {"a": "a#1"}
-    assert "a#1/s1" in runs(tune.due_cells(plan(), values, ended=["a#0/s0"]))
+    assert "a#1/s1" in runs(tune.cells_of_tuning(plan(), values, ended=["a#0/s0"]))
 
 
 def test_a_setting_with_a_seed_missing_is_not_compared():
@@ -99,7 +99,7 @@ def test_a_setting_with_a_seed_missing_is_not_compared():
 def test_an_arm_without_a_whole_setting_has_no_choice():
     ended = ["a#0/s0", "a#1/s0"]
     assert tune.chosen_variants(plan(), {}, ended=ended) == {}
-    assert runs(tune.due_cells(plan(), {}, ended=ended)) == ["a#0/s0", "a#1/s0", "b#0/s0", "b#1/s0"]
+    assert runs(tune.cells_of_tuning(plan(), {}, ended=ended)) == ["a#0/s0", "a#1/s0", "b#0/s0", "b#1/s0"]
     assert every(row.mean is None and row.settled for row in tune.setting_results(plan(), {}, ended) if row.arm == "a")
 
 
@@ -118,4 +118,4 @@ def test_without_tuning_each_arm_is_its_own_choice():
     sweep_plan = plan(settings=1)
     sweep_plan.question["tune"] = {}
     assert tune.chosen_variants(sweep_plan, {}) == {"a": "a#0", "b": "b#0"}
-    assert tune.due_cells(sweep_plan, {}) == list(sweep_plan.cells)
+    assert tune.cells_of_tuning(sweep_plan, {}) == list(sweep_plan.cells)

@@ -141,7 +141,7 @@ def bad_config(folder: Path) -> None:
         (bad_config, "cannot be read"),
     ],
 )
-def test_files(damage: Callable[[Path], None], reason: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_damaged_folders_are_refused_and_leave_nothing(damage: Callable[[Path], None], reason: str, models: dict[str, Path], tmp_path: Path) -> None:
     folder = copied(models["gpt2"], tmp_path / "theirs")
     damage(folder)
     with pytest.raises(UserError, match=reason):
@@ -149,7 +149,7 @@ def test_files(damage: Callable[[Path], None], reason: str, models: dict[str, Pa
     assert not (tmp_path / "ours").exists()
 
 
-def test_shards(models: dict[str, Path], tmp_path: Path) -> None:
+def test_sharded_weights_equal_one_file(models: dict[str, Path], tmp_path: Path) -> None:
     """Weights in several files are those of one."""
     folder = copied(models["gpt2"], tmp_path / "theirs")
     weights = load_file(folder / "model.safetensors")

@@ -218,7 +218,7 @@ class Subject:
 
 
 def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
-    """Returns what `of` names, of a new model. Raises ValueError for a model without a token mixer."""
+    """Return what `of` names, of a new model. Raises ValueError for a model without a token mixer."""
     model: Any = components.model(0).to(device)
     if not model.mixers or model.mixers[0].empty:
         raise ValueError("the model has no token mixer to measure")
@@ -284,7 +284,7 @@ COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#5
 
 
 def series(costs: Sequence[Cost], quantity: str) -> dict[str, dict[int, float]]:
-    """Returns a quantity by name of the choice and number of tokens."""
+    """Return a quantity by name of the choice and number of tokens."""
     result: dict[str, dict[int, float]] = {}
     for cost in costs:
         result.setdefault(cost.name, {})[cost.tokens] = float(getattr(cost, quantity))
@@ -292,7 +292,7 @@ def series(costs: Sequence[Cost], quantity: str) -> dict[str, dict[int, float]]:
 
 
 def tables(costs: Sequence[Cost]) -> list[Table]:
-    """Returns a table of each quantity, with the exponent of the number of tokens in the last column."""
+    """Return a table of each quantity, with the exponent of the number of tokens in the last column."""
     lengths = sorted({cost.tokens for cost in costs})
     result = []
     for quantity, title in QUANTITIES.items():
@@ -306,7 +306,7 @@ def tables(costs: Sequence[Cost]) -> list[Table]:
 
 
 def crossings(costs: Sequence[Cost]) -> list[str]:
-    """Returns a sentence for each choice that becomes cheaper than the first one, in time and in memory."""
+    """Return a sentence for each choice that becomes cheaper than the first one, in time and in memory."""
     sentences = []
     for quantity, comparative in (("milliseconds", "faster"), ("bytes", "smaller")):
         (first, values), *others = series(costs, quantity).items()

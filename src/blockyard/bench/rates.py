@@ -70,7 +70,7 @@ class RateTest:
         return self.rates[SKIPPED + lowest] if falls[lowest] < 0 else None
 
     def highest_stable(self, start: float) -> float | None:
-        """Returns the last rate before the smoothed loss has risen by `TOLERANCE` of itself; None if it never does.
+        """Return the last rate before the smoothed loss has risen by `TOLERANCE` of itself; None if it never does.
 
         For a part, the difference to the loss of the same steps where no rate rose, from rate `start` on: at lower
         rates the part learns too little, which is not instability. Steps that the other test did not reach are left
@@ -94,7 +94,7 @@ class RateTest:
 
 
 class RateRise(pl.Callback):
-    """Raises the learning rate from step to step, of all weights or of those of a part.
+    """Raise the learning rate from step to step, of all weights or of those of a part.
 
     lr: that of the config; members: ids of the weights whose rate rises; None is all of them
     """
@@ -130,7 +130,7 @@ class RateRise(pl.Callback):
 
 
 def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
-    """Returns the names of the parts that are tested: `parts`, or for `top` the children of the model with trained
+    """Return the names of the parts that are tested: `parts`, or for `top` the children of the model with trained
     weights, and for `layers` the same with each block by itself.
 
     Raises UserError for a name that the model does not have.
@@ -194,7 +194,7 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
 
 
 def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
-    """Returns sentences: the rate at which the loss of all weights falls fastest, and factors for the parts.
+    """Return sentences: the rate at which the loss of all weights falls fastest, and factors for the parts.
 
     A factor is the highest stable rate of a part over that of all weights, to one digit, from 0.1 to 10.
 
@@ -223,7 +223,7 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
 
 
 def rates_table(tests: Sequence[RateTest], lr: float) -> Table:
-    """Returns a row for each test. lr: that of the config"""
+    """Return a row for each test. lr: that of the config"""
     rows = table("learning rates", "part", "falls fastest at", "stable up to", "diverges at", "last loss")
     for test in tests:
         values = (

@@ -107,7 +107,7 @@ class BranchedBlock(Block):
 
 
 def check_mixers(block: Block, token_mixer: TokenMixer, channel_mixer: ChannelMixer) -> None:
-    """Raises ValueError where a block has no use for the mixers it is given."""
+    """Raise ValueError where a block has no use for the mixers it is given."""
     if token_mixer.empty and channel_mixer.empty:
         raise ValueError(
             "token_mixer and channel_mixer are both empty, so the block would do nothing; choose another "
@@ -121,5 +121,5 @@ def check_mixers(block: Block, token_mixer: TokenMixer, channel_mixer: ChannelMi
 
 
 def as_weights(y: Tensor, norm: nn.Module) -> Tensor:
-    """Returns y (B, N, D) in the type of the norm's weights; mixed types would cost the norm its fused kernel."""
+    """Return y (B, N, D) in the type of the norm's weights; mixed types would cost the norm its fused kernel."""
     return y.to(next(norm.parameters(), y).dtype)

@@ -28,7 +28,7 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 def constants(ctx: Context) -> tuple[float, float]:
-    """Returns alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
+    """Return alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
     if ctx.peer is None:
         return (2 * ctx.visits) ** 0.25, (8 * ctx.visits) ** -0.25
     if ctx.causal:

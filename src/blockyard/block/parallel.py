@@ -119,7 +119,7 @@ def _added_bias(*layers: nn.Linear) -> Tensor | None:
 
 
 def _check_projected(mixer: nn.Module) -> None:
-    """Raises ValueError where a mixer has no projections to fuse."""
+    """Raise ValueError where a mixer has no projections to fuse."""
     ends = [getattr(mixer, name, None) for name in ("proj_in", "proj_out")]
     if not all(isinstance(end, nn.Linear) for end in ends) or not callable(getattr(mixer, "mix", None)):
         raise ValueError(

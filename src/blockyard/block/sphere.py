@@ -48,12 +48,12 @@ class Step(nn.Module):
 
 
 def radius(ctx: Context) -> float:
-    """Returns the length of the stream: one, under a parametrization at its base, so that channels stay as large."""
+    """Return the length of the stream: one, under a parametrization at its base, so that channels stay as large."""
     return ctx.width_ratio**0.5
 
 
 def of_length(length: float, x: Tensor) -> Tensor:
-    """Returns vectors (..., D) of a length; zero stays zero."""
+    """Return vectors (..., D) of a length; zero stays zero."""
     y = F.normalize(x, dim=-1, eps=EPS)
     return y if length == 1.0 else y * length
 

@@ -157,7 +157,7 @@ class Experts(ChannelMixer):
         return y
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the router's logits and scores, (B, N, E), in float32 or more: rounded ones would tie."""
+        """Return the router's logits and scores, (B, N, E), in float32 or more: rounded ones would tie."""
         kind = next(self.router.parameters()).dtype
         with full_precision(x):
             logits = self.router(x.to(kind))
@@ -322,7 +322,7 @@ def _check_members(expert: str, members: Mapping[str, Any]) -> None:
 
 
 def _check_route(ctx: Context, count: int, active: int, route: str, balance: str, capacity: float | None) -> None:
-    """Raises ValueError for options that contradict each other, or that this model or data cannot have."""
+    """Raise ValueError for options that contradict each other, or that this model or data cannot have."""
     issues = []
     if active > count:
         issues.append(f"active={active} is more than count={count}; use channel_mixer.active={count} or less")
@@ -340,7 +340,7 @@ def _check_route(ctx: Context, count: int, active: int, route: str, balance: str
 
 
 def _check_groups(count: int, active: int, route: str, groups: int, chosen: int) -> None:
-    """Raises ValueError for groups that the experts cannot be in."""
+    """Raise ValueError for groups that the experts cannot be in."""
     issues = []
     if chosen > groups:
         issues.append(f"active_groups={chosen} is more than num_groups={groups}; use active_groups={groups} or less")

@@ -11,7 +11,7 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import config_value, integer, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean, fold
-from blockyard.sweep.spec.ladder import OWNER
+from blockyard.sweep.spec.ladder import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.sweep.executor.base import Executor
@@ -57,7 +57,7 @@ class SweepArgs(Args):
         names = {arm.name: [arm.name] for arm in plan.arms}
         if plan.question.get("ladder"):  # an arm of the file stands for all its rungs
             for arm in plan.arms:
-                names.setdefault(arm.levels[OWNER], []).append(arm.name)
+                names.setdefault(arm.levels[ARM_LEVEL], []).append(arm.name)
         for name in chosen:
             if name not in names:
                 raise UserError(

@@ -9,13 +9,13 @@ objective, are compared task by task, the one with the most runs first; a file o
   --metric M         test/accuracy, val/loss, step_seconds, ...; default: the sweep's or the objective's
   --by KEY           one arm for each value of a config key: --by block, --by optimizer.lr
   --direction max    or min, for a metric that does not say which direction is better
-  --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
-                     default: the sweep's margin
+  --margin D         the smallest difference that matters, in the metric's unit: for `a ~ b`, and for how many seeds
+                     would suffice; default: the sweep's margin
   --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
   --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
                      compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
   --floors own       an E of its own for the law E + A / C^a of each arm, not one for all (shared; default: the sweep's)
-  --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
+  --cost-axis AXIS   what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
                      default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
   --html FILE        write the page
@@ -63,11 +63,11 @@ class CompareArgs(Args):
     metric: str | None = None
     by: str | None = None
     direction: str | None = None
-    interesting: float | None = None
+    margin: float | None = None
     over: str | None = None
     ladder: str | None = None
     floors: str | None = None
-    cost: str | None = None
+    cost_axis: str | None = None
     markdown: str | None = None
     latex: str | None = None
     csv: str | None = None
@@ -96,11 +96,11 @@ def run(arguments: Sequence[str]) -> int:
             metric=args.metric,
             by=args.by,
             direction=args.direction,
-            margin=args.interesting,
+            margin=args.margin,
             over=args.over,
             ladder=args.ladder,
             floors=args.floors,
-            cost_axis=args.cost,
+            cost_axis=args.cost_axis,
             outputs=outputs,
             changes="--html" in files,  # only the page shows them
             task=task,
@@ -147,8 +147,8 @@ def parser() -> Parser:
     flags = Parser("compare")
     for flag in ("--baseline", "--metric", "--by", "--direction", "--over", "--ladder", "--floors"):
         flags.add_argument(flag)
-    flags.add_argument("--interesting", type=flag_type(number(exclusive=True)))
-    flags.add_argument("--cost")
+    flags.add_argument("--margin", type=flag_type(number(exclusive=True)))
+    flags.add_argument("--cost-axis")
     for flag in FORMATS:
         flags.add_argument(flag)
     return flags

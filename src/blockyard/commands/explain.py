@@ -276,7 +276,7 @@ def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
         declared += [adjective] if able else []
     if declared:
         yield ""
-        yield f"  declares   {'; '.join(declared).replace('_', ' ')}"
+        yield f"  declares   {'; '.join(declared)}"
     if issubclass(target, TokenMixer) and _function(target.traits_for) is not _function(TokenMixer.traits_for):
         yield "             This, and what follows, holds for the options above; others change what it declares."
 
@@ -288,13 +288,14 @@ def _function(method: Any) -> Any:
 
 def _declaration(name: str, value: Any) -> list[str]:
     """A class attribute as text: `causal`, `not causal`, `ports: queries_and_keys, scores`."""
+    label = name.replace("_", " ")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [text for key, each in dataclasses.asdict(value).items() for text in _declaration(key, each)]
     if isinstance(value, bool):
-        return [name if value else f"not {name}"]
+        return [label if value else f"not {label}"]
     if isinstance(value, frozenset):
-        return [f"{name}: {', '.join(sorted(map(str, value)))}"] if value else []
-    return [f"{name}: {value}"] if isinstance(value, str) and value else []
+        return [f"{label}: {', '.join(sorted(map(str, value)))}"] if value else []
+    return [f"{label}: {value}"] if isinstance(value, str) and value else []
 
 
 # What a choice can be combined with, as `blockyard explain` prints it.

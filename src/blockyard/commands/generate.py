@@ -198,7 +198,7 @@ def out_path(options: dict[str, Any], suffix: str) -> Path | None:
 
 
 def refuse_with(option: str, others: Mapping[str, object], *, needed: bool = False, reason: str = "") -> None:
-    """Raises UserError for one of `others` that has a value, which has no effect with, or without, an option.
+    """Raise UserError for one of `others` that has a value, which has no effect with, or without, an option.
 
     reason: behind the option, where only some runs have no use for it
     """

@@ -14,7 +14,7 @@ or after adding a seed or an arm: only missing cells are run.
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
-  --to-wandb        write the question as a W&B sweep file into sweeps/wandb/, and run nothing
+  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file, and run nothing
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
   outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
   key=value         added to the base of the file, for all arms
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
 from blockyard.errors import UserError
-from blockyard.sweep.spec.ladder import OWNER
+from blockyard.sweep.spec.ladder import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -125,7 +125,7 @@ def _compared(plan: SweepPlan) -> list[str]:
     levels = {arm.name: arm.levels for arm in plan.arms}
     if base is None or plan.question.get("expect") or not plan.question.get("ladder"):
         return list(levels)
-    return [name for name, own in levels.items() if name == base or own[OWNER] != levels[base][OWNER]]
+    return [name for name, own in levels.items() if name == base or own[ARM_LEVEL] != levels[base][ARM_LEVEL]]
 
 
 def refuse_no_law(plan: SweepPlan) -> None:

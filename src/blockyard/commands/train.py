@@ -281,7 +281,7 @@ def run_multirun(args: TrainArgs) -> int:
 
 
 def comparison(runs: Sequence[Sequence[str]]) -> str | None:
-    """Returns the command that compares runs by the key in which they differ; None for fewer than two.
+    """Return the command that compares runs by the key in which they differ; None for fewer than two.
 
     runs: the overrides of each that ended well. Those that differ in their seed alone are one arm.
     """

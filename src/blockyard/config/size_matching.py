@@ -64,7 +64,7 @@ def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
 
 
 def state_bytes(model: nn.Module, ctx: Context, tokens: int | None = None) -> int:
-    """Returns the bytes of the cache of one sequence after some of its tokens; None is a full sequence of the data.
+    """Return the bytes of the cache of one sequence after some of its tokens; None is a full sequence of the data.
 
     That is all that the model keeps of the sequence when it decodes, in the type of the weights, float32. A source and
     what is kept of it do not count. Raises ValueError for a model without a cache.

@@ -91,25 +91,25 @@ class Batch(Inputs):
     ignore: ClassVar[int] = -100
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """Returns the batch with every tensor moved as by `Tensor.to`."""
+        """Return the batch with every tensor moved as by `Tensor.to`."""
         return self.map(lambda tensor: tensor.to(*args, **kwargs))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """Returns the batch with every tensor replaced by a function of it."""
+        """Return the batch with every tensor replaced by a function of it."""
         return Batch(**{each.name: _map(getattr(self, each.name), function) for each in fields(self)})
 
     @staticmethod
     def counted(target: Tensor) -> Tensor:
-        """Returns which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
+        """Return which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
         return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
 
     def numbers(self) -> Tensor:
-        """Returns the number of each sample (B,) int64, of which what is drawn for it is a hash."""
+        """Return the number of each sample (B,) int64, of which what is drawn for it is a hash."""
         numbers = self.sample if self.number is None else self.number
         return torch.arange(len(self), device=self.inputs.device) if numbers is None else numbers
 
     def pin_memory(self) -> Batch:
-        """Returns the batch in pinned memory, for a DataLoader's pinning thread."""
+        """Return the batch in pinned memory, for a DataLoader's pinning thread."""
         return self.map(Tensor.pin_memory)
 
 
@@ -234,7 +234,7 @@ class Position(nn.Module):
         return False
 
     def resized(self, name: str, value: Tensor, grid: tuple[int, ...] | None) -> Tensor | None:
-        """Returns a parameter of this scheme over another grid of tokens as it would be over this one's.
+        """Return a parameter of this scheme over another grid of tokens as it would be over this one's.
 
         name: of the parameter; grid: of the tokens that `value` was learned on, None where it is not known
         None where the grids are equal or the scheme cannot do it. A value on the meta device gives the shape.
@@ -242,7 +242,7 @@ class Position(nn.Module):
         return None
 
     def vary(self, coords: Tensor) -> Tensor:
-        """Returns coordinates (B|1, N, A) as training sees them. Called once in a forward pass, before all layers."""
+        """Return coordinates (B|1, N, A) as training sees them. Called once in a forward pass, before all layers."""
         return coords
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
@@ -257,10 +257,10 @@ class Position(nn.Module):
         return q, k
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError if queries and keys of this K cannot be rotated. Called before any forward pass."""
+        """Raise ValueError if queries and keys of this K cannot be rotated. Called before any forward pass."""
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Returns what is added to the scores, elementwise over broadcast shapes.
+        """Return what is added to the scores, elementwise over broadcast shapes.
 
         head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
         broadcast against each other, and the result has the broadcast shape. The same lines compute
@@ -278,7 +278,7 @@ class Position(nn.Module):
         return x
 
     def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
-        """Returns what is added to the scores, as `bias` does, from the facts of each pair of query and key.
+        """Return what is added to the scores, as `bias` does, from the facts of each pair of query and key.
 
         head: int64 of any shape; pairs: one int64 tensor for each fact of `Seq.pairs`. Elementwise over shapes that
         broadcast.
@@ -286,5 +286,5 @@ class Position(nn.Module):
         raise AssertionError("only called where acts_on names 'relate'")
 
     def at_prefix(self, head: Tensor) -> Tensor:
-        """Returns what `relate` gives for pairs with a prefix token: zero. head: int64 of any shape."""
+        """Return what `relate` gives for pairs with a prefix token: zero. head: int64 of any shape."""
         return torch.zeros_like(head, dtype=torch.get_default_dtype())

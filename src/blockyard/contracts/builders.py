@@ -34,34 +34,34 @@ class DataModule(ABC):
         """What the options say; at most a folder is listed."""
 
     def missing(self) -> str | None:
-        """Returns what is missing on the disk and how to get it, or None. Reads and downloads nothing."""
+        """Return what is missing on the disk and how to get it, or None. Reads and downloads nothing."""
         return None
 
     def to_download(self) -> bool:
-        """Returns whether `prepare` has something to download."""
+        """Return whether `prepare` has something to download."""
         return False
 
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
         """Download what the options allow. Called once on each machine, before `load`."""
 
     def token_name(self, token_id: int) -> str | None:
-        """Returns the name of a token id in tables and figures; None leaves it to the tokenizer."""
+        """Return the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
 
     def limits(self) -> tuple[str, ...]:
-        """Returns what is not promised of this data, a sentence each. Said as a run starts, and recorded with it."""
+        """Return what is not promised of this data, a sentence each. Said as a run starts, and recorded with it."""
         return ()
 
     def licence(self) -> str | None:
-        """Returns the licence under which the data is published, by its SPDX name; None where that is not known."""
+        """Return the licence under which the data is published, by its SPDX name; None where that is not known."""
         return self.published_under
 
     def hub_name(self) -> str | None:
-        """Returns the name of the data set on Hugging Face's hub, if it was taken from there."""
+        """Return the name of the data set on Hugging Face's hub, if it was taken from there."""
         return None
 
     def bytes_in_memory(self) -> int:
-        """Returns how much memory `load` fills at least, as far as the options say; 0 where they do not."""
+        """Return how much memory `load` fills at least, as far as the options say; 0 where they do not."""
         return 0
 
     @abstractmethod
@@ -77,7 +77,7 @@ class DataModule(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Returns a hash of the loaded content, recorded with the run. Valid after `load`."""
+        """Return a hash of the loaded content, recorded with the run. Valid after `load`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +173,10 @@ class Architecture(ABC):
 
     @abstractmethod
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """Returns the Context of this architecture over `data`."""
+        """Return the Context of this architecture over `data`."""
 
     def mixing(self, ctx: Context) -> Context:
-        """Returns the Context of token mixers: that of the tokens, unless the blocks run over something else."""
+        """Return the Context of token mixers: that of the tokens, unless the blocks run over something else."""
         return ctx
 
     @abstractmethod
@@ -200,7 +200,7 @@ class OptimizerBuilder(ABC):
 
     @abstractmethod
     def build(self, model: nn.Module) -> Any:
-        """Returns a torch optimizer over every trainable parameter of `model`."""
+        """Return a torch optimizer over every trainable parameter of `model`."""
 
     def start_step(self, optimizer: Any, factor: float) -> None:
         """Called before each step, after learning rates are set. factor: of the schedule.
@@ -231,4 +231,4 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
-        """Returns the factor at step `step` (from 0) of `total`; 1.0 is the full learning rate."""
+        """Return the factor at step `step` (from 0) of `total`; 1.0 is the full learning rate."""

@@ -106,9 +106,9 @@ class TokenMixer(nn.Module):
 
     traits: Traits = Traits()
     empty: ClassVar[bool] = False
-    holds: ClassVar[bool] = False  # what it does is done by token mixers inside it
-    by_pairs: ClassVar[bool] = True  # of a mixer with the port "scores": what a token sees is said pair by pair
-    fades: str | None = None  # why what it gives is smaller in wider models, as long as they are narrow, if it is
+    holds: ClassVar[bool] = False  # a container: token mixers inside it do the work
+    by_pairs: ClassVar[bool] = True  # its scores take one bias for each pair of query and key
+    fades: str | None = None  # why its outputs shrink with the width, for the checks of scale; None if they do not
     hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H
     key_option: ClassVar[str] = "token_mixer.key_dim"  # which sets it
@@ -119,7 +119,7 @@ class TokenMixer(nn.Module):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Returns the traits under these options; override if an option changes them."""
+        """Return the traits under these options; override if an option changes them."""
         return cls.traits
 
     @classmethod
@@ -169,7 +169,7 @@ class ChannelMixer(nn.Module):
         return False
 
     def active_parameters(self) -> int:
-        """Returns how many of its parameters one token uses: all, unless it sends tokens to parts of itself."""
+        """Return how many of its parameters one token uses: all, unless it sends tokens to parts of itself."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
@@ -187,7 +187,7 @@ def _takes_seq(forward: Callable[..., Tensor]) -> bool:
 
 
 def _without_seq(forward: Callable[[Any, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """Returns forward(self, x) as a method that takes `seq` too."""
+    """Return forward(self, x) as a method that takes `seq` too."""
 
     @wraps(forward)
     def taking_seq(self: ChannelMixer, x: Tensor, seq: Seq | None = None) -> Tensor:  # noqa: ARG001 a block passes it
@@ -349,21 +349,21 @@ class EncodesSource(Protocol):
     """A model with an encoder: what it reads of a source is the `memory` of every later call."""
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None) -> Memory:
-        """Returns what the model reads of a source (`Batch.source`)."""
+        """Return what the model reads of a source (`Batch.source`)."""
 
 
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
-    """Returns every block of a model, in order."""
+    """Return every block of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Block))
 
 
 def blocks_of_heads(model: nn.Module) -> list[Block]:
-    """Returns the blocks that are inside a head, for training alone."""
+    """Return the blocks that are inside a head, for training alone."""
     return [block for head in model.modules() if isinstance(head, Head) for block in iter_blocks(head)]
 
 
 def active_parameters(model: nn.Module) -> int:
-    """Returns how many parameters of a model one token uses; shared ones count once."""
+    """Return how many parameters of a model one token uses; shared ones count once."""
     idle = 0
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
@@ -397,12 +397,12 @@ class AfterStep(Protocol):
         ...
 
     def training_metrics(self) -> dict[str, Tensor]:
-        """Returns scalars of the last step by name; the log has their mean over processes as `train/NAME.LAYER`."""
+        """Return scalars of the last step by name; the log has their mean over processes as `train/NAME.LAYER`."""
         ...
 
 
 def auxiliary_loss(modules: Iterable[nn.Module]) -> Tensor | None:
-    """Returns the sum of the modules' auxiliary losses, and forgets them; None where there are none."""
+    """Return the sum of the modules' auxiliary losses, and forgets them; None where there are none."""
     total: Tensor | None = None
     for module in modules:
         if isinstance(module, HasAuxiliary) and module.auxiliary is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def source_as_input(batch: Batch) -> Batch:
-    """Returns the batch of a model that reads the source alone: the source as inputs, the inputs as target.
+    """Return the batch of a model that reads the source alone: the source as inputs, the inputs as target.
 
     target: that of the data where it has one, or else the inputs, with what is padding ignored
     """
@@ -43,7 +43,7 @@ def source_as_input(batch: Batch) -> Batch:
 
 
 def ignored(target: Target, dummy: Tensor) -> Target:
-    """Returns the target with the first tensor's samples `dummy` (B,) ignored; other tensors stay as they are."""
+    """Return the target with the first tensor's samples `dummy` (B,) ignored; other tensors stay as they are."""
     if not isinstance(target, Tensor):
         return target._replace(**{target._fields[0]: ignored(target[0], dummy)})
     if not target.is_floating_point() and target.dtype not in (torch.int16, torch.int32, torch.int64):
@@ -102,7 +102,7 @@ class Objective(ABC):
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """Returns V, the width of the head. data, tokens: of the data's own sequence, whatever the model reads."""
+        """Return V, the width of the head. data, tokens: of the data's own sequence, whatever the model reads."""
 
     @property
     def takes_projection(self) -> bool:
@@ -110,7 +110,7 @@ class Objective(ABC):
         return False
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Returns the tokens of the data's own sequence: the tokenizer's, and those that this objective adds.
+        """Return the tokens of the data's own sequence: the tokenizer's, and those that this objective adds.
 
         Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
         """
@@ -120,7 +120,7 @@ class Objective(ABC):
         """Raise ValueError where the options do not fit the width of the head, which `outputs` gave."""
 
     def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Returns the tokens of a source that is all the model reads, as this objective changes them.
+        """Return the tokens of a source that is all the model reads, as this objective changes them.
 
         Called like `tokens`, where `reads` is "source".
         """
@@ -130,7 +130,7 @@ class Objective(ABC):
         """Learn what the targets are made of from the training split; deterministic. Called when it is loaded."""
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
+        """Return the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
 
         Targets that do not count hold `Batch.ignore` (integers) or NaN (floats).
         key: in training a number that depends on (seed, epoch, step) alone, the same in every process
@@ -140,14 +140,14 @@ class Objective(ABC):
         return batch
 
     def mix(self, batch: Batch, partner: Batch, key: int) -> Batch:
-        """Returns a prepared training batch, or a part of one, mixed with other samples of the same batch.
+        """Return a prepared training batch, or a part of one, mixed with other samples of the same batch.
 
         partner: as many samples, prepared, one for each; key: as in `prepare`, the same for all parts of a batch
         """
         return batch
 
     def ready(self, batch: Batch, key: int | None = None) -> Batch:
-        """Returns the prepared batch, in which every target of a dummy sample (index -1) is ignored.
+        """Return the prepared batch, in which every target of a dummy sample (index -1) is ignored.
 
         Training and evaluation call this, and objectives override `prepare`. Raises ValueError where a dummy has
         a target that has no value for "ignored".
@@ -161,16 +161,16 @@ class Objective(ABC):
         return replace(prepared, target=ignored(prepared.target, dummy))
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of targets in a prepared batch that count, by which micro-batches are weighted."""
+        """Return the number of targets in a prepared batch that count, by which micro-batches are weighted."""
         assert batch.target is not None
         return int(_counted(batch.target).sum())
 
     def any_target(self, target: Any) -> Tensor:
-        """Returns whether any target of a prepared batch counts, a bool scalar on its device."""
+        """Return whether any target of a prepared batch counts, a bool scalar on its device."""
         return _counted(target).any()
 
     def remarks(self, splits: Splits) -> Iterator[str]:
-        """Yields what the user should know about the splits before training, a sentence each; none by default.
+        """Yield what the user should know about the splits before training, a sentence each; none by default.
 
         Called when the model is built. Raises ValueError where nothing can be learned from them.
         """
@@ -178,14 +178,14 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Returns the mean loss, a scalar, in nats where it is a likelihood.
+        """Return the mean loss, a scalar, in nats where it is a likelihood.
 
         prediction: (B, V) or (B, N, V); target: what `prepare` made `batch.target`: a tensor, or a named tuple of
             tensors that only this objective reads
         """
 
     def distilled(self, loss: Tensor, prediction: Any, teacher: Tensor, target: Any) -> Tensor:
-        """Returns the training loss where `distillation` names a teacher.
+        """Return the training loss where `distillation` names a teacher.
 
         loss: what `loss` returned for (prediction, target); teacher: the teacher's prediction for the same batch
         """
@@ -193,13 +193,13 @@ class Objective(ABC):
 
     @abstractmethod
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Returns new metrics for one pass over a split, updated with (prediction, target).
+        """Return new metrics for one pass over a split, updated with (prediction, target).
 
         `split` may have facts that a metric needs, such as `bytes_per_token` of a text.
         """
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Returns rules and simple models, with the metrics that each reaches over `split`; none by default.
+        """Return rules and simple models, with the metrics that each reaches over `split`; none by default.
 
         train: the training split; without it, those that have to be fitted on it are left out
         """
@@ -207,10 +207,10 @@ class Objective(ABC):
 
     @abstractmethod
     def best(self) -> tuple[str, str]:
-        """Returns the validation metric that selects a checkpoint, and "min" or "max"."""
+        """Return the validation metric that selects a checkpoint, and "min" or "max"."""
 
     def directions(self, split: Split | None = None) -> dict[str, str]:
-        """Returns the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
+        """Return the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
 
         A metric that declares none is left out; the one of `best` is always there.
         """
@@ -226,7 +226,7 @@ def _counted(target: Any) -> Tensor:
 
 
 def any_split(**facts: Any) -> Any:
-    """Returns a stand-in for a split with every fact on which metrics depend, to ask for their names; and `facts`."""
+    """Return a stand-in for a split with every fact on which metrics depend, to ask for their names; and `facts`."""
     lost = {"reconstruction_mse": 0.0, "reconstruction_lsd": 0.0}
     return SimpleNamespace(**{"bytes_per_token": 1.0, "units": ("dim", "code"), **lost, **facts})
 
@@ -236,7 +236,7 @@ class Forecaster(Protocol):
     """An objective whose models continue series."""
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
-        """Returns the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
+        """Return the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
 
 
 @runtime_checkable
@@ -244,7 +244,7 @@ class Transcriber(Protocol):
     """An objective whose models write the text of a source in one forward pass, without a decoder."""
 
     def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
-        """Returns token ids. prediction: (B, N, V); tokens: (B,), those of each source; beam: of a search, or None."""
+        """Return token ids. prediction: (B, N, V); tokens: (B,), those of each source; beam: of a search, or None."""
 
 
 @runtime_checkable
@@ -252,10 +252,10 @@ class DrawsValues(Protocol):
     """An objective whose models write images whose tokens are real values."""
 
     def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-        """Returns the next token (V,) int64, drawn from the prediction of one token."""
+        """Return the next token (V,) int64, drawn from the prediction of one token."""
 
 
 def writes_from_source(spec: DataSpec, objective: Objective) -> bool:
-    """Returns whether a model over such data writes the target of a source: token by token, or all at once."""
+    """Return whether a model over such data writes the target of a source: token by token, or all at once."""
     of_source = spec.joined or (spec.source is not None and objective.needs_source)
     return of_source or isinstance(objective, Transcriber)

@@ -31,7 +31,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def parameter_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role | None]]:
-    """Returns each parameter of a model with its name and role; None where nothing says which.
+    """Return each parameter of a model with its name and role; None where nothing says which.
 
     A parameter with several owners, such as a tied table, comes once for each of them.
     """
@@ -50,20 +50,20 @@ def parameter_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role 
 
 
 def with_roles(module: AnyModule, **roles: Role) -> AnyModule:
-    """Returns a module of torch with the roles of its parameters, or of its parts."""
+    """Return a module of torch with the roles of its parameters, or of its parts."""
     module.roles = roles  # type: ignore[assignment]
     return module
 
 
 def role_of(module: nn.Module, name: str) -> Role | None:
-    """Returns the role of a parameter of a module, as far as the module itself says."""
+    """Return the role of a parameter of a module, as far as the module itself says."""
     parameter = module._parameters.get(name)
     declared = getattr(module, "roles", {}).get(name)
     return declared if parameter is None or declared is not None else _default(module, parameter)
 
 
 def _default(module: nn.Module, parameter: nn.Parameter) -> Role | None:
-    """Returns the role of a parameter of a module that declares none: by torch's class, or by its shape."""
+    """Return the role of a parameter of a module that declares none: by torch's class, or by its shape."""
     if parameter.numel() == 1:
         return "fixed"
     if parameter.ndim == 1:

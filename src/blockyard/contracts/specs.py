@@ -49,7 +49,7 @@ class DataSpec:
 
 
 def plural(modality: str) -> str:
-    """Returns the plural of a modality; some are plural already, and audio has none."""
+    """Return the plural of a modality; some are plural already, and audio has none."""
     return modality if modality.endswith(("s", "audio")) else f"{modality}s"
 
 
@@ -113,7 +113,7 @@ class TokenSpec:
         return len(self.grid)
 
     def tokens_of(self, lengths: Tensor) -> Tensor:
-        """Returns the number of tokens (B,) of inputs of so many items (B,), as the stages of `shrink` make them."""
+        """Return the number of tokens (B,) of inputs of so many items (B,), as the stages of `shrink` make them."""
         for window, stride, added in self.shrink:
             lengths = ((lengths + added - window) // stride + 1).clamp_min(0)
         return lengths
@@ -158,23 +158,23 @@ class Parametrization:
         return False
 
     def width_ratio(self, ctx: Context) -> float:
-        """Returns the width of the model over that of the base."""
+        """Return the width of the model over that of the base."""
         return 1.0
 
     def head_ratio(self, ctx: Context) -> float:
-        """Returns the width of a head over that of the base."""
+        """Return the width of a head over that of the base."""
         return 1.0
 
     def base_visits(self, ctx: Context) -> int:
-        """Returns the number of visits of blocks that initial weights are made for."""
+        """Return the number of visits of blocks that initial weights are made for."""
         return ctx.visits
 
     def std(self, role: Role, ctx: Context) -> float:
-        """Returns the factor on `ctx.init_std`, which is that of hidden weights, for weights of a role."""
+        """Return the factor on `ctx.init_std`, which is that of hidden weights, for weights of a role."""
         return 1.0
 
     def factor(self, place: Place, ctx: Context) -> float:
-        """Returns the factor on what flows through a place.
+        """Return the factor on what flows through a place.
 
         logits: what the last map of a head reads; output: what other maps of the role output read; scores: products of
         queries and keys, beside 1 / sqrt(K); branch: what a block adds; embedding: the stream as it enters the blocks
@@ -182,11 +182,11 @@ class Parametrization:
         return 1.0
 
     def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
-        """Returns the factor on the learning rate of weights of a role; weight decay is divided by it."""
+        """Return the factor on the learning rate of weights of a role; weight decay is divided by it."""
         return 1.0
 
     def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
-        """Returns the factor on Adam's epsilon, which is that on gradients."""
+        """Return the factor on Adam's epsilon, which is that on gradients."""
         return 1.0
 
 
@@ -277,7 +277,7 @@ class Context:
         return self.parametrization.head_ratio(self)
 
     def score_scale(self, width: int, *, grows: bool = True) -> float | None:
-        """Returns the factor on scores of queries and keys of a width K; None is 1 / sqrt(K), as everywhere.
+        """Return the factor on scores of queries and keys of a width K; None is 1 / sqrt(K), as everywhere.
 
         grows: whether the width is that of a head; one that an option fixes does not grow with the model
         """
@@ -287,7 +287,7 @@ class Context:
         return None if factor == 1.0 else factor * width**-0.5
 
     def at(self, layer: int) -> Context:
-        """Returns the same context for block number `layer`."""
+        """Return the same context for block number `layer`."""
         return replace(self, layer=layer)
 
 

@@ -18,10 +18,10 @@ class Split(Protocol):
     """One part of a data set. Batches are taken from it by the indices of samples."""
 
     def __len__(self) -> int:
-        """Returns the number of samples."""
+        """Return the number of samples."""
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the samples `order` (B,) int64; `key` seeds augmentation, None turns it off."""
+        """Return the samples `order` (B,) int64; `key` seeds augmentation, None turns it off."""
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class Resizable(Protocol):
     redrawn: bool
 
     def at_length(self, count: int, factor: int) -> Split:
-        """Returns the first `count` sequences, or as many new ones, `factor` times as long.
+        """Return the first `count` sequences, or as many new ones, `factor` times as long.
 
         count: at most the number of sequences, and a multiple of `factor` where they are joined
         """
@@ -56,7 +56,7 @@ class HasDocuments(Protocol):
     """A split of sequences that are cut out of texts, so that those of one text are not independent."""
 
     def document_of(self, order: Tensor) -> Tensor:
-        """Returns the number of the text that each sample `order` (B,) is from, int64 (B,)."""
+        """Return the number of the text that each sample `order` (B,) is from, int64 (B,)."""
 
 
 @runtime_checkable
@@ -73,13 +73,13 @@ class StepOrder(Protocol):
     """Which training samples the steps of a run take."""
 
     def __call__(self, step: int) -> Tensor:
-        """Returns the samples (b,) int64 of step number `step` of the run, each as turn * len(split) + index.
+        """Return the samples (b,) int64 of step number `step` of the run, each as turn * len(split) + index.
 
         turn: how often its part was gone through before
         """
 
     def drawn(self, steps: int) -> dict[str, int]:
-        """Returns how many samples of each part the first `steps` steps take."""
+        """Return how many samples of each part the first `steps` steps take."""
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ class Mixed(Protocol):
     parts: Mapping[str, Split]
 
     def plan(self, seed: int, total: int, samples: Callable[[int], int]) -> StepOrder:
-        """Returns the order of a run of `total` steps; `samples` gives the number of samples of each step."""
+        """Return the order of a run of `total` steps; `samples` gives the number of samples of each step."""
 
 
 @runtime_checkable
@@ -111,7 +111,7 @@ class HasBaselines(Protocol):
     """A split with simple models of its own task, fitted on the training split."""
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yields the models; each is fitted when its `fit` is called."""
+        """Yield the models; each is fitted when its `fit` is called."""
 
 
 @runtime_checkable
@@ -134,16 +134,16 @@ class ReadsOutputs(Protocol):
     pairs: Sequence[tuple[str, str]]
 
     def outputs(self, order: Tensor) -> list[Tensor]:
-        """Returns the true outputs of the samples `order` (B,), each as the tokenizer decodes one."""
+        """Return the true outputs of the samples `order` (B,), each as the tokenizer decodes one."""
 
     def coded(self, order: Tensor) -> list[Tensor]:
-        """Returns the same outputs after the tokenizer, so what a model without an error writes."""
+        """Return the same outputs after the tokenizer, so what a model without an error writes."""
 
     def read(self, outputs: Sequence[Tensor]) -> list[str]:
-        """Returns what the judge reads in each output."""
+        """Return what the judge reads in each output."""
 
     def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Returns scores of readings besides exact match, over all together; of those new by name, more is better."""
+        """Return scores of readings besides exact match, over all together; of those new by name, more is better."""
 
 
 @runtime_checkable
@@ -151,7 +151,7 @@ class HasTexts(Protocol):
     """Data whose samples are texts that can be read as they were before they became tokens."""
 
     def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
-        """Returns the texts of some samples of the loaded test split, as far as their tokens go."""
+        """Return the texts of some samples of the loaded test split, as far as their tokens go."""
 
 
 @runtime_checkable
@@ -159,7 +159,7 @@ class SourceFiles(Protocol):
     """Data whose source can be read from a file of the user's, such as an image that is to be described."""
 
     def read_source(self, path: str) -> Tensor:
-        """Returns one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
+        """Return one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
 
 
 @runtime_checkable
@@ -167,7 +167,7 @@ class AsksForPart(Protocol):
     """A split of questions about images, some of which are about one part of the image."""
 
     def region(self, order: Tensor) -> Tensor:
-        """Returns the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
+        """Return the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
 
 
 @runtime_checkable

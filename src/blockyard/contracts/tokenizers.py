@@ -38,28 +38,28 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns the tokens of `data`. Raises ValueError if its shape does not suit the options.
+        """Return the tokens of `data`. Raises ValueError if its shape does not suit the options.
 
         Before `fit`, a trained tokenizer returns the largest vocabulary that it may learn.
         """
 
     @abstractmethod
     def embedder(self, ctx: Context) -> Embedder:
-        """Returns the module that turns inputs into vectors."""
+        """Return the module that turns inputs into vectors."""
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
-        """Yields what the user should know about its options with this data, a sentence each; none by default.
+        """Yield what the user should know about its options with this data, a sentence each; none by default.
 
         `check` prints them, and a run does before training.
         """
         return iter(())
 
     def token_name(self, token_id: int) -> str | None:
-        """Returns the name of a token id in tables and figures; None if it has none alone."""
+        """Return the name of a token id in tables and figures; None if it has none alone."""
         return None
 
     def state(self) -> TokenizerState:
-        """Returns what `fit` learned, as plain JSON; saved with the run."""
+        """Return what `fit` learned, as plain JSON; saved with the run."""
         return {}
 
     def load_state(self, state: TokenizerState) -> None:  # noqa: B027
@@ -81,22 +81,22 @@ class TextTokenizer(Tokenizer):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Returns the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
+        """Return the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
 
     @abstractmethod
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of token ids; the inverse of `encode` for known characters."""
+        """Return the text of token ids; the inverse of `encode` for known characters."""
 
     def pieces(self, text: str) -> list[str] | None:
-        """Returns the part of `text` that each token stands for, known or not; None where tokens are no such parts."""
+        """Return the part of `text` that each token stands for, known or not; None where tokens are no such parts."""
         return None
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
-        """Returns a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None where it has none."""
+        """Return a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None where it has none."""
         return None
 
     def token_name(self, token_id: int) -> str | None:
-        """Returns the text of the token alone, if it has any."""
+        """Return the text of the token alone, if it has any."""
         try:
             return self.decode([token_id]) or None
         except (ValueError, KeyError, IndexError, OverflowError):
@@ -126,15 +126,15 @@ class CodeTokenizer(Tokenizer):
 
     @abstractmethod
     def encode(self, values: Tensor) -> Tensor:
-        """Returns the tokens of data (B, ...): (B, N, *item) int64."""
+        """Return the tokens of data (B, ...): (B, N, *item) int64."""
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns the data (B, ...) of tokens (B, N, *item), which `encode` turns into them again."""
+        """Return the data (B, ...) of tokens (B, N, *item), which `encode` turns into them again."""
 
     @abstractmethod
     def start(self, classes: Tensor) -> Tensor:
-        """Returns the first token of data of these classes (B,) int64: (B, *item) int64."""
+        """Return the first token of data of these classes (B,) int64: (B, *item) int64."""
 
 
 class ImageTokenizer(CodeTokenizer):
@@ -156,11 +156,11 @@ class ImageTokenizer(CodeTokenizer):
 
     @abstractmethod
     def encode(self, images: Tensor) -> Tensor:
-        """Returns the tokens of images (B, C, height, width) uint8: (B, N, *item) int64."""
+        """Return the tokens of images (B, C, height, width) uint8: (B, N, *item) int64."""
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
+        """Return images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
 
 
 class SoundTokenizer(CodeTokenizer):
@@ -183,15 +183,15 @@ class SoundTokenizer(CodeTokenizer):
 
     @abstractmethod
     def encode(self, values: Tensor) -> Tensor:
-        """Returns the token ids of sounds (B, T) int16, without start and end token: (B, N) int64."""
+        """Return the token ids of sounds (B, T) int16, without start and end token: (B, N) int64."""
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns sounds (B, T) int16 of token ids (B, N) in whatever order they come, silent behind shorter ones."""
+        """Return sounds (B, T) int16 of token ids (B, N) in whatever order they come, silent behind shorter ones."""
 
     @abstractmethod
     def distance(self, first: Tensor, second: Tensor) -> float:
-        """Returns how far two sounds (T,) int16 are from each other, in decibels of their spectra."""
+        """Return how far two sounds (T,) int16 are from each other, in decibels of their spectra."""
 
 
 class GraphTokenizer(Tokenizer):
@@ -207,8 +207,8 @@ class GraphTokenizer(Tokenizer):
 
     @abstractmethod
     def encode_nodes(self, nodes: Tensor) -> Tensor:
-        """Returns the codes of nodes (n, C) int64, column by column: (n, C)."""
+        """Return the codes of nodes (n, C) int64, column by column: (n, C)."""
 
     @abstractmethod
     def encode_edges(self, edges: Tensor) -> Tensor:
-        """Returns one code from 1 for each edge (m, E) int64: (m,)."""
+        """Return one code from 1 for each edge (m, E) int64: (m,)."""

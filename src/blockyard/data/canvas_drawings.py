@@ -209,7 +209,7 @@ class CanvasDrawings(CanvasData):
         return DataSpec("image", SHAPE, levels=LEVELS + 1, source=source)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Raises ValueError: the captions need a tokenizer of their own."""
+        """Raise ValueError: the captions need a tokenizer of their own."""
         raise ValueError("data=canvas_drawings needs a tokenizer of its captions: source_tokenizer=word")
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:

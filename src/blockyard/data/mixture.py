@@ -110,7 +110,7 @@ class Mixture(DataModule):
             raise ValueError(f"data.schedule has points at {points}: expected two or more, increasing")
 
     def _check_weights(self, key: str, weights: Mapping[str, float]) -> None:
-        """Raises ValueError for weights of other parts, of too few, or of nothing."""
+        """Raise ValueError for weights of other parts, of too few, or of nothing."""
         if set(weights) != set(self.members):
             raise ValueError(
                 f"{key} has weights for {', '.join(weights) or 'no part'}; the parts are {', '.join(self.members)}, "

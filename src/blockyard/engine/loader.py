@@ -215,7 +215,7 @@ class TrainingLoader(DataLoader[Batch]):
         return iterator
 
     def stopped(self) -> str | None:
-        """Returns which worker processes were given up because they stayed stopped, or None."""
+        """Return which worker processes were given up because they stayed stopped, or None."""
         if self._watch is None or not self._watch.killed:
             return None
         return f"worker processes {self._watch.killed} timed out after {self.timeout:g} seconds: they were stopped"

@@ -14,11 +14,9 @@ from blockyard.contracts import (
     Architecture,
     BatchSize,
     Because,
-    ChannelMixer,
     Count,
     CountOrZero,
     DataModule,
-    DataSpec,
     Objective,
     Positive,
     Processes,
@@ -27,103 +25,19 @@ from blockyard.contracts import (
     Workers,
 )
 from blockyard.contracts.objective import writes_from_source
+from blockyard.engine import context_parallel
+from blockyard.engine.context_parallel import CONTEXT
 from blockyard.engine.growth import Growth, Ramp
 from blockyard.errors import UserError
-from blockyard.head.token import Token
 from blockyard.model._block_stack import loops_problem
-from blockyard.model._transformer import Transformer
 from blockyard.ops.kernel import Kernel
 from blockyard.ops.shaping import FORGETS
 from blockyard.position.xpos import XPos
 from blockyard.schedule._warmup import Length, check_length, to_steps
-from blockyard.token_mixer.attention import Attention
-from blockyard.token_mixer.windowed_attention import WindowedAttention
-
-# What cannot be trained with trainer.strategy=context, which cuts every sequence among processes (`ops.ring`).
-
-CONTEXT = "trainer.strategy=context"
-ELSE = "use trainer.strategy=ddp"
 
 
-def plan_problem(world: int, attention: str, compiled: bool, precision: object) -> str | None:
-    """Returns what other options of the trainer speak against it, or None."""
-    if world < 2:
-        return f"{CONTEXT} cuts sequences among processes and there is one; use trainer.devices=2, or trainer=auto"
-    if attention not in ("auto", "online"):
-        return f"{CONTEXT} computes attention by a ring and trainer.attention={attention} cannot; use auto"
-    if compiled:
-        return f"{CONTEXT} does not work with trainer.compile=true: its backward pass is not compiled; use false"
-    if precision == "16-mixed":
-        return f"{CONTEXT} does not work with trainer.precision=16-mixed; use bf16-mixed or 32"
-    return None
-
-
-def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
-    """Returns why sequences of this data cannot be cut, a sentence each."""
-    obstacles = []
-    if data.packed:
-        obstacles.append("packs several documents into a sequence")
-    if data.variable:
-        obstacles.append("pads sequences of different lengths")
-    if data.source is not None or data.joined:
-        obstacles.append("has a source beside each sequence")
-    if data.modality != "text":
-        obstacles.append(f"has {data.things}, and only texts are cut")
-    cuts = f"{CONTEXT} cuts sequences of one length and one document"
-    problems = [f"{cuts}, and this data {each}; {ELSE}" for each in obstacles]
-    if objective.takes != "token":
-        problems.append(f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {ELSE}")
-    return problems
-
-
-def model_problems(model: nn.Module, world: int) -> list[str]:
-    """Returns why a built model cannot be trained on parts of its sequences, a sentence each."""
-    if type(model) is not Transformer or model.sees != "past":
-        return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
-    problems = []
-    kinds = [type(each) for each in model.mixers if type(each) not in (Attention, WindowedAttention)]
-    if any(isinstance(module, ChannelMixer) and module.reads_sequence for module in model.modules()):
-        problems.append(
-            f"{CONTEXT} cuts sequences, and experts with a capacity or of route=expert read whole ones; {ELSE}"
-        )
-    others = [kind.__module__.rpartition(".")[2] for kind in kinds]
-    if others or len(model.mixers) < len(model.blocks):
-        problem = f"{others[0]} does not" if others else "a block has none"
-        problems.append(
-            f"{CONTEXT} needs token_mixer=attention or windowed_attention in every block, whose keys and values can "
-            f"travel, and {problem}; {ELSE}"
-        )
-    elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
-        problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
-    elif any(getattr(each, "conv", None) is not None for each in model.mixers):
-        problems.append(f"{CONTEXT} cuts sequences, and a short convolution reads over the cut; use token_mixer.conv=0")
-    elif any(_counts_otherwise(each) for each in model.mixers):
-        problems.append(
-            f"{CONTEXT} counts the keys of a token by its index, and token_mixer.score_scale=log_n counts those of a "
-            "window or of a bidirectional model otherwise; use a causal model without windows, or another score_scale"
-        )
-    if model.position.varies:
-        problems.append(
-            f"{CONTEXT} cuts sequences, and each process would draw other positions for its part; use "
-            "position.shift=0, position.jitter=1 and position.rescale=1"
-        )
-    if model.prefix is not None:
-        problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
-    if type(model.head) is not Token:
-        problems.append(f"{CONTEXT} needs head=token: every process has only its own tokens; {ELSE}")
-    if any(getattr(each, "across_tokens", False) for each in model.modules()):
-        problems.append(f"{CONTEXT} does not work with a norm over all tokens of a batch; use norm=layer or rms")
-    length = model.ctx.tokens.max_len
-    if length < 2 * world:
-        problems.append(
-            f"{CONTEXT} cuts a sequence into two chunks for each of {world} processes, and it has {length} tokens; "
-            "use fewer devices or longer sequences"
-        )
-    return problems
-
-
-def _unserved(model: nn.Module, kernel: Kernel) -> Iterator[str]:
-    """Yields why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
+def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
+    """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
     kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
     for shaped in sorted(filter(None, kinds)):
         if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
@@ -148,18 +62,11 @@ def _too_large(scheme: XPos) -> str | None:
     )
 
 
-def _counts_otherwise(mixer: nn.Module) -> bool:
-    """Whether its scores depend on how many keys a token sees, and its index does not tell."""
-    if not isinstance(mixer, Attention) or not mixer.scores.by_count:
-        return False
-    return mixer.window is not None or not mixer.causal
-
-
 # What cannot work between the options of a trainer and the data, objective and model that it is to train.
 
 
 def check_options(plan: TrainerPlan) -> None:
-    """Raises ValueError for options of a trainer that do not work together."""
+    """Raise ValueError for options of a trainer that do not work together."""
     if plan.max_steps is None and plan.max_epochs is None:
         raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
     if plan.precision == "16-mixed" and plan.accelerator == "cpu":
@@ -180,7 +87,9 @@ def check_options(plan: TrainerPlan) -> None:
             has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
             raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
     if plan.strategy == "context":
-        problem = plan_problem(plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision)
+        problem = context_parallel.plan_problem(
+            plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
+        )
         if problem:
             raise ValueError(problem)
     if plan.extra:
@@ -190,7 +99,7 @@ def check_options(plan: TrainerPlan) -> None:
 
 
 def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
-    """Yields why batches, or texts, cannot be smaller in the first steps."""
+    """Yield why batches, or texts, cannot be smaller in the first steps."""
     if plan.first_batch is not None:
         start = f"trainer.first_batch={plan.first_batch}"
         if plan.group:
@@ -212,7 +121,7 @@ def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, s
 
 
 def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-    """Returns what cannot work, one sentence each; known before anything is read."""
+    """Return what cannot work, one sentence each; known before anything is read."""
     issues = []
     readers = 1 if plan.context else plan.world
     shards = plan.accumulate * readers
@@ -263,7 +172,7 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             "and objective=ctc; leave it out"
         )
     if plan.context:
-        issues += sequence_problems(data.spec, objective)
+        issues += context_parallel.sequence_problems(data.spec, objective)
     return issues
 
 
@@ -437,7 +346,10 @@ class TrainerPlan:
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""
-        issues = [*_unserved(model, self.attention), *(model_problems(model, self.world) if self.context else [])]
+        issues = [
+            *_kernel_problems(model, self.attention),
+            *(context_parallel.model_problems(model, self.world) if self.context else []),
+        ]
         mixers = [module for module in model.modules() if isinstance(module, TokenMixer)]
         if self.first_context is not None and not all(mixer.traits.any_length for mixer in mixers):
             issues.append(

@@ -111,7 +111,7 @@ def _same_data(fingerprint: str, summary: Mapping[str, Any]) -> None:
 
 
 def check_split(split: str) -> None:
-    """Raises UserError for a split that no data have."""
+    """Raise UserError for a split that no data have."""
     if split not in SPLITS:
         raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
 

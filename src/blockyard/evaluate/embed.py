@@ -78,7 +78,7 @@ class Embeddings:
         return target if target is not None and target.dtype.kind == "i" else None
 
     def neighbours(self, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the nearest vectors of each by cosine, the nearest first, without itself: indices and cosines,
+        """Return the nearest vectors of each by cosine, the nearest first, without itself: indices and cosines,
         (n, count). Raises UserError for fewer vectors.
         """
         from sklearn.neighbors import NearestNeighbors
@@ -94,7 +94,7 @@ class Embeddings:
         return index[~itself].reshape(shape), 1 - distance[~itself].reshape(shape)
 
     def agreement(self, count: int = 5) -> tuple[float, float] | None:
-        """Returns the share of neighbours that have the class of their vector, and the share by chance: of two vectors
+        """Return the share of neighbours that have the class of their vector, and the share by chance: of two vectors
         drawn without regard to where they lie. None without classes.
         """
         classes = self.classes
@@ -106,7 +106,7 @@ class Embeddings:
         return float((classes[index] == classes[:, None]).mean()), by_chance
 
     def project(self, method: Projection = "pca") -> np.ndarray:
-        """Returns the vectors in two dimensions, (n, 2) float64: their principal components, or t-SNE."""
+        """Return the vectors in two dimensions, (n, 2) float64: their principal components, or t-SNE."""
         if len(self) < 3 or self.vectors.shape[1] < 2:
             raise UserError(f"{len(self)} vectors of {self.vectors.shape[1]} numbers have no projection; use more")
         if method == "pca":

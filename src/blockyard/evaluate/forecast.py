@@ -58,7 +58,7 @@ def forecast(
     outputs: str | os.PathLike[str] = "outputs",
     allow: Sequence[str] = (),
 ) -> tuple[WindowForecast, Loaded]:
-    """Returns the forecast of the last window of the test split, or of what follows the last rows of a table.
+    """Return the forecast of the last window of the test split, or of what follows the last rows of a table.
 
     file: a table with the columns of the run's data, in order of time; its last `data.history` rows are read
 
@@ -153,7 +153,7 @@ HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")
 
 
 def table_rows(window: WindowForecast) -> list[tuple[str, ...]]:
-    """Returns a row for each step and channel; time and true value are empty where they are missing or not known."""
+    """Return a row for each step and channel; time and true value are empty where they are missing or not known."""
     lines = []
     for step in range(len(window.forecast)):
         time = "" if window.times is None else window.times[step]
@@ -171,7 +171,7 @@ def write(window: WindowForecast, path: Path) -> Path:
 
 
 def summary(window: WindowForecast) -> str:
-    """Returns a line about the band and, where the truth is known, the mean absolute error of each channel."""
+    """Return a line about the band and, where the truth is known, the mean absolute error of each channel."""
     band = (
         f"band: {window.level:.0%} of the errors of {window.windows:,} validation windows at each step; it covers "
         f"{window.coverage:.0%} of the test split"

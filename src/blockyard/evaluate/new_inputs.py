@@ -45,7 +45,7 @@ log = logging.getLogger("blockyard")
 
 
 def new_inputs(loaded: Loaded, inputs: Sequence[str], column: str | None = None) -> Inputs:
-    """Returns the inputs that the arguments stand for, by name, and batches of them without targets.
+    """Return the inputs that the arguments stand for, by name, and batches of them without targets.
 
     A run that reads a source alone, or through an encoder, gets the inputs as its source.
 
@@ -104,14 +104,14 @@ def _read(loaded: Loaded, spec: DataSpec, inputs: Sequence[str], column: str | N
 
 
 def texts_of(loaded: Loaded, inputs: Sequence[str], column: str | None) -> list[str]:
-    """Returns the texts that the inputs stand for: texts, and those of files and tables."""
+    """Return the texts that the inputs stand for: texts, and those of files and tables."""
     return [text for each in inputs for text in _texts_of(loaded, each, column)]
 
 
 def text_batches(
     loaded: Loaded, inputs: Sequence[str], column: str | None, tokenizer: TextTokenizer, most: int, *, variable: bool
 ) -> Inputs:
-    """Returns the texts that the inputs stand for, and batches of them. most: tokens of a text, further ones are cut.
+    """Return the texts that the inputs stand for, and batches of them. most: tokens of a text, further ones are cut.
 
     variable: whether the model knows padding
     """
@@ -178,7 +178,7 @@ class Preprocessed(Protocol):
 
 
 def image_batches(loaded: Loaded, paths: Sequence[str], *, source: bool) -> Inputs:
-    """Returns the image files that the paths name, and batches of them. Raises UserError.
+    """Return the image files that the paths name, and batches of them. Raises UserError.
 
     source: whether they are read as the source of the run's data
     """

@@ -39,7 +39,7 @@ def is_array(text: str) -> bool:
 
 
 def array_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
-    """Returns the rows of arrays by file and number, and batches of them.
+    """Return the rows of arrays by file and number, and batches of them.
 
     split: one of the run's, which knows how values are standardized. Raises UserError for rows of another shape.
     """
@@ -67,7 +67,7 @@ def _inputs(rows: Tensor, modality: str, split: Any) -> Tensor:
 
 
 def number_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
-    """Returns the rows of tables by file and line, and batches of their columns of numbers. split: as above."""
+    """Return the rows of tables by file and line, and batches of their columns of numbers. split: as above."""
     data: Any = loaded.data
     columns = tuple(getattr(data, "columns", ()))
     if not columns:
@@ -80,7 +80,7 @@ def number_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
 
 
 def pair_rows(loaded: Loaded, texts: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """Returns both texts of each row of tables, and their token ids as the run joins them."""
+    """Return both texts of each row of tables, and their token ids as the run joins them."""
     data: Any = loaded.data
     tokenizer = loaded.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
@@ -99,7 +99,7 @@ def pair_rows(loaded: Loaded, texts: Sequence[str]) -> tuple[list[str], list[lis
 
 
 def picture_rows(loaded: Loaded, texts: Sequence[str]) -> Inputs:
-    """Returns the rows of tables with an image and a text each, and batches of them.
+    """Return the rows of tables with an image and a text each, and batches of them.
 
     The columns are those of the run's data, or `image` and `text`; relative paths start from the table's folder.
     """
@@ -131,7 +131,7 @@ def picture_rows(loaded: Loaded, texts: Sequence[str]) -> Inputs:
 
 
 def padded(token_ids: Sequence[Sequence[int]]) -> Batch:
-    """Returns sequences of token ids as a batch, padded on the right."""
+    """Return sequences of token ids as a batch, padded on the right."""
     lengths = torch.tensor([len(ids) for ids in token_ids])
     inputs = torch.zeros(len(token_ids), int(lengths.max()), dtype=torch.int64)
     for row, ids in zip(inputs, token_ids, strict=True):
@@ -140,7 +140,7 @@ def padded(token_ids: Sequence[Sequence[int]]) -> Batch:
 
 
 def graph_rows(loaded: Loaded, tokenizer: GraphTokenizer, texts: Sequence[str]) -> Inputs:
-    """Returns the graphs of files by file and line, and batches of them. Targets in the files are not read.
+    """Return the graphs of files by file and line, and batches of them. Targets in the files are not read.
 
     Raises UserError for graphs with other columns than those of training.
     """
@@ -160,7 +160,7 @@ def graph_rows(loaded: Loaded, tokenizer: GraphTokenizer, texts: Sequence[str]) 
 
 
 def series_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
-    """Returns the series of .ts files by file and number, and batches of them. split: one of the run's, whose `scale`
+    """Return the series of .ts files by file and number, and batches of them. split: one of the run's, whose `scale`
     (mean, std) standardizes channels. Raises UserError for series of other lengths or channels.
     """
     names: list[str] = []

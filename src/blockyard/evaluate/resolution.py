@@ -74,7 +74,7 @@ class ResizedSplit:
         return getattr(self.split, name)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, C, *pixels), float."""
+        """Return inputs (B, C, *pixels), float."""
         batch = self.split.batch(order, key)
         images = batch.inputs / 255 if batch.inputs.dtype == torch.uint8 else batch.inputs
         return replace(batch, inputs=F.interpolate(images, self.pixels, mode="bilinear", antialias=True))

@@ -85,7 +85,7 @@ class Soup:
 
 
 def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns the mean of tensors by name, summed in float64, in their own type. Others than floats must be equal."""
+    """Return the mean of tensors by name, summed in float64, in their own type. Others than floats must be equal."""
     means = {}
     for name, first in states[0].items():
         if not first.is_floating_point():
@@ -124,7 +124,7 @@ def cook(
     best = first.loaded.objective.best()
 
     def taste(part: str, states: Sequence[Mapping[str, Tensor]]) -> list[float]:
-        """Returns the metric of each state on a split, whose data are read once."""
+        """Return the metric of each state on a split, whose data are read once."""
 
         def measured(model: Model, split: Split, settings: PassSettings) -> list[float]:
             values = []

@@ -150,7 +150,7 @@ def write_codes(
     stats: Stats,
     cache: bool = True,
 ) -> list[list[int]]:
-    """Returns the token ids of an output for each sequence of `memory`, without start and end token.
+    """Return the token ids of an output for each sequence of `memory`, without start and end token.
 
     choose: from scores (V,) to a token id, one for each sequence
     """
@@ -174,7 +174,7 @@ def write_codes(
 
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Returns what each sequence of token ids stands for."""
+    """Return what each sequence of token ids stands for."""
     if len({len(sequence) for sequence in token_ids}) == 1:
         return list(tokenizer.decode(torch.tensor(token_ids)))
     return [tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))[0] for sequence in token_ids]

@@ -26,7 +26,7 @@ MODELS = 64  # compiled in one process; torch compiles eight versions of a funct
 
 
 def check_compiles(model: Model) -> None:
-    """Raises UserError where the step of a model cannot be compiled: where a layer keeps no growing keys and values."""
+    """Raise UserError where the step of a model cannot be compiled: where a layer keeps no growing keys and values."""
     advice = "leave compile=true out"
     assert isinstance(model, HasCache)
     try:

@@ -36,7 +36,7 @@ Order = Literal["random", "confidence"]
 
 
 def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suffix: str | None) -> None:
-    """Raises UserError for an order that does not exist, and for options that the objective of a run has no use for."""
+    """Raise UserError for an order that does not exist, and for options that the objective of a run has no use for."""
     if order is not None and order not in get_args(Order):
         raise UserError(f"order={order}: expected one of {', '.join(get_args(Order))}")
     if steps is not None and steps < 1:
@@ -52,7 +52,7 @@ def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suff
 
 
 def check_only_gaps(others: Mapping[str, object]) -> None:
-    """Raises UserError for an option of another way to write. others: by name; None where not given, cache True"""
+    """Raise UserError for an option of another way to write. others: by name; None where not given, cache True"""
     for name, value in others.items():
         if value is not None and not (name == "cache" and value):
             raise UserError(f"{name}= has no effect on masked diffusion, which fills a gap in steps; leave it out")

@@ -85,7 +85,7 @@ def follow(sequence: list[int], most: int) -> list[int]:
 
 
 def check_draft(loaded: Loaded, draft: Loaded) -> None:
-    """Raises UserError where the tokens of `draft` are not those of the run, or it does not continue texts."""
+    """Raise UserError where the tokens of `draft` are not those of the run, or it does not continue texts."""
     name, other = loaded.folder.name, draft.folder.name
     if not isinstance(draft.tokenizer, TextTokenizer) or not draft.model.ctx.causal:
         raise UserError(f"draft={other} is not a decoder of text; use a smaller run of the same data, or draft={NGRAM}")

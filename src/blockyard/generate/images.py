@@ -112,7 +112,7 @@ def generate_images(
 def _write_ids(
     model: Model, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
 ) -> Tensor:
-    """Returns the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
+    """Return the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
     drawn = prompts[:, 1:].tolist()
     for step in decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats):
         for index, token_id in step:
@@ -121,7 +121,7 @@ def _write_ids(
 
 
 def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:
-    """Raises UserError for options about token ids, of a run whose tokens are real values."""
+    """Raise UserError for options about token ids, of a run whose tokens are real values."""
     for name, value in (("top_k", top_k), ("top_p", top_p)):
         if value is not None:
             raise UserError(
@@ -165,7 +165,7 @@ def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | No
 
 
 def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
-    """Returns the tokens of a row. Raises UserError for more rows than leave something to draw."""
+    """Return the tokens of a row. Raises UserError for more rows than leave something to draw."""
     if tokenizer.order == "random":
         raise UserError(f"given={given}: {loaded.folder.name} draws tokens in a random order, not row by row")
     rows, width = loaded.model.ctx.tokens.grid
@@ -176,7 +176,7 @@ def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
 
 
 def load_data(loaded: Loaded) -> Splits:
-    """Returns the splits of a run's data. Raises UserError where it is missing."""
+    """Return the splits of a run's data. Raises UserError where it is missing."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
@@ -233,7 +233,7 @@ def write_rows(rows: Sequence[Sequence[Tensor]], levels: int, path: Path) -> Pat
 
 
 def bytes_of(images: Tensor, levels: int) -> Tensor:
-    """Returns images (n, C, height, width) of `levels` gray levels as bytes from black to white."""
+    """Return images (n, C, height, width) of `levels` gray levels as bytes from black to white."""
     return (images.float() * 255 / (levels - 1)).round().to(torch.uint8)
 
 
@@ -284,7 +284,7 @@ def write_patches(
     cache: bool,
     stats: Stats,
 ) -> Tensor:
-    """Returns the tokens (n, N, V) of images that begin with prompts (n, 1 + given tokens, V), on the CPU.
+    """Return the tokens (n, N, V) of images that begin with prompts (n, 1 + given tokens, V), on the CPU.
 
     missing: tokens to write; seeds: of each image, so that it is what it would be alone
 

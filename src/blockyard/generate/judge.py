@@ -55,7 +55,7 @@ class Distances:
 
 
 def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
-    """Returns the classes that another run reads. Raises UserError for one that does not classify such images."""
+    """Return the classes that another run reads. Raises UserError for one that does not classify such images."""
     name, shape = judge.folder.name, tuple(result.images.shape[1:])
     spec = judge.data.spec
     if result.classes is None:
@@ -78,7 +78,7 @@ def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
 
 
 def check_hears(judge: Loaded, rate: int) -> None:
-    """Raises UserError for a run that does not write down what is in sounds of `rate` samples a second."""
+    """Raise UserError for a run that does not write down what is in sounds of `rate` samples a second."""
     name, source = judge.folder.name, judge.data.spec.source
     if not isinstance(judge.objective, Transcriber) or source is None or source.modality != "audio":
         raise UserError(f"judge={name} does not write down what is in a sound; use a run of objective=ctc on sounds")
@@ -87,7 +87,7 @@ def check_hears(judge: Loaded, rate: int) -> None:
 
 
 def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
-    """Returns the text that another run hears in each sound (T,) int16; "" in one that is too short for a token.
+    """Return the text that another run hears in each sound (T,) int16; "" in one that is too short for a token.
 
     The judge has passed `check_hears`.
     """
@@ -110,7 +110,7 @@ def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
 
 
 def distances(result: GeneratedImages) -> Distances:
-    """Returns how far drawn images, and as many test images, are from the nearest training image."""
+    """Return how far drawn images, and as many test images, are from the nearest training image."""
     train, _, test = load_data(result.loaded)
     assert isinstance(train, ImageTokenSplit)
     assert isinstance(test, ImageTokenSplit)

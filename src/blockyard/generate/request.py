@@ -73,7 +73,7 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
 
 
 def check_tokenizer(loaded: Loaded) -> None:
-    """Raises UserError where a run is of no text, or has lost its vocabulary."""
+    """Raise UserError where a run is of no text, or has lost its vocabulary."""
     name = loaded.folder.name
     if not isinstance(loaded.tokenizer, TextTokenizer):
         drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
@@ -185,7 +185,7 @@ def read_lines(option: str, path: str) -> list[str]:
 
 
 def check_options(max_tokens: int, beam: int | None, length_penalty: float | None, sampling: dict[str, Any]) -> None:
-    """Raises UserError for a value out of range, and for one that has no effect with the others."""
+    """Raise UserError for a value out of range, and for one that has no effect with the others."""
     options = {name: value for name, value in sampling.items() if value is not None}
     ranges = {
         "temperature": (
@@ -218,7 +218,7 @@ def check_options(max_tokens: int, beam: int | None, length_penalty: float | Non
 
 
 def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None) -> None:
-    """Raises UserError for options of speculative decoding that have no effect, or are out of range."""
+    """Raise UserError for options of speculative decoding that have no effect, or are out of range."""
     if draft_tokens is not None and not draft:
         raise UserError(f"draft_tokens={draft_tokens} has no effect without draft=RUN or draft=ngram")
     if draft_tokens is not None and not 1 <= draft_tokens <= MOST_DRAFT_TOKENS:
@@ -228,7 +228,7 @@ def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None)
 
 
 def check_compiled(compiled: bool, others: Mapping[str, object], cache: bool) -> None:
-    """Raises UserError for compile=true with what reads more than one token in a pass, or keeps no cache.
+    """Raise UserError for compile=true with what reads more than one token in a pass, or keeps no cache.
 
     others: options that exclude it, by name; None where not given
     """
@@ -244,7 +244,7 @@ def check_compiled(compiled: bool, others: Mapping[str, object], cache: bool) ->
 
 
 def check_device(device: str) -> None:
-    """Raises UserError for a device that this machine does not have."""
+    """Raise UserError for a device that this machine does not have."""
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (":" in device and not number.isdecimal()):
         raise UserError(f"device={device}: expected cpu, cuda, or one of several such as cuda:1")

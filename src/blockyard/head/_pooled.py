@@ -12,7 +12,7 @@ from blockyard.ops.linear import Linear, linear, output
 
 
 def check_one_document(head: Head, seq: Seq) -> None:
-    """Raises ValueError for packed sequences, where one prediction per sequence would mix documents."""
+    """Raise ValueError for packed sequences, where one prediction per sequence would mix documents."""
     if seq.segment is not None:
         raise ValueError(
             f"head {type(head).__name__} makes one prediction per sequence and this sequence packs several documents; "

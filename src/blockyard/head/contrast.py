@@ -87,7 +87,7 @@ class GumbelQuantizer(nn.Module):
 
 
 def disuse(shares: Tensor, counts: Tensor | None) -> Tensor:
-    """Returns 1 - P / (G V), a scalar, with P the perplexity of the mean shares, summed over the groups.
+    """Return 1 - P / (G V), a scalar, with P the perplexity of the mean shares, summed over the groups.
 
     0 where all codes are used equally often, near 1 where each group uses a single one. The source's equation 4 has
     the entropy in place of the perplexity, its authors' code has this.

@@ -98,7 +98,7 @@ class MultiToken(Token):
 
 
 def loss_of_ids(head: Token, h: Tensor, target: Tensor) -> Tensor:
-    """Returns the loss of the outputs of a token head, without its hidden layer, of h (B, N, D).
+    """Return the loss of the outputs of a token head, without its hidden layer, of h (B, N, D).
 
     target: (B, N) ids, or `Batch.ignore`; the loss is zero where none counts
     """

@@ -70,7 +70,7 @@ def attention_layers(
     heads: tuple[int, ...] | None = None,
     query: str | int | None = None,
 ) -> list[LayerAttention]:
-    """Returns the attention layers of `model` in order of call; empty where no layer attends.
+    """Return the attention layers of `model` in order of call; empty where no layer attends.
 
     query: whose attention to what is asked for is measured; see `Options.query`
 
@@ -105,7 +105,7 @@ def attention_layers(
 
 
 def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
-    """Returns the entropy of each query's weights, in nats and as a share of its maximum: 2 x (H, N).
+    """Return the entropy of each query's weights, in nats and as a share of its maximum: 2 x (H, N).
 
     The share is NaN for a query that sees a single key. Both are NaN for weights that do not sum to one.
     """
@@ -152,13 +152,13 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
 
 
 def _without_padding(call: maps.Seen, table: Tensor) -> Tensor:
-    """Returns the table of the first sequence of a batch, padding removed: (B, H, N, M) -> (H, N', M')."""
+    """Return the table of the first sequence of a batch, padding removed: (B, H, N, M) -> (H, N', M')."""
     queries, keys = ((len(s) if s.valid is None else int(s.valid[0].sum())) for s in (call.seq, call.k_seq))
     return table[0, :, :queries, :keys]
 
 
 def resolve_query(layer: LayerAttention, query: str | int | None) -> str | int:
-    """Returns `query`, or the layer's default for None: see `Options.query`."""
+    """Return `query`, or the layer's default for None: see `Options.query`."""
     if query is not None:
         return query
     if layer.queries and layer.queries[0] == "class":
@@ -167,7 +167,7 @@ def resolve_query(layer: LayerAttention, query: str | int | None) -> str | int:
 
 
 def query_weights(layer: LayerAttention, query: str | int | None) -> tuple[Tensor, str]:
-    """Returns the weights (H, M) of one query, or the mean over all, and the name of the query.
+    """Return the weights (H, M) of one query, or the mean over all, and the name of the query.
 
     Raises ValueError for a query that the sequence does not have.
     """

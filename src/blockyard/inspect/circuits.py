@@ -89,7 +89,7 @@ def head_circuits(
     layers: tuple[int, ...] | None = None,
     heads: tuple[int, ...] | None = None,
 ) -> list[HeadCircuits]:
-    """Returns every head of every attention layer. `batch` is run once, to find the norms before each mixer.
+    """Return every head of every attention layer. `batch` is run once, to find the norms before each mixer.
 
     Raises UserError where a selected layer, or every layer, has another token mixer than attention.
     """
@@ -112,7 +112,7 @@ def head_circuits(
 
 
 def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
-    """Returns the linear part (D, D) of a norm or scale, and descriptions of what it leaves out.
+    """Return the linear part (D, D) of a norm or scale, and descriptions of what it leaves out.
 
     A norm is linear up to one positive factor a token. None where there is nothing to fold in.
     """
@@ -188,7 +188,7 @@ def _left_out_of_context(context: MixerContext) -> list[str]:
 
 
 def _scheme(model: nn.Module, path: str) -> Position | None:
-    """Returns the position scheme of the layer that a mixer is in, which is that of its kind of layers."""
+    """Return the position scheme of the layer that a mixer is in, which is that of its kind of layers."""
     owner, in_stack, inside = path.rpartition("blocks.")
     stack = model.get_submodule(owner.removesuffix(".")) if in_stack else None
     if isinstance(stack, BlockStack):
@@ -253,7 +253,7 @@ class TokenTables:
 
 
 def token_tables(model: Model, heads: Sequence[HeadCircuits]) -> list[TokenTables]:
-    """Returns the tables of each head."""
+    """Return the tables of each head."""
     cache: Cache = {}
     return [_head_tables(model, head, cache) for head in heads]
 
@@ -326,7 +326,7 @@ def _unembedding(model: Model, tower: Tower, cache: Cache) -> Tensor | None:
 
 
 def _no_unembedding(model: nn.Module, tower: Tower, block: nn.Module, embedding: Tensor) -> str | None:
-    """Returns why the head has no linear path to predictions of the same tokens, or None."""
+    """Return why the head has no linear path to predictions of the same tokens, or None."""
     if isinstance(block, NoResidual):
         return "no_residual carries nothing past a mixer"
     if tower is not model:
@@ -340,33 +340,33 @@ def _no_unembedding(model: nn.Module, tower: Tower, block: nn.Module, embedding:
 
 
 def _matrices(head: nn.Module | None) -> list[Tensor]:
-    """Returns the weight matrices of the model's head."""
+    """Return the weight matrices of the model's head."""
     return [] if head is None else [w for w in head.parameters() if w.ndim == 2]
 
 
 def qk_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:
-    """Returns scores (S, S): how much a query token (row) attends to a key token (column)."""
+    """Return scores (S, S): how much a query token (row) attends to a key token (column)."""
     assert tables.embedding is not None
     embedding = tables.embedding[token_ids]
     return (embedding @ head.q.T) @ (embedding @ head.k.T).T
 
 
 def ov_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:
-    """Returns logits (S, S): what attending to a token (column) adds to the logit of another (row)."""
+    """Return logits (S, S): what attending to a token (column) adds to the logit of another (row)."""
     assert tables.embedding is not None
     assert tables.unembedding is not None
     return (tables.unembedding[token_ids] @ head.o) @ (tables.embedding[token_ids] @ head.v.T).T
 
 
 def copying_spectrum(head: HeadCircuits, tables: TokenTables) -> Spectrum | None:
-    """Returns the spectrum of the OV circuit over the whole vocabulary; None where the head has none."""
+    """Return the spectrum of the OV circuit over the whole vocabulary; None where the head has none."""
     if tables.embedding is None or tables.unembedding is None:
         return None
     return spectrum(tables.unembedding @ head.o, head.v @ tables.embedding.T)
 
 
 def select_tokens(loaded: Loaded, samples: list[Sample], text: str | None) -> list[int]:
-    """Returns the token ids to show: those of `text`, or the most frequent ones of the samples.
+    """Return the token ids to show: those of `text`, or the most frequent ones of the samples.
 
     Sources count where they are of the same tokens.
     """

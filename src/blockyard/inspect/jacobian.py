@@ -24,7 +24,7 @@ _SEED = 0
 
 
 def block_norms(call: RecordedCall, probes: int | None = None) -> tuple[Tensor, float, int]:
-    """Returns norms (N, M), their relative standard error, and the number of probes, 0 where exact.
+    """Return norms (N, M), their relative standard error, and the number of probes, 0 where exact.
 
     call: of a batch whose samples are all the same one; probes: 0 is exact, None is exact up to `MAX_EXACT` directions
     Every call draws the same random directions.
@@ -47,7 +47,7 @@ def block_norms(call: RecordedCall, probes: int | None = None) -> tuple[Tensor, 
 
 
 def _relative_error(squares: Tensor, mean: Tensor) -> float:
-    """Returns the standard error of a norm as a share of it: the median over the entries that are not zero."""
+    """Return the standard error of a norm as a share of it: the median over the entries that are not zero."""
     if squares.shape[1] < 2:
         return math.nan
     nonzero = mean > mean.max() * 1e-10
@@ -114,13 +114,13 @@ class Spectrum:
 
 
 def effective_rank(singular: Tensor) -> float:
-    """Returns how many directions take part in a map with these singular values: (sum s^2)^2 / sum s^4."""
+    """Return how many directions take part in a map with these singular values: (sum s^2)^2 / sum s^4."""
     power = singular.square()
     return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
 
 
 def spectrum(left: Tensor, right: Tensor, *, one_space: bool = True) -> Spectrum:
-    """Returns the spectrum of left (D, K) @ right (K, D').
+    """Return the spectrum of left (D, K) @ right (K, D').
 
     one_space: both sides are of one vector space; only then, and with D = D', are there eigenvalues
     """

@@ -11,7 +11,7 @@ WHITESPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}  # visible, so 
 
 
 def token_text(loaded: Loaded, token_id: int) -> str:
-    """Returns the text of one token with whitespace made visible; `#` and its id where it has no text.
+    """Return the text of one token with whitespace made visible; `#` and its id where it has no text.
 
     Ids beyond the tokenizer's own are those of the model's `TokenSpec`: START, END, MASK.
     """
@@ -24,7 +24,7 @@ def token_text(loaded: Loaded, token_id: int) -> str:
 
 
 def token_labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
-    """Returns a label for each token of a sequence: its text, its cell on the grid, or its index.
+    """Return a label for each token of a sequence: its text, its cell on the grid, or its index.
 
     text: the text of the tokens without padding; empty where they are not text. A sequence without a 1D grid, such
         as a perceiver's latents, takes none of it, even where the lengths agree
@@ -47,6 +47,6 @@ def _prefix_labels(model: nn.Module, count: int) -> list[str]:
 
 
 def layer_name(path: str) -> str:
-    """Returns a module's path as a readable name: decoder.blocks.1.cross_mixer is decoder block 1 cross."""
+    """Return a module's path as a readable name: decoder.blocks.1.cross_mixer is decoder block 1 cross."""
     name = path.replace("blocks", "block").replace("token_mixer", "").replace("_mixer", "").replace(".", " ")
     return " ".join(name.split())

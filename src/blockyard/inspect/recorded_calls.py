@@ -44,7 +44,7 @@ class Fuses(Protocol):
 
 
 def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
-    """Returns every block, or the outermost token mixers, by path. Raises UserError where there is none."""
+    """Return every block, or the outermost token mixers, by path. Raises UserError where there is none."""
     kind: type[nn.Module] = Block if of == "block" else TokenMixer
     modules: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
@@ -56,7 +56,7 @@ def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
 
 
 def repeat(batch: Batch, copies: int) -> Batch:
-    """Returns a batch of `copies` times the first sample."""
+    """Return a batch of `copies` times the first sample."""
     return batch.map(lambda tensor: tensor[:1].expand(copies, *tensor.shape[1:]) if tensor.ndim else tensor)
 
 
@@ -88,7 +88,7 @@ def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHand
 
 
 def record_calls(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[str, RecordedCall]:
-    """Returns the last call of each of `modules` in one forward pass in evaluation mode; uncalled ones are absent."""
+    """Return the last call of each of `modules` in one forward pass in evaluation mode; uncalled ones are absent."""
     calls: dict[str, RecordedCall] = {}
     handles = []
     for path, module in modules.items():
@@ -127,7 +127,7 @@ class MixerContext:
 
 
 def mixer_contexts(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, MixerContext]:
-    """Returns the context of each mixer by path, recorded in one forward pass."""
+    """Return the context of each mixer by path, recorded in one forward pass."""
     contexts = {path: MixerContext() for path in mixers}
     paths = {module: path for path, module in model.named_modules()}
     mixer_paths = {module: path for path, module in mixers.items()}

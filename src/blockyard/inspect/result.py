@@ -31,7 +31,7 @@ class InspectionResult:
 
 
 def to_json(tensor: Tensor) -> Any:
-    """Returns a tensor as nested lists of numbers with five significant digits; None for NaN and infinity."""
+    """Return a tensor as nested lists of numbers with five significant digits; None for NaN and infinity."""
     return _rounded(tensor.tolist())
 
 

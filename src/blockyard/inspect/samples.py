@@ -51,7 +51,7 @@ class Sample:
         return self.batch.inputs.shape[1] if lengths is None else int(lengths[0])
 
     def text_at(self, path: str) -> list[str]:
-        """Returns the text of the sequence that the module at `path` processes."""
+        """Return the text of the sequence that the module at `path` processes."""
         return self.source_text if "encoder" in path.split(".") else self.text
 
     @property
@@ -66,14 +66,14 @@ class Sample:
 
 
 def samples_name(samples: list[Sample]) -> str:
-    """Returns the name of consecutive samples in titles."""
+    """Return the name of consecutive samples in titles."""
     if len(samples) == 1:
         return samples[0].name
     return f"validation samples {samples[0].index} to {samples[-1].index}"
 
 
 def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
-    """Returns the samples that `options` select. Raises UserError where they do not exist."""
+    """Return the samples that `options` select. Raises UserError where they do not exist."""
     if options.prompt is not None:
         return [_prompt_sample(loaded, options.prompt)]
     split, indices = validation_samples(loaded, options)
@@ -86,7 +86,7 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
 
 
 def load_splits(loaded: Loaded) -> Splits:
-    """Returns the splits of a run's data. Raises UserError where it is missing."""
+    """Return the splits of a run's data. Raises UserError where it is missing."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
@@ -95,7 +95,7 @@ def load_splits(loaded: Loaded) -> Splits:
 
 
 def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
-    """Returns the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
+    """Return the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
     split = load_splits(loaded).validation
     if options.sample >= len(split):
         raise UserError(
@@ -105,7 +105,7 @@ def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
 
 
 def sample_of(loaded: Loaded, batch: Batch, index: int) -> Sample:
-    """Returns the sample of a batch of one that a split gave."""
+    """Return the sample of a batch of one that a split gave."""
     batch = loaded.objective.ready(batch)
     sample = Sample(batch, index)
     if isinstance(loaded.tokenizer, ImageTokenizer):
@@ -145,13 +145,13 @@ def _prompt_sample(loaded: Loaded, prompt: str) -> Sample:
 
 
 def _texts(loaded: Loaded, token_ids: Tensor, lengths: Tensor | None) -> list[str]:
-    """Returns the text of each token, padding excluded."""
+    """Return the text of each token, padding excluded."""
     token_ids = token_ids if lengths is None else token_ids[: int(lengths[0])]
     return [token_text(loaded, token_id) for token_id in token_ids.tolist()]
 
 
 def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> Tensor:
-    """Returns pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1.
+    """Return pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1.
 
     padding: pixels that the tokenizer adds, so that the squares of its grid lie where the model reads them
     """
@@ -163,7 +163,7 @@ def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> 
 
 
 def select_layers(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[str]:
-    """Returns the paths in these layers, all for None. Raises UserError for a layer that does not exist."""
+    """Return the paths in these layers, all for None. Raises UserError for a layer that does not exist."""
     paths = list(paths)
     existing = sorted({n for path in paths if (n := block_number(path)) is not None})
     unknown = [layer for layer in layers or () if layer not in existing]
@@ -175,7 +175,7 @@ def select_layers(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[
 
 
 def select_heads(count: int, heads: tuple[int, ...] | None) -> list[int]:
-    """Returns the selected heads of a layer that has `count`, all for None. Raises UserError for one beyond."""
+    """Return the selected heads of a layer that has `count`, all for None. Raises UserError for one beyond."""
     unknown = [head for head in heads or () if head >= count]
     if unknown:
         raise UserError(f"heads={','.join(map(str, unknown))}: no such head; a layer has {count}, counted from 0")

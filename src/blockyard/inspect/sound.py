@@ -52,7 +52,7 @@ def is_sound(inputs: Tensor) -> bool:
 
 
 def sound_of(loaded: Loaded, batch: Batch) -> Sound | None:
-    """Returns the first sound of a batch, the source where there is one; None where it is of unknown rate.
+    """Return the first sound of a batch, the source where there is one; None where it is of unknown rate.
 
     Where the sound is all that the model reads, with the labels that it hears.
     """
@@ -71,7 +71,7 @@ def sound_of(loaded: Loaded, batch: Batch) -> Sound | None:
 
 
 def token_edges(shrink: tuple[Stage, ...], tokens: int) -> Tensor:
-    """Returns the samples (N + 1,) halfway between the middles of neighbouring tokens, fractions included."""
+    """Return the samples (N + 1,) halfway between the middles of neighbouring tokens, fractions included."""
     first, last, step = 0, 0, 1  # of the first token, counted in items of the stage that is looked at
     for window, stride, added in reversed(shrink):
         first = first * stride - added // 2
@@ -83,7 +83,7 @@ def token_edges(shrink: tuple[Stage, ...], tokens: int) -> Tensor:
 
 @torch.no_grad()
 def alignment(loaded: Loaded, batch: Batch, tokens: int) -> list[Label] | None:
-    """Returns where a model hears each label of a batch of one; None for other objectives than CTC."""
+    """Return where a model hears each label of a batch of one; None for other objectives than CTC."""
     if not isinstance(loaded.objective, CTC):
         return None
     best = loaded.model(batch)[0, :tokens].argmax(-1).tolist()

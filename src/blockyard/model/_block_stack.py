@@ -146,7 +146,7 @@ def _within_layers(kind: str, scheme: Position) -> Position:
 
 
 def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
-    """Raises ValueError where a residual choice needs what a block adds, and a block does not add."""
+    """Raise ValueError where a residual choice needs what a block adds, and a block does not add."""
     other = next((block for block in blocks if not block.adds), None)
     if residual.of_additions and other is not None:
         raise ValueError(

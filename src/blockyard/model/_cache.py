@@ -47,7 +47,7 @@ class Cache:
         self.length -= count
 
     def snapshot(self) -> Cache:
-        """Returns the cache as it is now, to be continued later in place of this one.
+        """Return the cache as it is now, to be continued later in place of this one.
 
         Raises ValueError naming a cache that cannot be taken back.
         """
@@ -72,11 +72,11 @@ class HasCache(Protocol):
     """A model that decodes token by token from a cache."""
 
     def init_cache(self, batch_size: int) -> Cache:
-        """Returns an empty cache. Raises ValueError for a mixer that cannot have one."""
+        """Return an empty cache. Raises ValueError for a mixer that cannot have one."""
 
 
 def empty_cache(mixers: list[TokenMixer], batch_size: int) -> Cache:
-    """Returns a cache without tokens. Raises ValueError naming a mixer that cannot have one."""
+    """Return a cache without tokens. Raises ValueError naming a mixer that cannot have one."""
     layers = []
     for mixer in mixers:
         init_cache = getattr(mixer, "init_cache", None)
@@ -90,7 +90,7 @@ def empty_cache(mixers: list[TokenMixer], batch_size: int) -> Cache:
 
 
 def select_sequences(memory: Memory, order: Tensor) -> Memory:
-    """Returns the sequences `order` (B',) int64 of a memory, in that order."""
+    """Return the sequences `order` (B',) int64 of a memory, in that order."""
     seq, order = memory.seq, order.to(memory.x.device)
     coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (B'|1, M, A)
     valid = None if seq.valid is None else seq.valid[order]  # (B', M)

@@ -12,7 +12,7 @@ from blockyard.model._prefix import Prefix
 def check_parts(
     ctx: Context, prefix: Prefix, placed_mixers: list[tuple[Position, list[TokenMixer]]], head: Head
 ) -> None:
-    """Raises ValueError where a part would be ignored or could not work.
+    """Raise ValueError where a part would be ignored or could not work.
 
     placed_mixers: every position scheme with the token mixers of the blocks that it acts in
     """
@@ -36,7 +36,7 @@ def check_parts(
 
 
 def _check_position(ctx: Context, position: Position, mixers: list[TokenMixer]) -> None:
-    """Raises ValueError where a scheme cannot take the tokens, or has no mixer to act in."""
+    """Raise ValueError where a scheme cannot take the tokens, or has no mixer to act in."""
     name = type(position).__name__
     if ctx.tokens.axes not in position.axes:
         raise ValueError(f"position {name} cannot take {ctx.tokens.axes} coordinate axes; use position=none")
@@ -53,7 +53,7 @@ def _check_position(ctx: Context, position: Position, mixers: list[TokenMixer]) 
 
 
 def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
-    """Raises ValueError where a scheme does anything but `embed`: for models whose tokens are not mixed by blocks."""
+    """Raise ValueError where a scheme does anything but `embed`: for models whose tokens are not mixed by blocks."""
     if ctx.tokens.axes not in position.axes or position.acts_on - position.before_blocks:
         raise ValueError(
             f"position {type(position).__name__} has nothing to act on: {why}; use position=none or one that is added "
@@ -62,7 +62,7 @@ def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
 
 
 def check_call(ctx: Context, prefix: Prefix, inputs: Inputs, cached: bool) -> None:
-    """Raises ValueError where the inputs of a forward pass contradict each other."""
+    """Raise ValueError where the inputs of a forward pass contradict each other."""
     if inputs.segment is not None and prefix and not ctx.causal:
         raise ValueError(
             "packed sequences and model.prefix in a bidirectional model: class and register tokens would carry one "
@@ -73,7 +73,7 @@ def check_call(ctx: Context, prefix: Prefix, inputs: Inputs, cached: bool) -> No
 
 
 def check_no_source(model: nn.Module, inputs: Inputs) -> None:
-    """Raises ValueError where inputs have a source, for a model that reads none."""
+    """Raise ValueError where inputs have a source, for a model that reads none."""
     if inputs.source is not None or inputs.memory is not None:
         raise ValueError(
             f"{type(model).__name__} reads no source, and these inputs have one; use model=encoder_decoder"
@@ -81,6 +81,6 @@ def check_no_source(model: nn.Module, inputs: Inputs) -> None:
 
 
 def check_no_cache(model: nn.Module, cache: Cache | None) -> None:
-    """Raises ValueError where a cache is passed to a model that has none."""
+    """Raise ValueError where a cache is passed to a model that has none."""
     if cache is not None:
         raise ValueError(f"{type(model).__name__} keeps no cache; pass the whole sequence, or use model=decoder")

@@ -86,7 +86,7 @@ class MaskToken(nn.Module):
 
 
 def mask_token(ctx: Context, width: int) -> MaskToken | None:
-    """Returns the mask token of a model whose tokens may be hidden, and None for others.
+    """Return the mask token of a model whose tokens may be hidden, and None for others.
 
     width: of the codes that the position scheme appends
     """
@@ -94,7 +94,7 @@ def mask_token(ctx: Context, width: int) -> MaskToken | None:
 
 
 def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) -> Tensor:
-    """Returns x (B, N, D) with the mask token where `hidden` (B, N) says so; `seq` keeps x and `hidden`.
+    """Return x (B, N, D) with the mask token where `hidden` (B, N) says so; `seq` keeps x and `hidden`.
 
     Raises ValueError where a model without one is to hide tokens.
     """
@@ -123,7 +123,7 @@ def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Positio
 
 
 def check_key_widths(ctx: Context, position: Position, mixers: Iterable[TokenMixer]) -> None:
-    """Raises ValueError where the scheme cannot rotate the queries and keys of a mixer, because of their width."""
+    """Raise ValueError where the scheme cannot rotate the queries and keys of a mixer, because of their width."""
     if "rotate" not in position.acts_on:
         return
     inner = (part for mixer in mixers for part in mixer.modules() if isinstance(part, TokenMixer) and not part.holds)
@@ -178,7 +178,7 @@ def set_pairs(seq: Seq, pairs: Tensor | None) -> None:
 
 
 def scaled_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor:
-    """Returns the coordinates that the scheme reads: a bounded one gets larger inputs scaled down to its grid.
+    """Return the coordinates that the scheme reads: a bounded one gets larger inputs scaled down to its grid.
 
     Input and table keep their outer edges: coordinate c of n becomes (c + 1/2) side / n - 1/2. Raises ValueError
     where that would be wrong, because the coordinate of a token would then depend on how many tokens follow it.

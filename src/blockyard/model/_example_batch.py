@@ -33,7 +33,7 @@ def example(ctx: Context, device: torch.device | str, batch: int = 1) -> Inputs:
 
 
 def full(ctx: Context) -> Context:
-    """Returns the context whose `example` has sequences without padding, and so no lengths."""
+    """Return the context whose `example` has sequences without padding, and so no lengths."""
     source = None if ctx.source is None else replace(ctx.source, variable=False)
     return replace(ctx, tokens=replace(ctx.tokens, variable=False), source=source)
 

@@ -25,7 +25,7 @@ _FIRST_NORMS = ("embed_norm", "input_norm")
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:
-    """Returns the layer number of every parameter, by its name.
+    """Return the layer number of every parameter, by its name.
 
     Blocks count in the order in which a sample passes them: those of an encoder before those of its decoder. A
     parameter with several owners, such as a tied head, has the number of the first.

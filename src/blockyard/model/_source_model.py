@@ -11,7 +11,7 @@ from blockyard.model._transformer import Tower
 
 
 def of_source(parts: Parts) -> Parts:
-    """Returns the parts of the tower over the source."""
+    """Return the parts of the tower over the source."""
     return parts._replace(
         embedder=parts.source_embedder or parts.embedder, position=parts.source_position or parts.position
     )
@@ -21,7 +21,7 @@ class SourceModel(Tower):
     """The tower over the sequence, with a source that `encode` reads."""
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Returns what the model reads of a source (`Batch.source`)."""
+        """Return what the model reads of a source (`Batch.source`)."""
         raise NotImplementedError
 
     def memory_of(self, inputs: Inputs, cache: Cache | None, record: Record | None) -> Memory:

@@ -88,7 +88,7 @@ class Stack(Architecture):
             )
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
+        """Return the Context of this stack. Raises ValueError if heads does not divide dim."""
         ctx = Context(
             dim=self.dim,
             depth=self.depth,
@@ -108,11 +108,11 @@ class Stack(Architecture):
         return ctx
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
+        """Return the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return self.transformer(ctx, parts)
 
     def transformer(self, ctx: Context, parts: Parts, *, sees: Sees = "past") -> Transformer:
-        """Returns the blocks of `ctx` with the options of this stack, and what a subclass adds to them."""
+        """Return the blocks of `ctx` with the options of this stack, and what a subclass adds to them."""
         return Transformer(
             ctx,
             parts,
@@ -147,7 +147,7 @@ def complete_order(option: str, order: BlockOrder | None, depth: int) -> tuple[i
 
 
 def crossing(factory: Callable[[Context], TokenMixer]) -> Callable[[Context], TokenMixer]:
-    """Returns the factory of a cross-attention mixer. Raises ValueError if its mixer cannot read a memory."""
+    """Return the factory of a cross-attention mixer. Raises ValueError if its mixer cannot read a memory."""
     node: Any = factory
     if not node.func.traits_for(node.keywords).cross:
         raise ValueError(

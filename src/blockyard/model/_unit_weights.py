@@ -101,7 +101,7 @@ def _dim(owner: nn.Module, weight: Tensor, role: Any, before: bool) -> int | Non
 
 
 def check_unit_weights(ctx: Context) -> None:
-    """Raises ValueError under a parametrization: its rates are made for weights that grow and shrink freely."""
+    """Raise ValueError under a parametrization: its rates are made for weights that grow and shrink freely."""
     if ctx.parametrization.scales:
         raise ValueError(
             f"model.unit_weights: parametrization {type(ctx.parametrization).__name__} says how large weights are in "

@@ -73,7 +73,7 @@ class BareModel(Architecture):
         self.dim, self.init_std, self.dropout = dim, init_std, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """Returns the Context of the tokenizer and the head."""
+        """Return the Context of the tokenizer and the head."""
         return Context(
             dim=self.dim,
             depth=1,
@@ -86,5 +86,5 @@ class BareModel(Architecture):
         )
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
+        """Return the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Bare(ctx, parts, dropout=self.dropout)

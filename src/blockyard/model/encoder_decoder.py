@@ -91,7 +91,7 @@ class SequenceToSequence(SourceModel):
         return prediction
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Returns what the decoder reads of a source (`Batch.source`): x (B, M, D) and its facts."""
+        """Return what the decoder reads of a source (`Batch.source`): x (B, M, D) and its facts."""
         embedder = getattr(self.encoder, "embedder", self.embedder)
         inner: Record | None = None if record is None else {}
         inputs = Inputs(source, lengths=source_lengths)
@@ -146,12 +146,12 @@ class EncoderDecoder(Stack):
         return bool(options.get("shared", True))
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """Returns the Context of the decoder. Raises ValueError if heads does not divide dim."""
+        """Return the Context of the decoder. Raises ValueError if heads does not divide dim."""
         visits = len(self.encoder_order or range(self.encoder_depth))
         return replace(super().context(data, tokens, outputs), peer=visits, branches=3)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
+        """Return the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         if ctx.data.source is None:
             raise ValueError("model=encoder_decoder reads a source and the data has none; use model=decoder")
         if self.shared and parts.source_embedder is not None:

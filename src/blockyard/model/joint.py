@@ -131,7 +131,7 @@ class JointModel(SourceModel):
         return prediction
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Returns the tokens of a source (`Batch.source`): x (B, M, D) and their facts.
+        """Return the tokens of a source (`Batch.source`): x (B, M, D) and their facts.
 
         Raises ValueError for sources of different lengths, whose padding would stand inside the joined sequence.
         """
@@ -143,7 +143,7 @@ class JointModel(SourceModel):
         return Memory(x, seq)
 
     def _behind(self, memory: Memory, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-        """Returns the source with the sequence x (B, N, D) behind it: (B, M + N, D), and the facts of both."""
+        """Return the source with the sequence x (B, N, D) behind it: (B, M + N, D), and the facts of both."""
         count = len(memory.seq)
         first = torch.zeros_like(memory.seq.index) if self.ties else torch.arange(count, device=seq.index.device)
         front = (count, 0)
@@ -202,11 +202,11 @@ class Joint(Stack):
         return options.get("sees") == "source"
 
     def mixing(self, ctx: Context) -> Context:
-        """Returns the Context of the joined sequence, whose prefix holds the source."""
+        """Return the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
+        """Return the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         return JointModel(
             joined(ctx),
             of_the_source(ctx),
@@ -219,14 +219,14 @@ class Joint(Stack):
 
 
 def joined(ctx: Context) -> Context:
-    """Returns the Context of a sequence with its source in front, where the data has one."""
+    """Return the Context of a sequence with its source in front, where the data has one."""
     if ctx.data.source is None:
         return ctx
     return replace(ctx, num_prefix=ctx.num_prefix + ctx.source_tokens.max_len)
 
 
 def of_the_source(ctx: Context) -> Context:
-    """Returns the Context of the source alone. Raises ValueError if the data has none."""
+    """Return the Context of the source alone. Raises ValueError if the data has none."""
     if ctx.data.source is None:
         raise ValueError("a joint model reads a source and the data has none; use model=decoder or model=encoder")
     return replace(ctx, tokens=ctx.source_tokens, data=ctx.data.source, source=None)

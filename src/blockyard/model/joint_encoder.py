@@ -47,11 +47,11 @@ class JointEncoder(Stack):
         self.types = types
 
     def mixing(self, ctx: Context) -> Context:
-        """Returns the Context of the joined sequence, whose prefix holds the source."""
+        """Return the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
+        """Return the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         return JointModel(
             joined(ctx),
             of_the_source(ctx),

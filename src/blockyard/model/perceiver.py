@@ -60,7 +60,7 @@ class Latents(nn.Module):
         init.normal("vectors")
 
     def forward(self, x: Tensor) -> tuple[Tensor, Seq]:
-        """Returns the latents for as many samples as x (B, N, D) has, (B, M, D), and their facts: no coordinates."""
+        """Return the latents for as many samples as x (B, N, D) has, (B, M, D), and their facts: no coordinates."""
         index = torch.arange(len(self.vectors), device=x.device)
         latents = self.vectors.to(x.dtype).repeat(x.shape[0], 1, 1)  # (B, M, D)
         return latents, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
@@ -160,10 +160,10 @@ class Perceiver(Stack):
         self.num_latents, self.cross = num_latents, crossing(cross)
 
     def mixing(self, ctx: Context) -> Context:
-        """Returns the Context of the latents: the same number for every sample, without coordinates."""
+        """Return the Context of the latents: the same number for every sample, without coordinates."""
         data = replace(ctx.data, variable=False)
         return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
+        """Return the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)

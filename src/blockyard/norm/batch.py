@@ -77,7 +77,7 @@ class Batch(Norm):
 
 
 def _check(ctx: Context) -> None:
-    """Raises ValueError where statistics over all tokens of a batch would leak."""
+    """Raise ValueError where statistics over all tokens of a batch would leak."""
     issues = []
     if ctx.causal:
         issues.append("leaks later tokens into earlier ones: use model=encoder or norm=layer")

@@ -16,7 +16,7 @@ from blockyard.contracts import Context
 
 
 class NoNorm(nn.Identity):
-    """Returns its input.
+    """Return its input.
 
     Options:
     """

@@ -61,13 +61,13 @@ Rules = Callable[[Batch], Iterable[tuple[str, Tensor]]]
 
 
 def chosen(split: Split, most: int) -> Tensor:
-    """Returns the samples of a split that are read, at equal distances: all where they are few and small."""
+    """Return the samples of a split that are read, at equal distances: all where they are few and small."""
     values = split.batch(torch.zeros(1, dtype=torch.long), None).inputs.numel()
     return equally_spaced(len(split), min(most, max(MOST_READ // max(values, 1), LEAST_READ)))
 
 
 def rules(split: Split, objective: Objective, names: Sequence[str], predict: Rules) -> Iterator[Baseline]:
-    """Yields a baseline for each of the `names` that `predict` gives for prepared batches; all share one pass."""
+    """Yield a baseline for each of the `names` that `predict` gives for prepared batches; all share one pass."""
     tested = chosen(split, MOST_RULED)
 
     @cache
@@ -85,12 +85,12 @@ def rules(split: Split, objective: Objective, names: Sequence[str], predict: Rul
 
 
 def computed(metrics: dict[str, torchmetrics.Metric]) -> dict[str, float]:
-    """Returns the values of metrics."""
+    """Return the values of metrics."""
     return {name: float(metric.compute()) for name, metric in metrics.items()}
 
 
 def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) -> Iterator[Baseline]:
-    """Yields a baseline for each simple model of the split's task."""
+    """Yield a baseline for each simple model of the split's task."""
     tested = chosen(split, MOST_TESTED)
 
     def values(model: SimpleModel) -> dict[str, float]:
@@ -112,7 +112,7 @@ def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) ->
 
 
 def of_classes(split: Split, train: Split | None, objective: Objective, classes: int | None) -> Baselines:
-    """Returns the split's own models, the most frequent class, the nearest centroid and a linear model.
+    """Return the split's own models, the most frequent class, the nearest centroid and a linear model.
 
     train: the training split; None leaves out what has to be fitted on it
     classes: V; None where it is not known
@@ -147,7 +147,7 @@ def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleMo
 
 
 def of_values(split: Split, train: Split | None, objective: Objective) -> Baselines:
-    """Returns the mean of the training split, which standardized targets have at zero, and linear models.
+    """Return the mean of the training split, which standardized targets have at zero, and linear models.
 
     The split's own models come before the one that is fitted on the training split.
     """
@@ -191,7 +191,7 @@ class Features:
         return torch.cat([features(batch) for batch in batches]), torch.cat(targets)  # type: ignore[arg-type]
 
     def of(self, split: Split, order: Tensor) -> Tensor:
-        """Returns the features (B, F) of samples of another split; those of a batch are kept for the next model."""
+        """Return the features (B, F) of samples of another split; those of a batch are kept for the next model."""
         first = int(order[0])
         if first not in self._known:
             self._known[first] = features(split.batch(order, None))
@@ -212,7 +212,7 @@ def has_features(split: Split) -> bool:
 
 
 def features(batch: Batch) -> Tensor:
-    """Returns numbers (B, F) that stand for whole samples, at most `MOST_FEATURES`: of vectors themselves.
+    """Return numbers (B, F) that stand for whole samples, at most `MOST_FEATURES`: of vectors themselves.
 
     Of images, averages over rectangles; of series, a number of steps at equal distances; of graphs, how many nodes have
     each code, in each of their columns.
@@ -257,7 +257,7 @@ def _node_counts(nodes: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def of_image_tokens(split: Split, objective: Objective) -> Baselines:
-    """Returns two rules of the token ids of images; none for a split without `frequencies`.
+    """Return two rules of the token ids of images; none for a split without `frequencies`.
 
     uniform: all token ids have one probability; independent: that of each index in the training split
     """
@@ -295,7 +295,7 @@ def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, 
 
 
 def of_written_texts(split: Split, train: Split | None, objective: Objective) -> Baselines:
-    """Returns rivals of a model that writes from a source: the word before alone, a copy, the nearest source.
+    """Return rivals of a model that writes from a source: the word before alone, a copy, the nearest source.
 
     word_before: the token that follows another one most often in the training split, whatever the source is
     copy_source: the source itself is the text
@@ -318,7 +318,7 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
 
 
 def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
-    """Returns what a judge reads in the output of the training source with the most similar words (tf-idf).
+    """Return what a judge reads in the output of the training source with the most similar words (tf-idf).
 
     Their names are those of a model's outputs in `eval write=true`.
     """
@@ -338,7 +338,7 @@ def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
 
 
 def judged(split: ReadsOutputs, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Returns the scores of what the judge of a split reads: exact match, and the split's own."""
+    """Return the scores of what the judge of a split reads: exact match, and the split's own."""
     exact = sum(reading == reference for reading, reference in zip(readings, references, strict=True)) / len(readings)
     return {"exact": exact, **split.score(readings, references)}
 

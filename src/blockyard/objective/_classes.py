@@ -43,7 +43,7 @@ class ClassObjective(Objective):
             self._named = named_metrics(metrics)
 
     def check_outputs(self, outputs: int) -> None:
-        """Raises ValueError for metrics that do not work with so many classes."""
+        """Raise ValueError for metrics that do not work with so many classes."""
         if self._named:
             from blockyard.objective._named_metrics import check_classes
 

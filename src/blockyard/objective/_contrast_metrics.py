@@ -79,7 +79,7 @@ class Information(ContrastLoss):
 
 
 def choose(batch: Batch, hidden: Tensor, key: int | None, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the index of the true candidate (B, N) and the tokens of the others (B, N, count).
+    """Return the index of the true candidate (B, N) and the tokens of the others (B, N, count).
 
     Which they are is a hash of (key, sample). The index is 0 at hidden tokens, and `Batch.ignore` at others and where
     a recording has a single hidden token.
@@ -93,7 +93,7 @@ def choose(batch: Batch, hidden: Tensor, key: int | None, count: int) -> tuple[T
 
 
 def distractors(hidden: Tensor, draws: Tensor) -> Tensor:
-    """Returns other hidden tokens of the same recording (B, N, K) for each hidden one, all of them equally likely.
+    """Return other hidden tokens of the same recording (B, N, K) for each hidden one, all of them equally likely.
 
     hidden: (B, N) bool; draws: (B, N, K) in [0, 1). What is returned for other tokens means nothing
     """
@@ -106,7 +106,7 @@ def distractors(hidden: Tensor, draws: Tensor) -> Tensor:
 
 
 def similarities(prediction: Tensor, candidates: Tensor, negatives: Tensor, equal: Tensor | None = None) -> Tensor:
-    """Returns the cosines (B, N, 1 + K) of predictions (B, N, F) and the true candidate, then those of `negatives`.
+    """Return the cosines (B, N, 1 + K) of predictions (B, N, F) and the true candidate, then those of `negatives`.
 
     candidates: (B, N, F), that of each token; negatives: (B, N, K), tokens; equal: (B, N, N) bool, pairs of tokens
     whose candidates are the same, which do not count as distractors of each other: -inf; None for no such pair

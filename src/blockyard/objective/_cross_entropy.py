@@ -29,7 +29,7 @@ def cross_entropy(
     z_loss: float = 0.0,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Returns the mean over the targets that are not `Batch.ignore`, in nats; NaN where there is none.
+    """Return the mean over the targets that are not `Batch.ignore`, in nats; NaN where there is none.
 
     prediction: (..., V) logits; target: (...) int64
     label_smoothing: share of the target spread evenly over the V classes
@@ -73,7 +73,7 @@ def chunked_cross_entropy(
     z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> Tensor:
-    """Returns what `cross_entropy` does of the projection's logits. There is no second derivative.
+    """Return what `cross_entropy` does of the projection's logits. There is no second derivative.
 
     Matrix products have the type of autocast, and everything else is in float32 at least.
 

@@ -30,7 +30,7 @@ TeacherWeight = Annotated[float, Gt(0), Le(1)]
 
 
 def divergence(prediction: Tensor, teacher: Tensor, counted: Tensor, temperature: float) -> Tensor:
-    """Returns T^2 times the mean KL divergence of the model's predictions from the teacher's, in nats; 0 of nothing.
+    """Return T^2 times the mean KL divergence of the model's predictions from the teacher's, in nats; 0 of nothing.
 
     prediction, teacher: (..., V) logits, in float32 at least from here on; counted: (...) bool, the targets that count
     """
@@ -77,7 +77,7 @@ class DistilledObjective(ClassObjective):
         self.distillation = Distillation(teacher, teacher_sha256, temperature, teacher_weight)
 
     def distilled(self, loss: Tensor, prediction: Any, teacher: Tensor, target: Any) -> Tensor:
-        """Returns the objective's own loss and the divergence from the teacher, weighted.
+        """Return the objective's own loss and the divergence from the teacher, weighted.
 
         loss: a scalar; prediction: (..., V), or a `Projection` that gives it; teacher: (..., V); target: as in `loss`
         """

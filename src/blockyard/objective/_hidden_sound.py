@@ -51,18 +51,18 @@ class HiddenSound(Objective):
         return self._source
 
     def training_frames(self, train: Split) -> Tensor:
-        """Returns frames (n, mels) of the training split. The same for every run over the same data."""
+        """Return frames (n, mels) of the training split. The same for every run over the same data."""
         chosen = torch.linspace(0, len(train) - 1, min(RECORDINGS, len(train))).round().long()
         points = torch.cat([self._frames_of(train, order) for order in chosen.split(PART)])
         return points[torch.linspace(0, len(points) - 1, min(FRAMES, len(points))).round().long()]
 
     def hidden(self, batch: Batch, key: int | None, count: int, tokens: Tensor) -> Tensor:
-        """Returns which of `count` tokens are hidden (B, N), a hash of (key, sample). tokens: (B,), the real ones."""
+        """Return which of `count` tokens are hidden (B, N), a hash of (key, sample). tokens: (B,), the real ones."""
         scores = uniform(0 if key is None else key, samples_of(batch), count).T  # (B, N)
         return self.spans(scores, tokens)
 
     def spans(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Returns which tokens are hidden, (B, N): spans that begin at the lowest scores (B, N) of each recording.
+        """Return which tokens are hidden, (B, N): spans that begin at the lowest scores (B, N) of each recording.
 
         tokens: (B,), those that are real; a recording that has any has one span at least
         """
@@ -74,14 +74,14 @@ class HiddenSound(Objective):
         return (index - latest < self.span) & real
 
     def tokens_of(self, samples: Tensor, lengths: Tensor | None) -> tuple[int, Tensor]:
-        """Returns N, the tokens that the samples (B, T) become, at least 1, and those of each recording (B,)."""
+        """Return N, the tokens that the samples (B, T) become, at least 1, and those of each recording (B,)."""
         assert self._source is not None, "source_tokens() comes before tokens_of()"
         if lengths is None:
             lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
         return max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1), self._source.tokens_of(lengths)
 
     def frames(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
+        """Return log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
         assert self._source is not None, "source_tokens() comes before frames()"
         samples = samples.float() if samples.is_floating_point() else samples / 32768
         stride = 1
@@ -95,7 +95,7 @@ class HiddenSound(Objective):
         return log_mel(samples, shape, stride, bands, tokens)[..., :most].transpose(1, 2), tokens
 
     def prepared(self, split: Split) -> Iterator[Batch]:
-        """Yields a split's batches as evaluation sees them."""
+        """Yield a split's batches as evaluation sees them."""
         for order in torch.arange(len(split)).split(PART):
             yield self.ready(replace(split.batch(order, None), sample=order))
 
@@ -106,5 +106,5 @@ class HiddenSound(Objective):
 
 
 def samples_of(batch: Batch) -> Tensor:
-    """Returns the index of each sample in its split (B,)."""
+    """Return the index of each sample in its split (B,)."""
     return batch.numbers()

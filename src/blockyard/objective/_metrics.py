@@ -317,7 +317,7 @@ class _Transcripts(_Mean):
                 self.count += count
 
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
-        """Returns what is wrong, and out of how many."""
+        """Return what is wrong, and out of how many."""
         raise AssertionError("abstract")
 
 
@@ -348,7 +348,7 @@ class Empty(_Transcripts):
 
 
 def edits(left: Sequence[object], right: Sequence[object]) -> int:
-    """Returns the Levenshtein distance: insertions, deletions and replacements that turn one into the other."""
+    """Return the Levenshtein distance: insertions, deletions and replacements that turn one into the other."""
     above = list(range(len(right) + 1))
     for row, item in enumerate(left, start=1):
         here = [row]
@@ -359,5 +359,5 @@ def edits(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 def unit(token_ids: list[int]) -> str:
-    """Returns one character for each token id, for splits that have no text."""
+    """Return one character for each token id, for splits that have no text."""
     return "".join(map(chr, torch.tensor(token_ids, dtype=torch.int64).add(0x4E00).tolist()))

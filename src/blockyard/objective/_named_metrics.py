@@ -82,7 +82,7 @@ def named_metrics(wanted: Sequence[str] | Mapping[str, Any]) -> dict[str, Made]:
 
 
 def check_classes(named: Mapping[str, Made], classes: int) -> None:
-    """Raises ValueError for options that do not fit the number of classes, such as a top_k above it.
+    """Raise ValueError for options that do not fit the number of classes, such as a top_k above it.
 
     A metric of the user's own is computed once.
     """

@@ -12,7 +12,7 @@ from blockyard.contracts import Batch, DataSpec, TokenSpec
 
 
 def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
-    """Returns V, the number of values of a patch. Raises ValueError for tokens that have none of their own, and for
+    """Return V, the number of values of a patch. Raises ValueError for tokens that have none of their own, and for
     inputs of different lengths.
     """
     if tokens.patch is None:
@@ -27,14 +27,14 @@ def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
 
 
 def mean_squared(prediction: Tensor, target: Tensor) -> Tensor:
-    """Returns the mean squared error over the values of `target` that are not NaN. Both have one shape."""
+    """Return the mean squared error over the values of `target` that are not NaN. Both have one shape."""
     counted = Batch.counted(target)
     error = prediction - target.masked_fill(~counted, 0.0)
     return error.square().masked_fill(~counted, 0.0).sum() / counted.sum()
 
 
 def floats(inputs: Tensor) -> Tensor:
-    """Returns inputs as a model reads them: bytes divided by 255."""
+    """Return inputs as a model reads them: bytes divided by 255."""
     return inputs / 255 if inputs.dtype == torch.uint8 else inputs
 
 
@@ -56,7 +56,7 @@ def cut(inputs: Tensor, tokens: TokenSpec) -> Tensor:
 
 
 def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
-    """Returns `inputs` with these values (B, N, V) of their tokens: the inverse of `cut`."""
+    """Return `inputs` with these values (B, N, V) of their tokens: the inverse of `cut`."""
     assert tokens.patch is not None
     if tokens.axes == 1:
         size, channels = tokens.patch
@@ -70,7 +70,7 @@ def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
 
 
 def erase(inputs: Tensor, hidden: Tensor, tokens: TokenSpec) -> Tensor:
-    """Returns the inputs without the values of hidden tokens (B, N): zero in images, missing (NaN) in series.
+    """Return the inputs without the values of hidden tokens (B, N): zero in images, missing (NaN) in series.
 
     The mask token alone would not hide them from tokenizers that look beyond a token: a convolution at its
     neighbours, a normalisation at the whole series.

@@ -59,7 +59,7 @@ class Tags:
 
 
 def span_ends(kinds: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the type of the span that begins at each word, -1 where none does, and the word behind its end, (B, N).
+    """Return the type of the span that begins at each word, -1 where none does, and the word behind its end, (B, N).
 
     kinds: (B, N) the type of each word's tag, -1 for O and behind the end; marks: (B, N) of `OPENS` and `CLOSES`. The
     rules are those of conlleval: I- behind O, behind another type or behind the end of a span begins one as B- does.

@@ -64,7 +64,7 @@ class Mixing:
     switch: float
 
     def __call__(self, batch: Batch, partner: Batch, key: int) -> Batch:
-        """Returns the batch mixed with its partners: the same inputs and classes in another order.
+        """Return the batch mixed with its partners: the same inputs and classes in another order.
 
         key: the same for all parts of a batch
         """
@@ -86,7 +86,7 @@ class Mixing:
 
 
 def rectangle(share: float, size: Any, place: np.ndarray) -> tuple[int, int, int, int]:
-    """Returns top, bottom, left and right of a rectangle of area 1 - share around a point, cut off at the borders.
+    """Return top, bottom, left and right of a rectangle of area 1 - share around a point, cut off at the borders.
 
     size: height and width; place: (2,) in [0, 1), where its centre is
     """
@@ -179,7 +179,7 @@ class Classify(DistilledObjective):
             self._weights = (counts.sum() / (counts.count_nonzero() * counts.clamp_min(1))).float()
 
     def remarks(self, splits: Splits) -> Iterator[str]:
-        """Yields that some classes are much rarer than others, where no weights even them."""
+        """Yield that some classes are much rarer than others, where no weights even them."""
         classes = known_classes(splits.train)
         if classes is None or self.class_weights is not None:
             return
@@ -193,7 +193,7 @@ class Classify(DistilledObjective):
             )
 
     def mix(self, batch: Batch, partner: Batch, key: int) -> Batch:
-        """Returns the batch mixed with its partners, its target a `MixedClasses`."""
+        """Return the batch mixed with its partners, its target a `MixedClasses`."""
         return self.mixing(batch, partner, key)
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:

@@ -98,7 +98,7 @@ class CTC(Objective):
         return replace(batch, target=Labels(labels.masked_fill(~enough(labels, tokens)[:, None], Batch.ignore), tokens))
 
     def remarks(self, splits: Splits) -> Iterator[str]:
-        """Yields how many samples have too few source tokens for their labels. Raises UserError where all have."""
+        """Yield how many samples have too few source tokens for their labels. Raises UserError where all have."""
         assert self._source is not None, "source_tokens() comes before remarks()"
         for name, split in zip(splits._fields, splits, strict=True):
             if not isinstance(split, Transcripts):
@@ -111,7 +111,7 @@ class CTC(Objective):
                 yield f"{problem}, and do not count"
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of labels."""
+        """Return the number of labels."""
         assert isinstance(batch.target, tuple)
         return int((batch.target[0] != Batch.ignore).sum())
 
@@ -121,7 +121,7 @@ class CTC(Objective):
         return losses.sum() / counts.sum().clamp_min(1)
 
     def losses(self, prediction: Tensor, target: Any) -> tuple[Tensor, Tensor]:
-        """Returns nats and the number of labels of each sample, both (B,); zero for one that does not count."""
+        """Return nats and the number of labels of each sample, both (B,); zero for one that does not count."""
         labels, tokens = target
         counts = (labels != Batch.ignore).sum(1)
         log_probs = prediction.float().log_softmax(2).transpose(0, 1)  # (N, B, V)
@@ -156,7 +156,7 @@ class CTC(Objective):
         return Baselines([Baseline("nothing", lambda: {"cer": 1.0, "wer": 1.0, "empty": 1.0})])
 
     def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
-        """Returns the token ids that a model writes. prediction: (B, N, V); tokens: (B,), those of each source.
+        """Return the token ids that a model writes. prediction: (B, N, V); tokens: (B,), those of each source.
 
         beam: the prefixes that a search keeps, which adds up alignments; None takes the most likely alignment
         """
@@ -168,7 +168,7 @@ class CTC(Objective):
 
 
 def to_the_left(ids: Tensor, kept: Tensor) -> Tensor:
-    """Returns the ids (B, N) that are `kept` (B, N), in order from the left, `Batch.ignore` behind them."""
+    """Return the ids (B, N) that are `kept` (B, N), in order from the left, `Batch.ignore` behind them."""
     order = (~kept).int().argsort(dim=1, stable=True)
     return ids.masked_fill(~kept, Batch.ignore).gather(1, order)[:, : max(int(kept.sum(1).max()), 1)]
 

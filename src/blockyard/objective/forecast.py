@@ -73,7 +73,7 @@ class Forecast(Objective):
         return real_loss(self.kind, self.delta, prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
-        """Returns the steps (B, horizon, C) after a history (B, steps, C), at most as many as the model predicts."""
+        """Return the steps (B, horizon, C) after a history (B, steps, C), at most as many as the model predicts."""
         prediction: Tensor = model(history)  # (B, H C)
         return prediction.unflatten(1, (-1, history.shape[2]))[:, :horizon]
 

@@ -89,7 +89,7 @@ class MaskedContrast(HiddenSound):
         return replace(batch, hidden=hidden, target=HiddenContrast(truth, negatives, (frames - mean) / size))
 
     def logits(self, prediction: Tensor, target: Any) -> Tensor:
-        """Returns the similarities (B, N, 1 + K) of predictions (B, N, F) to the true frame and to the distractors."""
+        """Return the similarities (B, N, 1 + K) of predictions (B, N, F) to the true frame and to the distractors."""
         frames = target.frames
         equal = (frames[:, :, None] == frames[:, None]).all(-1)  # (B, N, N)
         return similarities(prediction, frames, target.negatives, equal) / self.temperature
@@ -126,7 +126,7 @@ class MaskedContrast(HiddenSound):
         return {"uniform": uniform, "nearest": {name: float(metric.compute()) for name, metric in metrics.items()}}
 
     def _nearest(self, batch: Batch) -> Tensor:
-        """Returns the frame (B, N, F) of the nearest token that is not hidden, zeros where all are."""
+        """Return the frame (B, N, F) of the nearest token that is not hidden, zeros where all are."""
         target: Any = batch.target
         assert self._source is not None
         assert batch.hidden is not None

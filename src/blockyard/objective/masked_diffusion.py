@@ -76,7 +76,7 @@ class MaskedDiffusion(Objective):
         return tokens.vocabulary
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Returns inputs with hidden tokens (B, N) and a `Diffused` target."""
+        """Return inputs with hidden tokens (B, N) and a `Diffused` target."""
         mask, width = self._mask, self._max_len
         token_ids = batch.inputs[:, :width]  # (B, N)
         lengths = None if batch.lengths is None else batch.lengths.clamp_max(width)
@@ -99,7 +99,7 @@ class MaskedDiffusion(Objective):
         )
 
     def shares(self, sample: Tensor, key: int) -> Tensor:
-        """Returns the share of tokens to hide of each sample (B,), in (0, 1]."""
+        """Return the share of tokens to hide of each sample (B,), in (0, 1]."""
         shift = uniform(key, torch.zeros_like(sample[:1]), 1)[0]  # (1,), the same for all samples of a step
         return 1 - (shift + sample.double() * GOLDEN) % 1
 
@@ -115,7 +115,7 @@ class MaskedDiffusion(Objective):
         return self._tokens.max_len
 
     def nats(self, prediction: Tensor, target: Any) -> Tensor:
-        """Returns N/k times the cross entropy of each hidden token, zero elsewhere. (B, N, V), `Diffused` -> (B, N)."""
+        """Return N/k times the cross entropy of each hidden token, zero elsewhere. (B, N, V), `Diffused` -> (B, N)."""
         logits = prediction.float()
         column = torch.arange(logits.shape[-1], device=logits.device)
         logits = logits.masked_fill(column == self._mask, -torch.inf)  # a token is never the mask

@@ -93,7 +93,7 @@ class NextPatch(Objective):
         return mean_squared(prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
-        """Returns the steps (B, horizon, C) after a history (B, steps, C), patch by patch, each from those before."""
+        """Return the steps (B, horizon, C) after a history (B, steps, C), patch by patch, each from those before."""
         series = history
         while series.shape[1] < history.shape[1] + horizon:
             patch = model(series[:, -history.shape[1] :])[:, -1]  # (B, V)

@@ -76,7 +76,7 @@ class PatchDensity(Objective):
         return replace(batch, inputs=batch.inputs[:, :-1], target=levels + shift)
 
     def nats(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Returns minus the log likelihood of each patch (B, N), zero where it is NaN.
+        """Return minus the log likelihood of each patch (B, N), zero where it is NaN.
 
         prediction: (B, N, K (1 + 2 V)); target: (B, N, V)
         """
@@ -97,7 +97,7 @@ class PatchDensity(Objective):
         return self.nats(prediction, target).sum() / Batch.counted(target).sum()
 
     def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-        """Returns the levels (V,) int64 of a patch drawn from its prediction (K (1 + 2 V),).
+        """Return the levels (V,) int64 of a patch drawn from its prediction (K (1 + 2 V),).
 
         temperature: divides the log weights and multiplies the scales; 0 is the mean of the heaviest component
         """
@@ -137,14 +137,14 @@ class MixtureDensity(NamedTuple):
 
 
 def mixture_of(prediction: Tensor, values: int) -> MixtureDensity:
-    """Returns the mixture of what `head=mixture` gives: (..., K (1 + 2 V)), component by component."""
+    """Return the mixture of what `head=mixture` gives: (..., K (1 + 2 V)), component by component."""
     parts = prediction.float().unflatten(-1, (-1, 1 + 2 * values))  # (..., K, 1 + 2 V)
     logit, mean, log_scale = parts.split([1, values, values], -1)
     return MixtureDensity(logit[..., 0].log_softmax(-1), mean, log_scale)
 
 
 def log_density(mixture: MixtureDensity, x: Tensor, kind: Kind) -> Tensor:
-    """Returns the log density (...) of values x (..., V)."""
+    """Return the log density (...) of values x (..., V)."""
     z = (x[..., None, :] - mixture.mean) * (-mixture.log_scale).exp()  # (..., K, V)
     normal = kind == "normal"
     each = -0.5 * (z.square() + math.log(2 * math.pi)) if normal else F.logsigmoid(z) + F.logsigmoid(-z)
@@ -152,7 +152,7 @@ def log_density(mixture: MixtureDensity, x: Tensor, kind: Kind) -> Tensor:
 
 
 def log_mass(mixture: MixtureDensity, low: Tensor, high: Tensor, kind: Kind) -> Tensor:
-    """Returns the log probability (...) of a bin for each value, from `low` to `high` (..., V); +-OPEN is an open end.
+    """Return the log probability (...) of a bin for each value, from `low` to `high` (..., V); +-OPEN is an open end.
 
     Source: Salimans et al. 2017, PixelCNN++ (arXiv 1701.05517), section 2.1
     """
@@ -173,7 +173,7 @@ def _log_one_minus(x: Tensor) -> Tensor:
 
 
 def draw(mixture: MixtureDensity, kind: Kind, temperature: float, generator: torch.Generator) -> Tensor:
-    """Returns values (V,) drawn from one mixture, (K,) and (K, V).
+    """Return values (V,) drawn from one mixture, (K,) and (K, V).
 
     temperature: divides the log weights and multiplies the scales; 0 is the mean of the heaviest component
     """

@@ -86,7 +86,7 @@ class QuantizedContrast(HiddenSound):
         return replace(batch, hidden=hidden, target=Candidates(*choose(batch, hidden, key, self.negatives)))
 
     def logits(self, prediction: Tensor, target: Any, *, distinct: bool) -> Tensor:
-        """Returns (B, N, 1 + K), the true code first. distinct: -inf for distractors that are the true code.
+        """Return (B, N, 1 + K), the true code first. distinct: -inf for distractors that are the true code.
 
         prediction: (B, N, 2 F + G), of head=contrast
         """

@@ -113,7 +113,7 @@ class Restore(Objective):
         return (values - mean) / size
 
     def restored(self, prediction: Tensor, batch: Batch, inputs: Tensor) -> Tensor:
-        """Returns what a model makes of a prepared batch, of the shape of its inputs: visible values stay.
+        """Return what a model makes of a prepared batch, of the shape of its inputs: visible values stay.
 
         inputs: those before `prepare`, from which predictions of normalise=patch get the moments of their patch
         """

@@ -52,7 +52,7 @@ class Segment(ClassObjective):
         self._classes: int | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Returns them unchanged; their grid defines the patches."""
+        """Return them unchanged; their grid defines the patches."""
         self._tokens = tokens
         return tokens
 

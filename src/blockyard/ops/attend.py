@@ -100,7 +100,7 @@ def attend(
     scale: float | None = None,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Returns softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
+    """Return softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
 
     q (B, H, N, K) of `seq`, already rotated; k (B, H', M, K), v (B, H', M, any width) of `k_seq`, with H' dividing H.
 

@@ -14,18 +14,18 @@ _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Returns the context in which a forward pass of this precision runs."""
+    """Return the context in which a forward pass of this precision runs."""
     dtype = _DTYPES.get(str(precision))
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 def full_precision(like: Tensor) -> torch.autocast:
-    """Returns a context that disables autocast on the device of `like`: matmuls keep the types they are given."""
+    """Return a context that disables autocast on the device of `like`: matmuls keep the types they are given."""
     return torch.autocast(_device(like), enabled=False)
 
 
 def as_stream(x: Tensor) -> Tensor:
-    """Returns x in float32 where autocast is on.
+    """Return x in float32 where autocast is on.
 
     An embedder that ends in a projection gives half precision there; the residual stream, to which every block
     adds, must not be kept in it.

@@ -250,6 +250,6 @@ class WindowCache(KVCache):
 
 
 def cache_bytes(cache: object) -> int:
-    """Returns the bytes that the cache of a model or of a layer holds."""
+    """Return the bytes that the cache of a model or of a layer holds."""
     layers: list[Any] = getattr(cache, "layers", [cache])
     return sum(layer.bytes for layer in layers)

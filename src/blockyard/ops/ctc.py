@@ -20,18 +20,18 @@ from torch import Tensor
 
 
 def collapse(alignment: Sequence[int], blank: int) -> list[int]:
-    """Returns the labels of an alignment."""
+    """Return the labels of an alignment."""
     return [label for label, _ in groupby(alignment) if label != blank]
 
 
 def greedy(logits: Tensor, lengths: Tensor, blank: int) -> list[list[int]]:
-    """Returns the labels of the most likely alignment of each sequence. logits: (B, N, V); lengths: (B,)."""
+    """Return the labels of the most likely alignment of each sequence. logits: (B, N, V); lengths: (B,)."""
     best = logits.argmax(2).tolist()
     return [collapse(row[:count], blank) for row, count in zip(best, lengths.tolist(), strict=True)]
 
 
 def prefix_beam(log_probs: Tensor, blank: int, width: int | None = 8) -> list[tuple[list[int], float]]:
-    """Returns the most likely labels of one sequence and their log probabilities, the best first.
+    """Return the most likely labels of one sequence and their log probabilities, the best first.
 
     It keeps, for each prefix, the probability of the alignments that end in a blank and of those that end in its last
     label, because a repeated label is a new one only after a blank. With a width of None nothing is dropped, and the
@@ -62,7 +62,7 @@ def prefix_beam(log_probs: Tensor, blank: int, width: int | None = 8) -> list[tu
 
 
 def least_tokens(labels: Sequence[int]) -> int:
-    """Returns how many tokens an alignment of these labels has at least: one each, and a blank between repeats."""
+    """Return how many tokens an alignment of these labels has at least: one each, and a blank between repeats."""
     return len(labels) + sum(left == right for left, right in pairwise(labels))
 
 

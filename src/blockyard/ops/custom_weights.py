@@ -31,7 +31,7 @@ def weigh(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Returns values weighted by `rule`: (B, H, N, values' width). Shapes and `dropout` as in `ops.attend`.
+    """Return values weighted by `rule`: (B, H, N, values' width). Shapes and `dropout` as in `ops.attend`.
 
     Scores are computed in float32 or more: in half precision, keys that differ would tie.
     """
@@ -58,7 +58,7 @@ def hard(
     scale: float | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Returns all weight on the key of the highest score, shared equally where several have it.
+    """Return all weight on the key of the highest score, shared equally where several have it.
 
     The gradient is that of softmax(scores / temperature), passed straight through the choice.
     Source of the gradient: Bengio et al. 2013 (arXiv 1308.3432), the straight-through estimator.
@@ -79,7 +79,7 @@ def average(
     scale: float | None = None,
     activation: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Returns the scores, after `activation` if there is one, over the number of keys that the query sees."""
+    """Return the scores, after `activation` if there is one, over the number of keys that the query sees."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     raw = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (B, H, N, M)
     raw = raw if activation is None else activation(raw)
@@ -98,7 +98,7 @@ def logistic(
     scale: float | None = None,
     shift: float | None = None,
 ) -> Tensor:
-    """Returns the sigmoid of each score plus `shift`; None is minus the logarithm of how many keys the query sees.
+    """Return the sigmoid of each score plus `shift`; None is minus the logarithm of how many keys the query sees.
 
     A query that sees nothing gives zero.
     """

@@ -22,7 +22,7 @@ SHAPES = 16  # of queries and keys, for which `auto` has FlexAttention compiled 
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
-    """Returns why FlexAttention cannot take this, or None where it can."""
+    """Return why FlexAttention cannot take this, or None where it can."""
     if device != "cuda":
         return f"FlexAttention is used on CUDA only, not on {device}"
     if dropout:
@@ -38,7 +38,7 @@ READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias rea
 
 
 def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
-    """Returns why FlexAttention cannot take what this scheme adds to the scores, or None where it can.
+    """Return why FlexAttention cannot take what this scheme adds to the scores, or None where it can.
 
     The facts of a pair are several, and what `relate` makes of them may read one tensor for each.
     """
@@ -46,7 +46,7 @@ def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
 
 
 def not_worth_it(q: Tensor, k: Tensor) -> str | None:
-    """Returns why `auto` takes a mask where FlexAttention could serve, or None. q (B, H, N, K), k (B, H', M, K).
+    """Return why `auto` takes a mask where FlexAttention could serve, or None. q (B, H, N, K), k (B, H', M, K).
 
     FlexAttention is compiled for each shape, which takes seconds: decoding from a cache has a new one at each token.
     """
@@ -65,7 +65,7 @@ _shapes: set[tuple[torch.Size, torch.Size, torch.dtype, bool]] = set()
 
 
 def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
-    """Returns a BlockMask of what each query sees, or None where every query sees every key."""
+    """Return a BlockMask of what each query sees, or None where every query sees every key."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     if everything(k_seq, visibility):
@@ -98,7 +98,7 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
 
 
 def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[..., Tensor] | None:
-    """Returns what changes a score, or None: a cap, the position scheme's bias, and what is forgotten."""
+    """Return what changes a score, or None: a cap, the position scheme's bias, and what is forgotten."""
     cap, forget = shaping.cap, shaping.forget
     changes: list[Callable[..., Tensor]] = []
     if cap is not None:

@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 
 
 def counter() -> FlopCounterMode:
-    """Returns torch's counter with formulas for operations that it lacks or miscounts.
+    """Return torch's counter with formulas for operations that it lacks or miscounts.
 
     It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts the gradients of
     grouped convolutions as those of plain ones.

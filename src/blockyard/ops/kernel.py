@@ -38,7 +38,7 @@ class _Selected:
 
 
 def selected() -> Kernel:
-    """Returns the name of the kernel in force; "auto" outside `attention_kernel`."""
+    """Return the name of the kernel in force; "auto" outside `attention_kernel`."""
     return _Selected.kernel
 
 
@@ -54,7 +54,7 @@ def attention_kernel(name: Kernel) -> Iterator[None]:
 
 
 def refuse(name: str, layer: str, reason: str | None) -> None:
-    """Raises UserError where there is a reason against a kernel that was chosen by name."""
+    """Raise UserError where there is a reason against a kernel that was chosen by name."""
     if reason is not None:
         where = f" in {layer}" if layer else ""
         raise UserError(f"trainer.attention={name} cannot serve{where}: {reason}; use trainer.attention=auto")
@@ -133,7 +133,7 @@ def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
 
 
 def chosen(q: Tensor, k: Tensor, v: Tensor, reasons: list[str], settings: dict[str, Any]) -> tuple[str, list[str]]:
-    """Returns the name of the kernel that torch takes for this call, and the reasons against a faster one."""
+    """Return the name of the kernel that torch takes for this call, and the reasons against a faster one."""
     if q.device.type == "meta":
         return "none", [*reasons, "nothing is computed on the meta device"]
     mask, rate, causal = settings["attn_mask"], settings["dropout_p"], settings["is_causal"]
@@ -177,7 +177,7 @@ def named_layers(model: nn.Module) -> Iterator[None]:
 
 
 def layer() -> str:
-    """Returns the path of the token mixer that runs; empty outside `named_layers`."""
+    """Return the path of the token mixer that runs; empty outside `named_layers`."""
     return _KernelState.layer
 
 
@@ -217,7 +217,7 @@ def expected(
     dropout: float = 0.0,
     mixer: TokenMixer | None = None,
 ) -> tuple[str, str]:
-    """Returns the kernel that a forward pass over full sequences should take, and why none faster, without running it.
+    """Return the kernel that a forward pass over full sequences should take, and why none faster, without running it.
 
     mixer: its window, strict order, further keys, widths and cap count too; None is plain attention
     """

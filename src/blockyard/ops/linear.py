@@ -60,7 +60,7 @@ class Linear(nn.Linear):
 
 
 def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: int | None = None) -> Linear:
-    """Returns a layer inside the model: both of its sizes grow with the width of the model.
+    """Return a layer inside the model: both of its sizes grow with the width of the model.
 
     content: the first output that carries content (values, hidden channels) rather than deciding where to look
         (queries, keys); a block may start those outputs smaller, by `ctx.gain`
@@ -70,14 +70,14 @@ def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: 
 
 
 def residual(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
-    """Returns a layer that writes into the residual stream."""
+    """Return a layer that writes into the residual stream."""
     return Linear(d_in, d_out, bias=bias, std=ctx.init_std * residual_gain(ctx), role="residual")
 
 
 def output(
     ctx: Context, d_in: int, d_out: int, *, bias: bool = False, gain: float = 1.0, place: Place = "output"
 ) -> Linear:
-    """Returns a layer with a number of outputs that does not depend on the width of the model.
+    """Return a layer with a number of outputs that does not depend on the width of the model.
 
     gain: factor on the initial standard deviation
     place: logits for the last layer of a head
@@ -87,14 +87,14 @@ def output(
 
 
 def low_rank(ctx: Context, d_in: int, d_out: int, rank: int | None, *, bias: bool = False) -> nn.Module:
-    """Returns two layers with `rank` channels between them, which do not grow with the model; one where it is None."""
+    """Return two layers with `rank` channels between them, which do not grow with the model; one where it is None."""
     if rank is None:
         return linear(ctx, d_in, d_out, bias=bias)
     return nn.Sequential(linear(ctx, d_in, rank), Linear(rank, d_out, bias=bias, std=rank**-0.5, role="input"))
 
 
 def residual_gain(ctx: Context) -> float:
-    """Returns the factor on the initial standard deviation of what writes into the residual stream.
+    """Return the factor on the initial standard deviation of what writes into the residual stream.
 
     Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """

@@ -41,7 +41,7 @@ class Seen:
         return self.visibility.causal
 
     def weights(self) -> Tensor:
-        """Returns the weights (B, H, N, M) in float32.
+        """Return the weights (B, H, N, M) in float32.
 
         Those of a softmax sum to one for each query, with a sink to less, or to zero.
         """
@@ -49,7 +49,7 @@ class Seen:
             return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 
     def visible(self) -> Tensor:
-        """Returns which keys each query may see: (B, H, N, M) bool."""
+        """Return which keys each query may see: (B, H, N, M) bool."""
         shape = (*self.q.shape[:3], self.k.shape[2])
         sees = mask.table(self.seq, self.k_seq, self.visibility)
         if sees is None:
@@ -107,7 +107,7 @@ def listen(model: nn.Module) -> Iterator[list[Seen]]:
 
 
 def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
-    """Returns the attention calls of one forward pass in evaluation mode, without gradients.
+    """Return the attention calls of one forward pass in evaluation mode, without gradients.
 
     A compiled model runs eagerly here. The model is left in the mode it was in.
     """
@@ -122,13 +122,13 @@ def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
 
 
 def block_number(path: str) -> int | None:
-    """Returns the number of the block in a layer's path, such as 3 of blocks.3.token_mixer; None without one."""
+    """Return the number of the block in a layer's path, such as 3 of blocks.3.token_mixer; None without one."""
     match = re.search(r"\.(\d+)\.", f".{path}.")
     return int(match.group(1)) if match else None
 
 
 def smaller(weights: Tensor, side: int) -> Tensor:
-    """Returns weights (..., N, M) as a map of at most `side` rows and columns.
+    """Return weights (..., N, M) as a map of at most `side` rows and columns.
 
     Neighbours are merged, queries by their mean and keys by their sum, so that the sum of each row stays.
     """
@@ -139,7 +139,7 @@ def smaller(weights: Tensor, side: int) -> Tensor:
 
 
 def parts(count: int, side: int, like: Tensor) -> Tensor:
-    """Returns a (side, count) matrix of ones and zeros that assigns `count` items to `side` nearly equal parts."""
+    """Return a (side, count) matrix of ones and zeros that assigns `count` items to `side` nearly equal parts."""
     side = min(side, count)
     part = torch.arange(count, device=like.device) * side // count  # (count,)
     return (part[None] == torch.arange(side, device=like.device)[:, None]).to(like.dtype)

@@ -69,7 +69,7 @@ PACKED = "sequences hold several segments"
 
 
 def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
-    """Returns the position scheme if it acts on `hook` and both sequences have its coordinates, else None."""
+    """Return the position scheme if it acts on `hook` and both sequences have its coordinates, else None."""
     position = seq.position
     if position is None or k_seq.position is not position or hook not in position.acts_on:
         return None
@@ -77,7 +77,7 @@ def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
 
 
 def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
-    """Returns why a kernel that supports only "full" and "causal" is not enough; empty if it is."""
+    """Return why a kernel that supports only "full" and "causal" is not enough; empty if it is."""
     reasons = []
     if scheme(seq, k_seq, "bias") is not None or scheme(seq, k_seq, "relate") is not None:
         reasons.append(BIASED)
@@ -112,7 +112,7 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
 
 
 def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
-    """Returns whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
+    """Return whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
     if k_seq is seq:
         return not seq.ties and seq.shown is None  # tokens of a source see each other, wherever they stand
     last = k_seq.memo.get("ends_with")
@@ -173,7 +173,7 @@ Chunks = tuple[Tensor, Tensor]
 
 
 def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None:
-    """Returns the chunk of each query (B|1, N) and key (B|1, M), which count from the start of a document.
+    """Return the chunk of each query (B|1, N) and key (B|1, M), which count from the start of a document.
 
     Raises ValueError for documents behind a cache, whose first tokens it may have dropped.
     """
@@ -190,7 +190,7 @@ def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None
 
 
 def table(seq: Seq, k_seq: Seq, visibility: Visibility, chunks: Chunks | None = None) -> Tensor | None:
-    """Returns which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key.
+    """Return which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key.
 
     chunks: those of parts of a sequence; None is `chunk_numbers`
     """
@@ -216,7 +216,7 @@ def table(seq: Seq, k_seq: Seq, visibility: Visibility, chunks: Chunks | None = 
 
 
 def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
-    """Returns how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
+    """Return how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
     plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
     if plain and visibility.causal and not visibility.near and ordered_by_row(seq, k_seq):
         return (seq.index + 1)[None, None, :, None]
@@ -232,7 +232,7 @@ def everything(k_seq: Seq, visibility: Visibility) -> bool:
 
 
 def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """Returns what the position scheme adds to the scores: (B|1, H, N, M) float; by coordinates zero at the prefix."""
+    """Return what the position scheme adds to the scores: (B|1, H, N, M) float; by coordinates zero at the prefix."""
     related = relation_table(seq, k_seq, heads)
     position = scheme(seq, k_seq, "bias")
     if position is None:
@@ -246,7 +246,7 @@ def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
 
 
 def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """Returns what the position scheme adds to the scores by facts of pairs: (B, H, N, M) float."""
+    """Return what the position scheme adds to the scores by facts of pairs: (B, H, N, M) float."""
     position = scheme(seq, k_seq, "relate")
     if position is None:
         return None
@@ -262,7 +262,7 @@ def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
 
 
 def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
-    """Returns one mask for `scaled_dot_product_attention`, and the queries that see nothing.
+    """Return one mask for `scaled_dot_product_attention`, and the queries that see nothing.
 
     The mask (B|1, H|1, N, M) is bool, or float where a bias is added. A query that sees nothing
     is allowed to see everything, so that no softmax runs over nothing; its output must be zeroed:

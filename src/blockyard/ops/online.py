@@ -49,7 +49,7 @@ class Call:
     first: tuple[int, ...] | None = None
 
     def parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yields the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
+        """Yield the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
         triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
         for number, start in enumerate(range(0, len(self.k_seq), self.chunk)):
             first = self.first[number] if self.first is not None else start if triangle else 0
@@ -108,7 +108,7 @@ def grouped(x: Tensor, q: Tensor) -> Tensor:
 
 
 def refusal(dropout: float, compiling: bool, shaping: Shaping = PLAIN) -> str | None:
-    """Returns why this kernel cannot take a call, or None where it can."""
+    """Return why this kernel cannot take a call, or None where it can."""
     if shaping.forget is not None:
         return f"{FORGETS}, which the online softmax does not do"
     if dropout:
@@ -127,7 +127,7 @@ def online(
     chunk: int = CHUNK,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Returns what `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
+    """Return what `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
 
     Sums are in float32 at least. A query that sees nothing gives zero. There is no second derivative.
     """

@@ -32,12 +32,12 @@ class Projection(NamedTuple):
     softcap: float | None = None
 
     def logits(self) -> Tensor:
-        """Returns all of them: (..., V)."""
+        """Return all of them: (..., V)."""
         return soft_cap(F.linear(self.x, self.weight, self.bias), self.scale, self.softcap)
 
 
 def soft_cap(logits: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """Returns scale z, or softcap tanh(scale z / softcap), of logits z of any shape."""
+    """Return scale z, or softcap tanh(scale z / softcap), of logits z of any shape."""
     if softcap is not None:
         return softcap * torch.tanh(logits * (scale / softcap))
     return logits if scale == 1.0 else logits * scale
@@ -61,17 +61,17 @@ def deferred(allowed: bool = True) -> Iterator[None]:
 
 
 def most_logits(device: torch.device) -> int:
-    """Returns the number of logits from which a head on this device leaves them to the loss."""
+    """Return the number of logits from which a head on this device leaves them to the loss."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return LOGITS
     return int(torch.cuda.get_device_properties(device).total_memory * SHARE_OF_GPU / BYTES_A_LOGIT)
 
 
 def logits_of_chunk(device: torch.device) -> int:
-    """Returns the number of logits that a loss by chunks computes at a time on this device."""
+    """Return the number of logits that a loss by chunks computes at a time on this device."""
     return GPU_CHUNK if device.type == "cuda" else LOGITS // 2
 
 
 def defers(x: Tensor, outputs: int) -> bool:
-    """Returns whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, if they are many."""
+    """Return whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, if they are many."""
     return _ProjectionState.allowed and x.numel() // x.shape[-1] * outputs >= most_logits(x.device)

@@ -27,7 +27,7 @@ def scores(
     scale: float | None = None,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Returns the scores before the softmax, -inf at keys that a query does not see: (B, H, N, M), without a sink.
+    """Return the scores before the softmax, -inf at keys that a query does not see: (B, H, N, M), without a sink.
 
     q (B, H, N, K); k (B, H', M, K) with H' dividing H: head h reads keys h // (H / H').
     """
@@ -52,7 +52,7 @@ def weights(
     scale: float | None = None,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Returns attention weights (B, H, N, M), all zero for a query that sees nothing. Used for attention maps too."""
+    """Return attention weights (B, H, N, M), all zero for a query that sees nothing. Used for attention maps too."""
     raw = scores(q, k, seq, k_seq, visibility, scale, shaping)
     sink = shaping.logits(raw)  # (H, 1, 1)
     if sink is None:
@@ -61,7 +61,7 @@ def weights(
 
 
 def normalised(raw: Tensor) -> Tensor:
-    """Returns the softmax of scores (B, H, N, M) over the last axis, all zero where every score is -inf."""
+    """Return the softmax of scores (B, H, N, M) over the last axis, all zero where every score is -inf."""
     top = raw.amax(-1, keepdim=True)  # (B, H, N, 1)
     exponentials = torch.exp(raw - top.masked_fill(top == float("-inf"), 0.0))
     total = exponentials.sum(-1, keepdim=True)  # (B, H, N, 1)

@@ -121,7 +121,7 @@ def sharing(ring: Ring | None) -> Iterator[None]:
 
 
 def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-    """Returns this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
+    """Return this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
     return (x, seq) if _RingState.ring is None else _RingState.ring.cut(x, seq)
 
 
@@ -144,7 +144,7 @@ def check(dropout: float, *, whole: bool) -> None:
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float, shaping: Shaping = PLAIN
 ) -> Tensor:
-    """Returns what `ops.attend` does for the tokens of this process, (B, H, n, values' width). All processes must call.
+    """Return what `ops.attend` does for the tokens of this process, (B, H, n, values' width). All processes must call.
 
     q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, which is from `Ring.cut`.
     Sums are in float32 at least. There is no second derivative.

@@ -10,7 +10,7 @@ from blockyard.ops.mask import scheme
 
 
 def rotate(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq) -> tuple[Tensor, Tensor]:
-    """Returns queries (B, H, N, K) of `seq` and keys (B, H', M, K) of `k_seq`, rotated if the scheme rotates.
+    """Return queries (B, H, N, K) of `seq` and keys (B, H', M, K) of `k_seq`, rotated if the scheme rotates.
 
     Call it before keys enter a cache. Prefix tokens are returned as they are. In cross-attention to a memory
     whose coordinates are not those of the scheme, neither keys nor queries are rotated.

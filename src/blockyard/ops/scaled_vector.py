@@ -18,7 +18,7 @@ from blockyard.weight_init import Init
 
 
 class ScaledVector(nn.Module):
-    """Returns the vector (width,): forward().
+    """Return the vector (width,): forward().
 
     first: its first value; scale: that of the parameter, None is 1 / sqrt(D)
     role: of the parameter: fixed where the width does not grow with the model
@@ -39,5 +39,5 @@ class ScaledVector(nn.Module):
         init.constant("weight", self.scale)
 
     def forward(self) -> Tensor:
-        """Returns the vector (width,)."""
+        """Return the vector (width,)."""
         return self.weight * self.factor

@@ -49,7 +49,7 @@ class Shaping:
         return [*([CAPPED] if self.cap is not None else []), *([FORGETS] if self.forget is not None else [])]
 
     def logits(self, like: Tensor) -> Tensor | None:
-        """Returns the sinks as scores of one more key, for scores or queries like (B, H, N, any): (H, 1, 1)."""
+        """Return the sinks as scores of one more key, for scores or queries like (B, H, N, any): (H, 1, 1)."""
         if self.sink is None:
             return None
         if isinstance(self.sink, Tensor):
@@ -61,12 +61,12 @@ PLAIN = Shaping()
 
 
 def capped(scores: Tensor, cap: float | None) -> Tensor:
-    """Returns scores of any shape within plus and minus `cap`."""
+    """Return scores of any shape within plus and minus `cap`."""
     return scores if cap is None else torch.tanh(scores / cap) * cap
 
 
 def with_sink_key(q: Tensor, k: Tensor, v: Tensor, scale: float, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns queries, keys and values of one width in which the sink is a key, the first, with a value of zeros.
+    """Return queries, keys and values of one width in which the sink is a key, the first, with a value of zeros.
 
     q (B, H, N, K), k and v (B, H', M, K) -> (B, H, N, K'), 2 x (B, H', M + 1, K'). The score of a query with the sink
     is its logit: zero with a key of zeros; otherwise queries get a channel z / scale, which the sink alone answers to.

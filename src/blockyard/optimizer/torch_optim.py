@@ -39,7 +39,7 @@ REFUSED = {"maximize": "would maximise the loss", "differentiable": "is for step
 
 
 def check_options(name: str, signature: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option that the optimizer does not have, or that is set elsewhere."""
+    """Raise ValueError for an option that the optimizer does not have, or that is set elsewhere."""
     free = [each for each in signature if each not in OWN and each not in REFUSED]
     for key in options:
         if key in OWN or key in REFUSED:
@@ -50,7 +50,7 @@ def check_options(name: str, signature: Mapping[str, inspect.Parameter], options
 
 
 def check_values(name: str, make: Callable[..., torch.optim.Optimizer], options: Mapping[str, Any]) -> None:
-    """Raises ValueError for values that the optimizer's own constructor refuses; it is made over one parameter."""
+    """Raise ValueError for values that the optimizer's own constructor refuses; it is made over one parameter."""
     try:
         make([nn.Parameter(torch.zeros(2, 2))], **options)
     except (ValueError, TypeError, AssertionError, RuntimeError, NotImplementedError) as error:
@@ -59,7 +59,7 @@ def check_values(name: str, make: Callable[..., torch.optim.Optimizer], options:
 
 
 def check_name(name: str, names: Sequence[str], library: str) -> None:
-    """Raises ValueError for a name that the library does not have."""
+    """Raise ValueError for a name that the library does not have."""
     if name not in names:
         hint = did_you_mean(name, names)
         raise ValueError(f"optimizer.name={name}: {library} has no such optimizer{hint}; it has {', '.join(names)}")

@@ -104,23 +104,23 @@ class MuP(Parametrization):
         return [f"{unused[0]} is about blocks, and this model has none; leave it out"]
 
     def width_ratio(self, ctx: Context) -> float:
-        """Returns m."""
+        """Return m."""
         return (ctx.stream or ctx.dim) / self.base_dim
 
     def head_ratio(self, ctx: Context) -> float:
-        """Returns how much wider a head is than that of the base."""
+        """Return how much wider a head is than that of the base."""
         return self.width_ratio(ctx) * (self.base_heads or ctx.heads) / ctx.heads
 
     def base_visits(self, ctx: Context) -> int:
-        """Returns `base_depth`, or the visits of the model."""
+        """Return `base_depth`, or the visits of the model."""
         return ctx.visits if self.base_depth is None else self.base_depth
 
     def std(self, role: Role, ctx: Context) -> float:
-        """Returns m^(1/2) where only hidden weights start smaller in wider models."""
+        """Return m^(1/2) where only hidden weights start smaller in wider models."""
         return 1.0 if role in GROWING_INPUTS else self.width_ratio(ctx) ** 0.5
 
     def factor(self, place: Place, ctx: Context) -> float:
-        """Returns the factors of the table and the options."""
+        """Return the factors of the table and the options."""
         if place == "branch":
             return self.branch / self._depth_ratio(ctx)
         if place == "scores":
@@ -130,15 +130,15 @@ class MuP(Parametrization):
         return (self.output if place == "logits" else 1.0) / self.width_ratio(ctx)
 
     def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
-        """Returns the factors of the table. Gradients of what a block holds are smaller by the factor of depth."""
+        """Return the factors of the table. Gradients of what a block holds are smaller by the factor of depth."""
         deep = self._depth_ratio(ctx) if in_block and rule == "sgd" else 1.0
         return deep * self.width_ratio(ctx) ** RATES[rule].get(role, 0.0)
 
     def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
-        """Returns 1/m, and in a block 1/m over the factor of depth."""
+        """Return 1/m, and in a block 1/m over the factor of depth."""
         wide = 1.0 if role == "fixed" else self.width_ratio(ctx)
         return 1.0 / (wide * (self._depth_ratio(ctx) if in_block else 1.0))
 
     def _depth_ratio(self, ctx: Context) -> float:
-        """Returns the number of visits over that of the base."""
+        """Return the number of visits over that of the base."""
         return ctx.visits / self.base_visits(ctx)

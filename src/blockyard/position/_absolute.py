@@ -17,7 +17,7 @@ from blockyard.contracts import ChoiceOptions, Context, Position
 
 
 def check_axes(position: type[Position], ctx: Context) -> None:
-    """Raises ValueError where the scheme does not support the number of coordinate axes of the tokens."""
+    """Raise ValueError where the scheme does not support the number of coordinate axes of the tokens."""
     if ctx.tokens.axes not in position.axes:
         allowed = ", ".join(map(str, sorted(position.axes)))
         raise ValueError(
@@ -29,7 +29,7 @@ def check_axes(position: type[Position], ctx: Context) -> None:
 def check_split(
     name: str, width: int, what: str, axes: int, group: int = 2, change: str = "model.dim or model.heads"
 ) -> None:
-    """Raises ValueError where `width` channels cannot be divided in groups (pairs) among `axes` axes."""
+    """Raise ValueError where `width` channels cannot be divided in groups (pairs) among `axes` axes."""
     if width % (group * axes) or not width:
         how = "in pairs among" if group == 2 else "among"
         raise ValueError(

@@ -35,7 +35,7 @@ class Rotary(Position):
         return round(width * self.fraction)
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError unless the rotated channels are a whole number and pair up over the axes."""
+        """Raise ValueError unless the rotated channels are a whole number and pair up over the axes."""
         custom, group, rotated = width != self.head_dim, 2 * self.num_axes, width * self.fraction
         what = "the width of queries and keys" if custom else "the head width (model.dim / model.heads)"
         if self.fraction == 1 or width < group:

@@ -128,7 +128,7 @@ class Rope(Rotary):
         return middle + half * relative
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
+        """Raise ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
         super().check_width(width)
         if self.scaling == "ntk" and self.rotated_width(width) < 4 * self.num_axes:
             raise ValueError(

@@ -56,7 +56,7 @@ from blockyard.report.stats.metric_range import Range, metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
-from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors, Ladder, expected_floors, floors_of
+from blockyard.sweep.spec.ladder import ARM_LEVEL, FACTOR, Floors, Ladder, expected_floors, floors_of
 from blockyard.sweep.spec.question import OVERS, QuestionRecord
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
@@ -328,7 +328,7 @@ def _result(
     lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
     terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
     base = data.arm(str(baseline))
-    own = answer(rows, baseline, metric, expect, factors, base.levels[OWNER] if base and against else None)
+    own = answer(rows, baseline, metric, expect, factors, base.levels[ARM_LEVEL] if base and against else None)
     sentences = [own, evidence["words"] if evidence else None, below]
     return Comparison(
         title=data.title,

@@ -105,7 +105,7 @@ def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_moved(folder: RunFolder, config: Node) -> None:
-    """Raises UserError where the data that `config` names are not those of the run.
+    """Raise UserError where the data that `config` names are not those of the run.
 
     config: that of the run with the new paths, checked
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
-    """Raises UserError if the run uses packages that are not in `allow`. Imports nothing."""
+    """Raise UserError if the run uses packages that are not in `allow`. Imports nothing."""
     packages = [str(package) for package in folder.config.get("allow") or ()]
     missing = [package for package in packages if package not in allow]
     if missing:

@@ -106,13 +106,13 @@ def read_predictions(path: Path) -> SamplePredictions:
 
 
 def _check_size(archive: zipfile.ZipFile) -> None:
-    """Raises ValueError for a file that would unpack to more than was ever written."""
+    """Raise ValueError for a file that would unpack to more than was ever written."""
     if sum(each.file_size for each in archive.infolist()) > 2 * MAX_BYTES:
         raise ValueError(f"it holds more than {2 * MAX_BYTES} bytes")
 
 
 def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
-    """Raises ValueError where the arrays are not those that `write_predictions` writes."""
+    """Raise ValueError where the arrays are not those that `write_predictions` writes."""
     import numpy as np
 
     count = len(arrays["sample"])

@@ -14,7 +14,7 @@ def to_steps(length: int | float, total: int) -> int:
 
 
 def check_length(key: str, length: int | float) -> None:
-    """Raises ValueError for a float of 1 or more, which could mean a share or a count."""
+    """Raise ValueError for a float of 1 or more, which could mean a share or a count."""
     if isinstance(length, float) and length >= 1:
         raise ValueError(
             f"{key}={length} is ambiguous; use {int(length)} for a number of steps, or a number below 1 for a share "

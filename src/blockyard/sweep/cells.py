@@ -116,4 +116,4 @@ class Outcome:
     reason: str | None = None
 
 
-OWNER = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM
+SEARCH_LOCK = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM

@@ -11,12 +11,24 @@ from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 
 def check_context(mixer: TokenMixer, ctx: Context) -> None:
-    """Raises ValueError where `ctx` requires what the mixer, with its options, does not support.
+    """Raise ValueError where `ctx` requires what the mixer, with its options, does not support.
 
     Blocks leave out the branch of an empty mixer: whether another layer mixes class and register tokens is seen when
     the model is built.
     """
     check_traits(type(mixer).__name__, mixer.traits, replace(ctx, num_prefix=0) if mixer.empty else ctx)
+
+
+def check_decodes(causal: bool) -> None:
+    """Raise ValueError for a cache of a bidirectional mixer, whose outputs depend on later tokens."""
+    if not causal:
+        raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+
+
+def check_one_document(mixer: TokenMixer, seq: Seq, cache: Any) -> None:
+    """Raise ValueError for a cache and a packed sequence: a cache holds one document."""
+    if cache is not None and seq.segment is not None:
+        raise ValueError(f"token_mixer {type(mixer).__name__} decodes one document at a time; leave segment out")
 
 
 def check_traits(name: str, traits: Traits, ctx: Context) -> None:
@@ -43,7 +55,7 @@ def check_traits(name: str, traits: Traits, ctx: Context) -> None:
 
 
 def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: Memory | None) -> None:
-    """Raises ValueError where the arguments of a call hold something that the mixer would have to ignore."""
+    """Raise ValueError where the arguments of a call hold something that the mixer would have to ignore."""
     name = f"token_mixer {type(mixer).__name__}"
     if seq.valid is not None and not traits.padding:
         raise ValueError(f"{name} cannot leave padding out; pass sequences of one length, without lengths")
@@ -64,7 +76,7 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
 
 
 def key_heads(ctx: Context, num_kv_heads: int | None) -> int:
-    """Returns the number of key heads. Raises ValueError where it does not divide that of query heads."""
+    """Return the number of key heads. Raises ValueError where it does not divide that of query heads."""
     kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
     if kv_heads < 1 or ctx.heads % kv_heads:
         divisors = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
@@ -75,7 +87,7 @@ def key_heads(ctx: Context, num_kv_heads: int | None) -> int:
 
 
 def check_length(mixer: TokenMixer, length: int, x: Tensor) -> None:
-    """Raises ValueError where x (B, N, C) has another number of tokens than the mixer has weights for."""
+    """Raise ValueError where x (B, N, C) has another number of tokens than the mixer has weights for."""
     if x.shape[1] != length:
         raise ValueError(
             f"token_mixer {type(mixer).__name__} was built for {length} tokens and got {x.shape[1]}; pass inputs of "

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._caches import InputCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._neighbours import at_offset, cache_window, check_size, full_grid, offsets
 from blockyard.weight_init import Init
 
@@ -41,8 +41,7 @@ class Convolution(TokenMixer):
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache that keeps as many inputs as the kernel reaches back to."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return InputCache(batch_size, self.window)
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:

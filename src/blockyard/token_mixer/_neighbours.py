@@ -24,7 +24,7 @@ def offsets(size: int, axes: int, causal: bool) -> list[tuple[int, ...]]:
 
 
 def check_size(name: str, size: int, axes: int, causal: bool) -> None:
-    """Raises ValueError where a centred neighbourhood would have no middle."""
+    """Raise ValueError where a centred neighbourhood would have no middle."""
     if size % 2 == 0 and not (causal and axes == 1):
         raise ValueError(f"token_mixer.{name}={size} must be odd to have a middle; use {size + 1}")
 

@@ -101,7 +101,7 @@ def check_projections(
     tied_kv: bool,
     bias: bool,
 ) -> None:
-    """Raises ValueError where an option has no effect, or a part without a projection has another width than x.
+    """Raise ValueError where an option has no effect, or a part without a projection has another width than x.
 
     widths: of each part, 0 where another layer or part has it
     """
@@ -132,7 +132,7 @@ def check_projections(
 
 
 def _check_map(token_map: TokenMap) -> None:
-    """Raises ValueError where it is no function of each token alone."""
+    """Raise ValueError where it is no function of each token alone."""
     node: Any = token_map
     if node.func.empty:
         raise ValueError(f"token_mixer.map: {node.func.__name__} maps nothing; use null")

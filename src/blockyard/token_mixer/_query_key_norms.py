@@ -142,12 +142,12 @@ class UnitNorm(nn.Module):
 
 
 def query_norm(kind: QueryKeyNorm, heads: int, head_dim: int) -> nn.Module:
-    """Returns the norm of queries (B, H, N, K)."""
+    """Return the norm of queries (B, H, N, K)."""
     return CosineNorm(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
 
 
 def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
-    """Returns the norm of keys (B, H', N, K)."""
+    """Return the norm of keys (B, H', N, K)."""
     if kind == "cosine":
         return CosineNorm()
     if kind == "sphere":
@@ -160,6 +160,6 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
 
 
 def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:
-    """Returns weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
+    """Return weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
     norms = HeadNorm | FullNorm | HeadLayerNorm | CosineNorm | UnitNorm
     return norm.linear_part(weights) if isinstance(norm, norms) else weights

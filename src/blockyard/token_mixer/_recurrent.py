@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 
 # h_t = a_t h_(t-1) + b_t over a whole sequence by an associative scan, in O(log N) steps instead of N.
 #
@@ -140,8 +140,7 @@ class Recurrent(TokenMixer):
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()
 
     def _states(self, x: Tensor, valid: Tensor | None) -> Tensor:

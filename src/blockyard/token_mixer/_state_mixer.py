@@ -11,6 +11,7 @@ from blockyard.contracts import Context, Seq, TokenMixer, Traits
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.fast_weights import chunked, recurrent
 from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._checks import check_decodes, check_one_document
 from blockyard.token_mixer._recurrent import backwards, reverse
 from blockyard.token_mixer._short_conv import ShortConv, last_inputs
 
@@ -61,8 +62,7 @@ class StateMixer(TokenMixer):
 
         Raises ValueError where outputs depend on the future.
         """
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()
 
     def read(self, h: Tensor, log: Tensor, rate: Tensor | None, seq: Seq, cache: StateCache | None) -> Tensor:
@@ -89,9 +89,7 @@ class StateMixer(TokenMixer):
         *,
         back: bool = False,
     ) -> Tensor:
-        if cache is not None and seq.segment is not None:
-            name = type(self).__name__
-            raise ValueError(f"token_mixer {name} decodes one document at a time; leave segment out")
+        check_one_document(self, seq, cache)
         state, past, *levels = (None, None) if cache is None or cache.parts is None else cache.parts
         order = backwards(seq) if back else seq  # of the tokens as they enter the state
 

@@ -112,7 +112,7 @@ class Values(nn.Module):
 
 
 def declared(traits: Traits, options: Mapping[str, Any]) -> Traits:
-    """Returns the traits under `value_residual` and `value_embedding`: a mixer that has one of them reads no memory."""
+    """Return the traits under `value_residual` and `value_embedding`: a mixer that has one of them reads no memory."""
     residual, embedding = (options.get(name, "none") for name in ("value_residual", "value_embedding"))
     return replace(
         traits,
@@ -125,7 +125,7 @@ def declared(traits: Traits, options: Mapping[str, Any]) -> Traits:
 def value_sources(
     mixer: TokenMixer, ctx: Context, heads: int, width: int, residual: GatedValueResidual, embedding: ValueEmbedding
 ) -> Values | None:
-    """Returns what changes the values of a layer, if anything does, and says in `mixer` what it gives and takes."""
+    """Return what changes the values of a layer, if anything does, and says in `mixer` what it gives and takes."""
     if residual == "none" and not embeds(ctx, embedding):
         return None
     values = Values(ctx, heads, width, residual, embedding)

@@ -51,7 +51,7 @@ from blockyard.ops.mask import FULL, Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import CAPPED
 from blockyard.token_mixer._caches import ConvolvedCache, EmptyCache
-from blockyard.token_mixer._checks import check_call, check_context, key_heads
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, key_heads
 from blockyard.token_mixer._mimetic import Shares, check_mimetic, fill
 from blockyard.token_mixer._projections import ALL, Projection, Projections, TokenMap, check_projections, one_product
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, QueryKeyNorm, key_norm, query_norm
@@ -229,7 +229,7 @@ class Attention(TokenMixer):
             check_mimetic(ctx, {f"token_mixer.{option}": bad for option, bad in breaks.items()})
 
     def init_weights(self, init: Init) -> None:
-        """Those of the projections together, where `mimetic` says so; else each has its own."""
+        """Initialise all projections together if `mimetic` is set; otherwise each initialises itself."""
         if self.mimetic is not None:
             fill(init, *self.mimetic)
 
@@ -245,7 +245,7 @@ class Attention(TokenMixer):
 
     @classmethod
     def has(cls, method: str, options: ChoiceOptions) -> bool:
-        """With maps of their own it is no projection, mixing, projection."""
+        """Return whether it has a method; `mix` only with one fused projection in and one out."""
         named = {"project": "project", "fused": "fused", "map": "token_map"}
         settings: dict[str, Any] = {named[name]: value for name, value in options.items() if name in named}
         plain = one_product(**settings) and "output" in options.get("project", ALL)
@@ -258,7 +258,7 @@ class Attention(TokenMixer):
         return list(self.proj_in.weight.detach().split(self.parts))
 
     def _check_values(self, kv_every: int) -> None:
-        """Raises ValueError where keys cannot be the values."""
+        """Raise ValueError where keys cannot be the values."""
         if self.tied_kv and self.value_dim != self.head_dim:
             raise ValueError(
                 f"token_mixer.tied_kv=true: keys of {self.head_dim} channels cannot be values of {self.value_dim}; use "
@@ -272,7 +272,7 @@ class Attention(TokenMixer):
     def _value_sources(
         self, ctx: Context, residual: GatedValueResidual, embedding: ValueEmbedding, kv_every: int
     ) -> Values | None:
-        """Say what this layer gives and takes, and return what changes its values, if anything does."""
+        """Set what this layer gives and takes, and return the module that changes its values, or None."""
         name, shape = shared_name(self.window), (self.kv_heads, self.head_dim, self.value_dim)
         if kv_every == 0 and (residual, embedding) != ("none", "none"):
             raise ValueError(
@@ -388,8 +388,7 @@ class Attention(TokenMixer):
 
         Raises ValueError where outputs depend on the future.
         """
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         if self.takes_keys:
             return EmptyCache()
         cache = self._key_cache(batch_size)
@@ -477,5 +476,5 @@ def _with_carry(traits: Traits, options: ChoiceOptions) -> Traits:
 
 
 def shared_name(window: int | None) -> str:
-    """Returns the name under which layers of a window share keys and values: a longer window needs more of them."""
+    """Return the name under which layers of a window share keys and values: a longer window needs more of them."""
     return KEYS_AND_VALUES if window is None else f"{KEYS_AND_VALUES}_of_a_window_of_{window}"

@@ -68,7 +68,7 @@ class BlockSelection(RuleAttention):
 def selected(
     q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, scale: float | None, *, block: int, top: int
 ) -> Tensor:
-    """Returns the softmax over the keys of the selected blocks: weights (B, H, N, M)."""
+    """Return the softmax over the keys of the selected blocks: weights (B, H, N, M)."""
     raw = reference.scores(q, k, seq, k_seq, visibility, scale)  # (B, H, N, M)
     return reference.normalised(raw.masked_fill(~_chosen(q, k, seq, k_seq, visibility, block, top), float("-inf")))
 

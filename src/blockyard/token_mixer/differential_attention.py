@@ -28,7 +28,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._checks import check_call, check_context, key_heads
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, key_heads
 from blockyard.weight_init import Init
 
 
@@ -120,8 +120,7 @@ class DifferentialAttention(TokenMixer):
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return KVCache(batch_size, self.kv_heads, self.value_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -132,7 +131,7 @@ class DifferentialAttention(TokenMixer):
 def difference(
     q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, scale: float | None, factor: Tensor
 ) -> Tensor:
-    """Returns the weights (B, H, N, M) of joined pairs q (B, H, N, K), k (B, H', M, K), which may be negative."""
+    """Return the weights (B, H, N, M) of joined pairs q (B, H, N, K), k (B, H', M, K), which may be negative."""
     first, second = (
         reference.weights(some_q, some_k, seq, k_seq, visibility, scale)
         for some_q, some_k in zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)

@@ -26,7 +26,7 @@ from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import FORGETS, Forget, Shaping
-from blockyard.token_mixer._checks import check_call, check_context, key_heads
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, key_heads
 from blockyard.token_mixer._query_key_norms import SAME_NORMS, NormOfHeads, key_norm, query_norm
 from blockyard.token_mixer._scores import Scores
 from blockyard.weight_init import Init
@@ -151,8 +151,7 @@ class ForgettingAttention(TokenMixer):
 
     def init_cache(self, batch_size: int) -> ForgettingCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return ForgettingCache(batch_size, self.kv_heads, self.head_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:

@@ -26,7 +26,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 from blockyard.weight_init import Init
 
@@ -132,6 +132,5 @@ class GatedAttentionUnit(TokenMixer):
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return KVCache(batch_size, 1, self.key_width, self.hidden)

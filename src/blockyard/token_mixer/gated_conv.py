@@ -17,7 +17,7 @@ from torch import Tensor
 from blockyard.contracts import Because, Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, check_one_document
 from blockyard.token_mixer._recurrent import backwards, reverse
 from blockyard.token_mixer._short_conv import ShortConv, last_inputs
 
@@ -51,8 +51,7 @@ class GatedConv(TokenMixer):
 
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
         """The convolution between the projections: (B, N, 3 D) -> (B, N, D)."""
-        if cache is not None and seq.segment is not None:
-            raise ValueError("token_mixer GatedConv decodes one document at a time; leave segment out")
+        check_one_document(self, seq, cache)
         before, after, x = h.chunk(3, dim=-1)
         x = before * x
         past = None if cache is None or cache.parts is None else cache.parts[0]
@@ -65,6 +64,5 @@ class GatedConv(TokenMixer):
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()

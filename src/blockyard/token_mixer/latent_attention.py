@@ -29,7 +29,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import Linear, linear, residual
 from blockyard.ops.mask import Visibility
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.weight_init import Init
 
 
@@ -162,8 +162,7 @@ class LatentAttention(TokenMixer):
 
     def init_cache(self, batch_size: int) -> LatentCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return LatentCache(batch_size, self.rank + self.rotated_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -173,7 +172,7 @@ class LatentAttention(TokenMixer):
 
 
 def _from_latent(ctx: Context, width: int, fixed: int | None, d_out: int, content: int = 0) -> Linear:
-    """Returns a map of a normalised latent vector; of a `fixed` width it reads as many channels in wider models."""
+    """Return a map of a normalised latent vector; of a `fixed` width it reads as many channels in wider models."""
     gain = 1.0 if ctx.gain is None or not content else ctx.gain
     if fixed is not None:
         return Linear(width, d_out, bias=False, std=width**-0.5, role="input", content=content, gain=gain)

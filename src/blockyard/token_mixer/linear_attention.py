@@ -46,7 +46,7 @@ from blockyard.ops.linear import linear, residual
 from blockyard.ops.mask import FULL
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, check_one_document
 from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 from blockyard.weight_init import Init
 
@@ -173,8 +173,7 @@ class LinearAttention(TokenMixer):
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()
 
     def _attend(
@@ -204,14 +203,14 @@ class LinearAttention(TokenMixer):
             valid = k_seq.valid[:, None, :, None]
             k, k_rotated = k * valid, k_rotated * valid
         if causal:
-            top, bottom = self._causal_sums((q, q_rotated, k, k_rotated, v), seq, cache)
+            numerator, denominator = self._causal_sums((q, q_rotated, k, k_rotated, v), seq, cache)
         else:
             visible = None if seq.segment is None else mask.table(seq, k_seq, FULL)  # (B|1, 1, N, M)
             if visible is None:
-                top, bottom = full_sums(q, q_rotated, k, k_rotated, v)
+                numerator, denominator = full_sums(q, q_rotated, k, k_rotated, v)
             else:
-                top, bottom = masked_sums(q, q_rotated, k, k_rotated, v, visible)
-        return top / (bottom + EPSILON)
+                numerator, denominator = masked_sums(q, q_rotated, k, k_rotated, v, visible)
+        return numerator / (denominator + EPSILON)
 
     def _causal_sums(
         self, parts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], seq: Seq, cache: StateCache | None
@@ -219,22 +218,21 @@ class LinearAttention(TokenMixer):
         """Numerator and denominator; the sums that every token starts from (a cache, a prefix) are `base`."""
         base = None if cache is None or cache.parts is None else (cache.parts[0], cache.parts[1])
         if seq.segment is None:
-            top, bottom, base = chunked_sums(parts, base, None, self.chunk)
+            numerator, denominator, base = chunked_sums(parts, base, None, self.chunk)
             if cache is not None:
                 cache.store(*base)
-            return top, bottom
-        if cache is not None:
-            raise ValueError("token_mixer LinearAttention decodes one document at a time; leave segment out")
+            return numerator, denominator
+        check_one_document(self, seq, cache)
         q, q_rotated, k, k_rotated, v = parts
-        tops, bottoms = [], []
+        numerators, denominators = [], []
         p = seq.num_prefix
         if p:
             prefix = (q[:, :, :p], q_rotated[:, :, :p], k[:, :, :p], k_rotated[:, :, :p], v[:, :, :p])
-            top, bottom, base = chunked_sums(prefix, None, None, self.chunk)
-            tops, bottoms = [top], [bottom]
+            numerator, denominator, base = chunked_sums(prefix, None, None, self.chunk)
+            numerators, denominators = [numerator], [denominator]
         rest = (q[:, :, p:], q_rotated[:, :, p:], k[:, :, p:], k_rotated[:, :, p:], v[:, :, p:])
-        top, bottom, _ = chunked_sums(rest, base, seq.segment[:, p:], self.chunk)
-        return torch.cat([*tops, top], dim=2), torch.cat([*bottoms, bottom], dim=2)
+        numerator, denominator, _ = chunked_sums(rest, base, seq.segment[:, p:], self.chunk)
+        return torch.cat([*numerators, numerator], dim=2), torch.cat([*denominators, denominator], dim=2)
 
     def _features(self, x: Tensor) -> Tensor:
         """phi(x): (B, H, N, K) -> (B, H, N, F), non-negative except for the polynomial without relu."""
@@ -304,12 +302,12 @@ class RandomFeatures(nn.Module):
 
 
 def count_monomials(width: int, degree: int, *, constant: bool) -> int:
-    """Returns how many features `monomials` lists."""
+    """Return how many features `monomials` lists."""
     return math.comb(width + constant + degree - 1, degree)
 
 
 def monomials(width: int, degree: int) -> tuple[Tensor, Tensor]:
-    """Returns the products of `degree` channels of a vector: their indices (F, degree), and a factor each (F,).
+    """Return the products of `degree` channels of a vector: their indices (F, degree), and a factor each (F,).
 
     With phi(x)_f = factor_f x[index_f1] ... x[index_fp], phi(x)^T phi(y) = (x^T y)^p: the square of a factor counts the
     orders in which its product occurs, p! over the factorials of how often each channel does.
@@ -342,8 +340,8 @@ def masked_sums(
     q: Tensor, q_rotated: Tensor, k: Tensor, k_rotated: Tensor, v: Tensor, visible: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same over what each query may read, visible (B|1, 1, N, M), with all N M weights computed."""
-    top = (q_rotated @ k_rotated.transpose(-1, -2) * visible) @ v  # (B, H, N, K)
-    return top, (q @ k.transpose(-1, -2) * visible).sum(-1, keepdim=True)
+    numerator = (q_rotated @ k_rotated.transpose(-1, -2) * visible) @ v  # (B, H, N, K)
+    return numerator, (q @ k.transpose(-1, -2) * visible).sum(-1, keepdim=True)
 
 
 def chunked_sums(
@@ -362,20 +360,20 @@ def chunked_sums(
         q, v = parts[0], parts[4]
         base = (q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), q.new_zeros(*q.shape[:2], q.shape[3]))
     values, counts = (torch.zeros_like(each) for each in base)  # of the current document
-    tops, bottoms = [], []
+    numerators, denominators = [], []
     last: Tensor | None = None
     for start in range(0, size, chunk):
         q, q_rotated, k, k_rotated, v = (each[:, :, start : start + chunk] for each in parts)
         visible = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()[None, None]
-        top, bottom = q_rotated @ values, q @ counts[..., None]  # earlier chunks of the same document
+        numerator, denominator = q_rotated @ values, q @ counts[..., None]  # earlier chunks of the same document
         ids = None if segment is None else segment[:, None, start : start + chunk, None]  # (B, 1, n, 1)
         if ids is not None:
             visible = visible & (ids == ids.transpose(-1, -2))
             if last is not None:
-                top, bottom = top * (ids == last), bottom * (ids == last)
+                numerator, denominator = numerator * (ids == last), denominator * (ids == last)
         inner = masked_sums(q, q_rotated, k, k_rotated, v, visible)
-        tops.append(top + inner[0] + q_rotated @ base[0])
-        bottoms.append(bottom + inner[1] + q @ base[1][..., None])
+        numerators.append(numerator + inner[0] + q_rotated @ base[0])
+        denominators.append(denominator + inner[1] + q @ base[1][..., None])
         if ids is not None:
             end = ids[:, :, -1:]  # (B, 1, 1, 1)
             if last is not None:
@@ -383,4 +381,4 @@ def chunked_sums(
             k, k_rotated, last = k * (ids == end), k_rotated * (ids == end), end
         values = values + k_rotated.transpose(-1, -2) @ v
         counts = counts + k.sum(2)
-    return torch.cat(tops, 2), torch.cat(bottoms, 2), (base[0] + values, base[1] + counts)
+    return torch.cat(numerators, 2), torch.cat(denominators, 2), (base[0] + values, base[1] + counts)

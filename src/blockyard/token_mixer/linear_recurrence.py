@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._recurrent import causal_states, restart, reverse, scan
 from blockyard.weight_init import Init
 
@@ -89,6 +89,5 @@ class LinearRecurrence(TokenMixer):
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()

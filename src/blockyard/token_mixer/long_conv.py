@@ -29,7 +29,7 @@ from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear, linear, residual, residual_gain
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._caches import InputCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._neighbours import cache_window, full_grid
 from blockyard.token_mixer._short_conv import Kernel, ShortConv
 from blockyard.weight_init import Init
@@ -190,8 +190,7 @@ class LongConv(TokenMixer):
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         if self.cutoff is None:
             return InputCache(batch_size, None)
         reach = self.cutoff - 1

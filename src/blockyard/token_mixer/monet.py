@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixer, Traits, Width
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer.shift import DIRECTIONS, shift_window, shifted
 from blockyard.weight_init import Init
 
@@ -91,6 +91,5 @@ class MONet(TokenMixer):
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache that keeps the tokens the next one can take channels from."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return InputCache(batch_size, self.window)

@@ -23,7 +23,7 @@ from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, output, residual
 from blockyard.ops.mask import Visibility
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._values import ValueEmbedding, ValueResidual, declared, value_sources
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")
@@ -106,8 +106,7 @@ class NonLocal(TokenMixer):
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return KVCache(batch_size, 1, self.key_dim, self.inner)
 
     def _queries_and_keys(self, x: Tensor, theta: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from blockyard.contracts import Context, Expansion, Memory, Role, Seq, TokenMixe
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.linear import Linear, linear, residual
 from blockyard.token_mixer._caches import StateCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes, check_one_document
 from blockyard.token_mixer._decay_rates import initial_steps
 from blockyard.token_mixer._recurrent import backwards, blocked_scan, causal_states, reverse
 from blockyard.token_mixer._short_conv import Kernel, ShortConv, last_inputs
@@ -85,8 +85,7 @@ class SelectiveSSM(TokenMixer):
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). States are in float32 at least."""
         check_call(self, self.traits, seq, cache, memory)
-        if cache is not None and seq.segment is not None:
-            raise ValueError("token_mixer SelectiveSSM decodes one document at a time; leave segment out")
+        check_one_document(self, seq, cache)
         h, z = self.proj_in(x).chunk(2, dim=-1)  # 2 x (B, N, E)
         y = self._read(h, seq, seq.valid, cache)
         if not self.causal:
@@ -98,8 +97,7 @@ class SelectiveSSM(TokenMixer):
 
         Raises ValueError where outputs depend on the future.
         """
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return StateCache()
 
     def _read(self, h: Tensor, seq: Seq, valid: Tensor | None, cache: StateCache | None = None) -> Tensor:

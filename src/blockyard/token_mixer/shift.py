@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, TokenSpec, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
-from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 from blockyard.token_mixer._neighbours import at_offset
 
 # The offset that each group of channels comes from, in the paper's order, by number of axes.
@@ -49,7 +49,7 @@ def shifted(
 
 
 def shift_window(tokens: TokenSpec) -> int:
-    """Returns how many past tokens the next one can take channels from."""
+    """Return how many past tokens the next one can take channels from."""
     if tokens.axes == 1:
         return 1
     return tokens.grid[1] if tokens.raster else tokens.max_len
@@ -90,6 +90,5 @@ class Shift(TokenMixer):
 
     def init_cache(self, batch_size: int) -> InputCache:
         """An empty cache that keeps the tokens the next one can take channels from."""
-        if not self.causal:
-            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        check_decodes(self.causal)
         return InputCache(batch_size, self.window)

@@ -40,7 +40,7 @@ class Cutting:
             )
 
     def record(self) -> dict[str, object]:
-        """Returns plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
@@ -59,7 +59,7 @@ class ShardPlan:
 
 
 def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPlan]:
-    """Returns the shards of every split in the order of the texts. Raises UserError for a split without text."""
+    """Return the shards of every split in the order of the texts. Raises UserError for a split without text."""
     shards, most = [], cutting.shard_mb * MEGABYTE
     for split, spans in _splits(sources, cutting).items():
         if not spans:
@@ -76,7 +76,7 @@ def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPl
 def plan_record(
     sources: Sequence[TextSource], cutting: Cutting, tokenizer: TokenizerRecord, shards: Sequence[ShardPlan]
 ) -> dict[str, object]:
-    """Returns what makes a second start the continuation of the first: texts, options, tokenizer, shards."""
+    """Return what makes a second start the continuation of the first: texts, options, tokenizer, shards."""
     listed = json.dumps([asdict(shard) for shard in shards], sort_keys=True)
     return {
         "sources": [source.record() for source in sources],

@@ -37,7 +37,7 @@ class TextSource:
     sha256: str
 
     def record(self) -> dict[str, object]:
-        """Returns plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
@@ -55,7 +55,7 @@ class Span:
         return self.stop - self.start
 
     def read(self) -> str:
-        """Returns the text. Raises UserError for a file that has become shorter."""
+        """Return the text. Raises UserError for a file that has become shorter."""
         with open(self.path, "rb") as file:
             file.seek(self.start)
             content = file.read(self.size)
@@ -65,7 +65,7 @@ class Span:
 
 
 def find_files(paths: list[Path], pattern: str) -> list[Path]:
-    """Returns the files, and those in folders that match the pattern, sorted. Raises UserError for what is none."""
+    """Return the files, and those in folders that match the pattern, sorted. Raises UserError for what is none."""
     files = []
     for path in paths:
         if path.is_dir():
@@ -101,7 +101,7 @@ def scan(path: Path) -> TextSource:
 
 
 def byte_of(source: TextSource, character: int) -> int:
-    """Returns the byte at which character number `character` of a file begins."""
+    """Return the byte at which character number `character` of a file begins."""
     if character >= source.characters:
         return source.size
     place = source.start
@@ -114,7 +114,7 @@ def byte_of(source: TextSource, character: int) -> int:
 
 
 def cut(span: Span, size: int) -> Iterator[Span]:
-    """Yields spans of about `size` bytes, which end between two words so that their tokens are those of the whole."""
+    """Yield spans of about `size` bytes, which end between two words so that their tokens are those of the whole."""
     start = span.start
     while span.stop - start > size:
         place = _next_cut(span, start + size)
@@ -163,12 +163,12 @@ _OWN = re.compile(rf"[0-9]{{5,}}-.*\.txt|{re.escape(TEMPORARY)}.*", re.S)  # nam
 
 
 def texts_folder(folder: Path) -> Path:
-    """Returns where the texts of tables lie while the shards of `folder` are written."""
+    """Return where the texts of tables lie while the shards of `folder` are written."""
     return folder.with_name(f"{folder.name}.texts")
 
 
 def without_tables(files: Sequence[Path], folder: Path, column: str | None) -> list[Path]:
-    """Returns the files with a text file in place of each table, in the same order.
+    """Return the files with a text file in place of each table, in the same order.
 
     column: of the texts. Raises UserError for tables without it, a column without tables, and rows without text.
     """

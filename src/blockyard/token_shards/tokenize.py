@@ -208,12 +208,12 @@ def _end_with(parent: int) -> None:
 
 
 def record_path(folder: Path, shard: ShardPlan) -> Path:
-    """Returns where the record of a shard lies until all are written."""
+    """Return where the record of a shard lies until all are written."""
     return folder / f"{shard.file}.json"
 
 
 def finished(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord | None:
-    """Returns the record of a shard that was written before, or None."""
+    """Return the record of a shard that was written before, or None."""
     try:
         record = read_json(record_path(folder, shard))
         size = (folder / shard.file).stat().st_size

@@ -21,7 +21,7 @@ Stage = tuple[int, int, int]  # items of a window, from one window to the next, 
 
 
 def check_audio(data: DataSpec) -> tuple[int, int]:
-    """Returns samples and samples a second. Raises ValueError for other data."""
+    """Return samples and samples a second. Raises ValueError for other data."""
     if data.modality != "audio":
         raise ValueError(f"this tokenizer reads audio, the data gives {data.things}")
     if data.rate is None:
@@ -30,7 +30,7 @@ def check_audio(data: DataSpec) -> tuple[int, int]:
 
 
 def audio_tokens(data: DataSpec, stages: tuple[Stage, ...]) -> TokenSpec:
-    """Returns the tokens of these stages. Raises ValueError where the longest recording gives none."""
+    """Return the tokens of these stages. Raises ValueError where the longest recording gives none."""
     samples, rate = check_audio(data)
     spec = TokenSpec((1,), variable=data.variable, shrink=stages, causal=False)
     count = int(spec.tokens_of(torch.tensor(samples, device="cpu")))
@@ -43,7 +43,7 @@ def audio_tokens(data: DataSpec, stages: tuple[Stage, ...]) -> TokenSpec:
 
 
 def least(stages: tuple[Stage, ...]) -> int:
-    """Returns how many items make one token."""
+    """Return how many items make one token."""
     items = 1
     for window, stride, added in reversed(stages):
         items = (items - 1) * stride + window - added
@@ -69,7 +69,7 @@ class StridedConv(nn.Conv1d):
 
 
 def mask(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Returns x (B, C, T) with zeros from `lengths` (B,) on; None keeps all."""
+    """Return x (B, C, T) with zeros from `lengths` (B,) on; None keeps all."""
     if lengths is None:
         return x
     inside = torch.arange(x.shape[2], device=x.device) < lengths[:, None]  # (B, T)
@@ -77,7 +77,7 @@ def mask(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def windows_of(lengths: Tensor | None, stage: Stage) -> Tensor | None:
-    """Returns how many windows (B,) sequences of so many items give."""
+    """Return how many windows (B,) sequences of so many items give."""
     return None if lengths is None else TokenSpec((1,), shrink=(stage,)).tokens_of(lengths)
 
 

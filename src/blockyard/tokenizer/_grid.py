@@ -15,7 +15,7 @@ Pad: TypeAlias = Literal["none", "right", "centre"]
 
 
 def patch_grid(data: DataSpec, size: int, name: str, pad: Pad = "none") -> TokenSpec:
-    """Returns the tokens of images cut into squares of side `size`. Raises ValueError if they do not fit."""
+    """Return the tokens of images cut into squares of side `size`. Raises ValueError if they do not fit."""
     if data.modality != "image":
         raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
     height, width = data.shape[1:]
@@ -32,7 +32,7 @@ def patch_grid(data: DataSpec, size: int, name: str, pad: Pad = "none") -> Token
 
 
 def padding_of(height: int, width: int, size: int, pad: Pad) -> tuple[int, int, int, int] | None:
-    """Returns the pixels to add left, right, above and below, so that `size` divides both sides: fewer than `size` an
+    """Return the pixels to add left, right, above and below, so that `size` divides both sides: fewer than `size` an
     axis, so that no patch is padding alone. None where pixels are missing and `pad` is none.
     """
     across, down = -width % size, -height % size
@@ -92,7 +92,7 @@ class GridEmbedder(Embedder):
         return F.avg_pool2d(F.pad(images, padding), self.size) / covered
 
     def _padding(self, shape: torch.Size) -> tuple[int, int, int, int]:
-        """Returns the pixels to add to a batch of this shape. Raises ValueError for one that does not fit."""
+        """Return the pixels to add to a batch of this shape. Raises ValueError for one that does not fit."""
         if len(shape) != 4 or shape[1] != self.channels:
             raise ValueError(
                 f"inputs of shape {tuple(shape)}: this model reads images of {self.channels} channels, "
@@ -110,7 +110,7 @@ class GridEmbedder(Embedder):
 
 
 def grid_coordinates(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Returns the index (N,) int64 and the coordinates (1, N, A) float of a full grid, row by row."""
+    """Return the index (N,) int64 and the coordinates (1, N, A) float of a full grid, row by row."""
     # On the meta device `torch.stack` imports the compiler, which takes a second; assignment does not.
     coords = torch.empty(*grid, len(grid))
     for axis, side in enumerate(grid):

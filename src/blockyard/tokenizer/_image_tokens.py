@@ -44,7 +44,7 @@ class ImageTokens(ImageTokenizer):
         return self.run_seed if self.fit_seed is None else self.fit_seed
 
     def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
-        """Returns the tokens of a grid of `codes` ids.
+        """Return the tokens of a grid of `codes` ids.
 
         Raises ValueError for too many tokens, and for a condition on classes that the data does not have.
         """
@@ -94,20 +94,20 @@ class ImageTokens(ImageTokenizer):
         return self._cells
 
     def encode(self, images: Tensor) -> Tensor:
-        """Returns the token ids (B, N, *item) of images in their order."""
+        """Return the token ids (B, N, *item) of images in their order."""
         return self.encode_cells(images)[:, self.cells.to(images.device)]
 
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns the images of token ids (B, N, *item)."""
+        """Return the images of token ids (B, N, *item)."""
         return self.decode_cells(token_ids[:, self.cells.argsort().to(token_ids.device)])
 
     def start(self, classes: Tensor) -> Tensor:
-        """Returns the start tokens (B, *item) of images of these classes: one of each class, or one for all."""
+        """Return the start tokens (B, *item) of images of these classes: one of each class, or one for all."""
         ids = self.codes + (classes if self.condition == "class" else torch.zeros_like(classes))
         return ids.view(-1, *[1] * len(self.item)).expand(-1, *self.item)
 
     def token_name(self, token_id: int) -> str:
-        """Returns the number of a code, or what a start token says."""
+        """Return the number of a code, or what a start token says."""
         if self._cells is None or token_id < self.codes:
             return str(token_id)
         return f"class {token_id - self.codes}" if self.condition == "class" else "START"

@@ -37,7 +37,7 @@ class LookupTokenizer:
 
 
 def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenSpec:
-    """Returns the tokens of a text, which have one axis. Raises ValueError for other data.
+    """Return the tokens of a text, which have one axis. Raises ValueError for other data.
 
     For data with a source and no other target, which a model is to write from it, a start and an end token are added
     to the vocabulary; the same where both are one sequence.
@@ -51,7 +51,7 @@ def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenS
 
 
 def closed_vocabulary(texts: Sequence[str], pattern: str) -> tokenizers.Tokenizer:
-    """Returns a tokenizer of the library that looks the matches of a pattern up in a table.
+    """Return a tokenizer of the library that looks the matches of a pattern up in a table.
 
     texts: of the token ids from 1 on; all others are `UNKNOWN`, decoded to `REPLACEMENT`
     pattern: of Oniguruma; its matches concatenate to any text, and none of them is "<unk>"
@@ -96,7 +96,7 @@ class TokenEmbedder(Embedder):
 
 
 def _offset_in_segment(segment: Tensor) -> Tensor:
-    """Returns the distance of each token from the first of its segment: (B, N) -> (B, N)."""
+    """Return the distance of each token from the first of its segment: (B, N) -> (B, N)."""
     index = torch.arange(segment.shape[1], device=segment.device).expand_as(segment)
     first = torch.ones_like(segment, dtype=torch.bool)
     first[:, 1:] = segment[:, 1:] != segment[:, :-1]

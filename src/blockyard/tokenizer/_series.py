@@ -17,7 +17,7 @@ EPSILON = 1e-5  # below every standard deviation; that of RevIN and PatchTST
 
 
 def remarks_on_classes(normalise: str, data: DataSpec) -> Iterator[str]:
-    """Yields which normalisation series with a class each get, where their level or size may tell the classes."""
+    """Yield which normalisation series with a class each get, where their level or size may tell the classes."""
     taken = {"instance": "its mean and standard deviation", "last": "its last value", "first": "the mean of its start"}
     if data.target == "class" and normalise in taken:
         yield (
@@ -27,7 +27,7 @@ def remarks_on_classes(normalise: str, data: DataSpec) -> Iterator[str]:
 
 
 def check_series(data: DataSpec) -> tuple[int, int]:
-    """Returns steps and channels. Raises ValueError for other data."""
+    """Return steps and channels. Raises ValueError for other data."""
     if data.modality != "series":
         raise ValueError(f"this tokenizer reads series, the data gives {data.things}")
     steps, channels = data.shape
@@ -35,13 +35,13 @@ def check_series(data: DataSpec) -> tuple[int, int]:
 
 
 def check_one_length(data: DataSpec) -> None:
-    """Raises ValueError for series of different lengths."""
+    """Raise ValueError for series of different lengths."""
     if data.variable:
         raise ValueError("this tokenizer reads histories of one length; use tokenizer=series_patch")
 
 
 def check_history(inputs: Tensor, steps: int, channels: int, *others: object, variable: bool = False) -> None:
-    """Raises ValueError for inputs of another shape, and for arguments that only text has.
+    """Raise ValueError for inputs of another shape, and for arguments that only text has.
 
     variable: fewer steps are right too
     """
@@ -56,7 +56,7 @@ def check_history(inputs: Tensor, steps: int, channels: int, *others: object, va
 def standardize(
     x: Tensor, how: Normalise | Literal["first"], first: int = 1
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Returns the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
+    """Return the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
 
     x: (B, steps, C) with NaN for missing values, which stay. instance: mean and standard deviation of each channel
     of a history (Kim et al. 2022, RevIN, without its affine weights); last: its last value, with size one (NLinear,
@@ -75,7 +75,7 @@ def standardize(
 
 
 def fill_forward(x: Tensor) -> Tensor:
-    """Returns x (B, steps, C) with each missing value replaced by the one before it; zero where none is."""
+    """Return x (B, steps, C) with each missing value replaced by the one before it; zero where none is."""
     observed = ~x.isnan()
     index = torch.arange(x.shape[1], device=x.device)[None, :, None]
     latest = torch.where(observed, index, -1).cummax(1).values  # (B, steps, C)

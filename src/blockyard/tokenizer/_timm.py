@@ -13,7 +13,7 @@ from blockyard.errors import near
 
 @cache
 def check_name(name: str) -> None:
-    """Raises ValueError if timm has no model of this name."""
+    """Raise ValueError if timm has no model of this name."""
     import timm
 
     if not timm.is_model(name):
@@ -43,7 +43,7 @@ def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = 
 
 
 def _missing_stage(name: str, stage: int) -> str | None:
-    """Returns the message if a network has no such stage; None if that is not the reason."""
+    """Return the message if a network has no such stage; None if that is not the reason."""
     import timm
 
     try:
@@ -59,7 +59,7 @@ def _missing_stage(name: str, stage: int) -> str | None:
 
 @cache
 def output_shape(name: str, channels: int, size: tuple[int, int], stage: int | None) -> tuple[int, ...]:
-    """Returns the output shape for one image: (channels, rows, cols) of a stage, or (channels,) of the whole network.
+    """Return the output shape for one image: (channels, rows, cols) of a stage, or (channels,) of the whole network.
 
     Computed on the meta device. Raises ValueError if the network cannot read such images.
     """

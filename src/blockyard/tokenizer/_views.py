@@ -9,7 +9,7 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 
 
 def view_tokens(data: DataSpec) -> TokenSpec:
-    """Returns a set of one token per view. Raises ValueError for data without views."""
+    """Return a set of one token per view. Raises ValueError for data without views."""
     if data.modality != "views":
         raise ValueError(f"this tokenizer reads views, the data gives {data.things}")
     return TokenSpec((), variable=data.variable, count=data.shape[0])

@@ -20,14 +20,14 @@ _CHUNK = 65_536  # points whose distances are computed at a time
 
 
 def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """Returns the number of the nearest centre (K, F) of each point (n, F): (n,) int64; the first of equal ones."""
+    """Return the number of the nearest centre (K, F) of each point (n, F): (n,) int64; the first of equal ones."""
     # |p - c|^2 without |p|^2, which is the same for all centres.
     offset = centres.square().sum(1)
     return torch.cat([(offset - 2 * part @ centres.T).argmin(1) for part in points.split(_CHUNK)])
 
 
 def kmeans(points: Tensor, count: int, generator: torch.Generator, rounds: int = 30) -> Tensor:
-    """Returns `count` centres (K, F) of points (n, F) float. Every centre is drawn, and redrawn, by `generator`.
+    """Return `count` centres (K, F) of points (n, F) float. Every centre is drawn, and redrawn, by `generator`.
 
     A centre without points moves to a point far from its own centre. With fewer different points than centres, some
     centres are equal, and no point is nearest to the later ones.

@@ -99,7 +99,7 @@ class AudioVQ(SoundTokenizer):
         return self.run_seed if self.fit_seed is None else self.fit_seed
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns `levels` tokens a frame, and an end token. Raises ValueError for sounds that are only read."""
+        """Return `levels` tokens a frame, and an end token. Raises ValueError for sounds that are only read."""
         window, self.hop = window_samples(data, self.window_ms, self.hop_ms)
         if data.source is None:
             raise ValueError("tokenizer=audio_vq makes tokens of sounds that are written; this sound has no source")
@@ -125,25 +125,25 @@ class AudioVQ(SoundTokenizer):
         return TokenEmbedder(ctx)
 
     def token_name(self, token_id: int) -> str:
-        """Returns the number of a code behind that of its level, or which end a token is."""
+        """Return the number of a code behind that of its level, or which end a token is."""
         level, code = divmod(token_id, self.count)
         return f"{level}.{code}" if level < self.levels else "START" if not code else "END"
 
     # -- frames -------------------------------------------------------------------------------------------------
 
     def frames(self, sound: Tensor) -> Tensor:
-        """Returns the log-mel frames (F, mels) of a sound (T,) int16."""
+        """Return the log-mel frames (F, mels) of a sound (T,) int16."""
         samples = F.pad(sound[None].float() / 32768, (len(self.hann) // 2,) * 2)
         return log_mel(samples, self.hann, self.hop, self.filters)[0].T
 
     def sound(self, frames: Tensor) -> Tensor:
-        """Returns a sound ((F - 1) hop,) int16 that has about these log-mel frames (F, mels)."""
+        """Return a sound ((F - 1) hop,) int16 that has about these log-mel frames (F, mels)."""
         powers = powers_of_bands(10 ** (4 * frames - 4), self.filters)  # (F, W // 2 + 1)
         samples = griffin_lim(powers.sqrt().T[None], self.hann, self.hop, self.rounds)[0]
         return (samples.clamp(-1, 1) * 32767).round().to(torch.int16)
 
     def distance(self, first: Tensor, second: Tensor) -> float:
-        """Returns the log-spectral distance in decibels: the root mean square over bands, the mean over frames.
+        """Return the log-spectral distance in decibels: the root mean square over bands, the mean over frames.
 
         Of the frames that both sounds have; Gray and Markel 1976, Distance Measures for Speech Processing.
         """
@@ -173,7 +173,7 @@ class AudioVQ(SoundTokenizer):
         self._books = torch.stack(books)
 
     def quantize(self, frames: Tensor) -> Tensor:
-        """Returns the codes (F, L) int64 of frames (F, mels), each level of what those before it leave."""
+        """Return the codes (F, L) int64 of frames (F, mels), each level of what those before it leave."""
         codes, rest = [], frames
         for book in self._fitted():
             codes.append(nearest(rest, book))
@@ -181,12 +181,12 @@ class AudioVQ(SoundTokenizer):
         return torch.stack(codes, 1)
 
     def encode(self, values: Tensor) -> Tensor:
-        """Returns the codes of the frames of sounds (B, T) int16, level by level within a frame: (B, F L)."""
+        """Return the codes of the frames of sounds (B, T) int16, level by level within a frame: (B, F L)."""
         codes = torch.stack([self.quantize(self.frames(sound)) for sound in values])  # (B, F, L)
         return (codes + self.count * torch.arange(self.levels)).flatten(1)
 
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns the sounds (B, T) of token ids (B, N).
+        """Return the sounds (B, T) of token ids (B, N).
 
         Each code of the first level begins a frame; a code that is not of the level after the one before it, which no
         encoded sound has, is left out.
@@ -207,11 +207,11 @@ class AudioVQ(SoundTokenizer):
         return self.sound(torch.stack(frames)) if frames else torch.zeros(0, dtype=torch.int16)
 
     def start(self, classes: Tensor) -> Tensor:
-        """Returns the start token of every sound, (B,)."""
+        """Return the start token of every sound, (B,)."""
         return torch.full_like(classes, self.codes)
 
     def state(self) -> TokenizerState:
-        """Returns the codebooks as base64 of float32."""
+        """Return the codebooks as base64 of float32."""
         if self._books is None:
             return {}
         return {"shape": list(self._books.shape), "float32": base64.b64encode(self._books.numpy().tobytes()).decode()}
@@ -243,7 +243,7 @@ class AudioVQ(SoundTokenizer):
 
 
 def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
-    """Returns the complex spectrum (B, W // 2 + 1, F) of samples (B, T): window f is centred on sample f hop.
+    """Return the complex spectrum (B, W // 2 + 1, F) of samples (B, T): window f is centred on sample f hop.
 
     Silence stands on both sides of the samples.
     """
@@ -251,7 +251,7 @@ def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
 
 
 def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int, rounds: int = ROUNDS) -> Tensor:
-    """Returns samples (B, (F - 1) hop) whose spectrum has about these magnitudes (B, W // 2 + 1, F).
+    """Return samples (B, (F - 1) hop) whose spectrum has about these magnitudes (B, W // 2 + 1, F).
 
     The first phases are drawn from a fixed seed, so that the same magnitudes always sound the same. A single frame has
     no samples around it that others share, and gives none.
@@ -276,7 +276,7 @@ def _inverse(target: Tensor, window: Tensor, hop: int, length: int) -> Tensor:
 
 
 def powers_of_bands(bands: Tensor, filters: Tensor, rounds: int = _BAND_ROUNDS) -> Tensor:
-    """Returns powers (..., frequencies) that are not negative and have about these bands (..., M).
+    """Return powers (..., frequencies) that are not negative and have about these bands (..., M).
 
     filters: (M, frequencies), not negative
     """

@@ -43,7 +43,7 @@ class BPE(LookupTokenizer, TextTokenizer):
         self._trained: Trained | None = None
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per merged run of bytes."""
+        """Return one token per merged run of bytes."""
         return text_tokens(data, self._trained.get_vocab_size() if self._trained else self.vocab_size, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
@@ -62,15 +62,15 @@ class BPE(LookupTokenizer, TextTokenizer):
             save(path, json.dumps(self.state()))
 
     def encode(self, text: str) -> list[int]:
-        """Returns the token ids of the merged bytes."""
+        """Return the token ids of the merged bytes."""
         return self._fitted().encode(text).ids
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of the bytes; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of the bytes; invalid UTF-8 becomes U+FFFD."""
         return self._fitted().decode(token_ids)
 
     def state(self) -> TokenizerState:
-        """Returns the merges in the library's own format."""
+        """Return the merges in the library's own format."""
         return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
 
     def load_state(self, state: TokenizerState) -> None:
@@ -83,7 +83,7 @@ class BPE(LookupTokenizer, TextTokenizer):
             raise ValueError(f"not the saved state of a bpe tokenizer: {error}") from error
 
     def to_tokenizers(self) -> Trained | None:
-        """Returns a copy; None before `fit`."""
+        """Return a copy; None before `fit`."""
         return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
 
     def _fitted(self) -> Trained:

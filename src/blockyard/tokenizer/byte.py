@@ -25,22 +25,22 @@ class Byte(LookupTokenizer, TextTokenizer):
     learns: ClassVar[bool] = False
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per byte."""
+        """Return one token per byte."""
         return text_tokens(data, 256, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
         """Does nothing: the vocabulary is fixed."""
 
     def encode(self, text: str) -> list[int]:
-        """Returns one token id per byte."""
+        """Return one token id per byte."""
         return list(text.encode("utf-8"))
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of the bytes."""
+        """Return the text of the bytes."""
         return bytes(token_ids).decode("utf-8", errors="replace")
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Returns byte-level pair encoding without a pair."""
+        """Return byte-level pair encoding without a pair."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         hidden = [byte for byte in range(256) if byte not in _SHOWN]

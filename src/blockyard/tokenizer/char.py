@@ -36,7 +36,7 @@ class Char(LookupTokenizer, TextTokenizer):
         self.load_state({})
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per character."""
+        """Return one token per character."""
         return text_tokens(data, len(self._text) if self._fitted else self.max_symbols, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
@@ -56,23 +56,23 @@ class Char(LookupTokenizer, TextTokenizer):
         self.load_state({"symbols": "".join(sorted(ranked[: self.max_symbols - 1]))})
 
     def encode(self, text: str) -> list[int]:
-        """Returns one token id per character."""
+        """Return one token id per character."""
         return [self._ids.get(character, UNKNOWN) for character in text]
 
     def pieces(self, text: str) -> list[str]:
-        """Returns the characters."""
+        """Return the characters."""
         return list(text)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns one character per token id."""
+        """Return one character per token id."""
         return "".join(self._text[token_id] for token_id in token_ids)
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
-        """Returns a table of the characters; None before `fit`."""
+        """Return a table of the characters; None before `fit`."""
         return closed_vocabulary(self._text[1:], r"[\s\S]") if self._fitted else None
 
     def state(self) -> TokenizerState:
-        """Returns the characters in the order of their token ids, from 1."""
+        """Return the characters in the order of their token ids, from 1."""
         return {"symbols": "".join(self._text[1:])} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:

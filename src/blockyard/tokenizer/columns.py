@@ -30,7 +30,7 @@ class Columns(Tokenizer):
         pass
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns a set of one token per column. Raises ValueError for other data."""
+        """Return a set of one token per column. Raises ValueError for other data."""
         if data.modality != "vector":
             raise ValueError(f"this tokenizer reads vectors of numbers, the data gives {data.things}")
         return TokenSpec((), count=data.shape[0])

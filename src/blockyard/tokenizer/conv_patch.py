@@ -40,7 +40,7 @@ class ConvPatch(Tokenizer):
         self.pad: Pad = pad
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per `size` x `size` pixels, on a grid with two axes."""
+        """Return one token per `size` x `size` pixels, on a grid with two axes."""
         # Batch norm and overlapping convolutions carry neighbours into a token.
         return replace(patch_grid(data, self.size, "tokenizer.size", self.pad), causal=False)
 

@@ -23,7 +23,7 @@ class Ids(LookupTokenizer, TextTokenizer):
     learns: ClassVar[bool] = False
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per id. Raises ValueError for data that has no ids, or no number of them."""
+        """Return one token per id. Raises ValueError for data that has no ids, or no number of them."""
         if data.vocabulary is None:
             raise ValueError(
                 "tokenizer=ids reads token ids, and the data gives no number of them; set data.vocabulary=N of "
@@ -32,16 +32,16 @@ class Ids(LookupTokenizer, TextTokenizer):
         return text_tokens(data, data.vocabulary, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Raises UserError: there are no texts to read."""
+        """Raise UserError: there are no texts to read."""
         raise UserError("tokenizer=ids reads token ids (data=tokens), this data gives texts; use another tokenizer")
 
     def encode(self, text: str) -> list[int]:
-        """Returns the numbers of a text. Raises UserError for anything else in it."""
+        """Return the numbers of a text. Raises UserError for anything else in it."""
         try:
             return [int(number) for number in text.split()]
         except ValueError as error:
             raise UserError(f"tokenizer=ids reads token ids: numbers with spaces between them ({error})") from error
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the numbers, each with a space in front."""
+        """Return the numbers, each with a space in front."""
         return "".join(f" {token_id}" for token_id in token_ids)

@@ -42,7 +42,7 @@ class Levels(ImageTokens):
         self.kept = levels
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per pixel, on a grid with two axes. Raises ValueError for images with colors."""
+        """Return one token per pixel, on a grid with two axes. Raises ValueError for images with colors."""
         channels, height, width = data.shape
         if data.levels is None:
             raise ValueError("tokenizer=levels reads gray levels, and this data gives images without them")
@@ -64,10 +64,10 @@ class Levels(ImageTokens):
         """Does nothing: levels are not learned."""
 
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Returns the level of each pixel, of those that remain: (B, N)."""
+        """Return the level of each pixel, of those that remain: (B, N)."""
         return (images.long() * self.codes // self.levels).flatten(1)
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Returns gray levels of the data, from black to white: (B, 1, height, width)."""
+        """Return gray levels of the data, from black to white: (B, 1, height, width)."""
         gray = (token_ids * (self.levels - 1) / (self.codes - 1)).round()
         return gray.to(torch.uint8).view(-1, *self.shape)

@@ -63,13 +63,13 @@ class LogMel(Tokenizer):
         self.mask_bands, self.mask_frames = mask_bands, mask_frames
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token every `subsample` windows. Raises ValueError where a window or a band holds nothing."""
+        """Return one token every `subsample` windows. Raises ValueError where a window or a band holds nothing."""
         window, hop = self.window(data)
         mel_filters(window, self.mels, check_audio(data)[1])
         return audio_tokens(data, ((window, hop, 0), (3, self.subsample // 2, 2), (3, 2, 2)))
 
     def window(self, data: DataSpec) -> tuple[int, int]:
-        """Returns the samples of a window, and from one to the next."""
+        """Return the samples of a window, and from one to the next."""
         return window_samples(data, self.window_ms, self.hop_ms)
 
     def embedder(self, ctx: Context) -> LogMelEmbedder:
@@ -78,7 +78,7 @@ class LogMel(Tokenizer):
 
 
 def window_samples(data: DataSpec, window_ms: float, hop_ms: float) -> tuple[int, int]:
-    """Returns the samples of a window, and from one to the next. Raises ValueError where these are too few."""
+    """Return the samples of a window, and from one to the next. Raises ValueError where these are too few."""
     rate = check_audio(data)[1]
     window, hop = (round(rate * length / 1000) for length in (window_ms, hop_ms))
     if window < 2 or hop < 1:
@@ -119,7 +119,7 @@ class LogMelEmbedder(AudioEmbedder):
 
 
 def spared(x: Tensor, axis: int, widest: int) -> Tensor | float:
-    """Returns zeros and ones that broadcast to x (B, mels, F): two runs of zeros up to `widest` long along an axis.
+    """Return zeros and ones that broadcast to x (B, mels, F): two runs of zeros up to `widest` long along an axis.
 
     Drawn from torch's generator, like dropout; 1 where nothing is to be hidden.
     """
@@ -134,7 +134,7 @@ def spared(x: Tensor, axis: int, widest: int) -> Tensor | float:
 
 
 def log_mel(samples: Tensor, window: Tensor, hop: int, filters: Tensor, frames: Tensor | None = None) -> Tensor:
-    """Returns Whisper's features (B, mels, F) of samples (B, T), zero behind the last of `frames` (B,).
+    """Return Whisper's features (B, mels, F) of samples (B, T), zero behind the last of `frames` (B,).
 
     window: (W,); filters: (mels, W // 2 + 1). In full precision, because powers have a large range.
     """
@@ -151,12 +151,12 @@ def log_mel(samples: Tensor, window: Tensor, hop: int, filters: Tensor, frames: 
 
 
 def hann(size: int) -> Tensor:
-    """Returns the periodic Hann window (size,)."""
+    """Return the periodic Hann window (size,)."""
     return torch.sin(torch.pi * torch.arange(size, dtype=torch.float64) / size).square().float()
 
 
 def mel_filters(window: int, mels: int, rate: int) -> Tensor:
-    """Returns triangles over the frequencies of a window, (mels, window // 2 + 1), on Slaney's mel scale.
+    """Return triangles over the frequencies of a window, (mels, window // 2 + 1), on Slaney's mel scale.
 
     Source: Slaney 1998, Auditory Toolbox, linear up to 1 kHz and logarithmic above; each triangle has an area of one
     Reference: transformers.audio_utils.mel_filter_bank(norm="slaney", mel_scale="slaney")

@@ -48,7 +48,7 @@ class Nodes(GraphTokenizer):
         self.load_state({})
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per node. Before `fit`, every column counts as large as it may become."""
+        """Return one token per node. Before `fit`, every column counts as large as it may become."""
         if data.modality != "graph":
             raise ValueError(f"tokenizer=nodes reads graphs, the data gives {data.things}")
         nodes, columns = data.shape
@@ -87,14 +87,14 @@ class Nodes(GraphTokenizer):
         self.load_state({"nodes": columns, "edges": kinds})
 
     def encode_nodes(self, nodes: Tensor) -> Tensor:
-        """Returns codes (n, C): the rank of each value from 1, or 0 where the training split lacks it."""
+        """Return codes (n, C): the rank of each value from 1, or 0 where the training split lacks it."""
         codes = torch.zeros_like(nodes)
         for column, values in enumerate(self._nodes):
             codes[:, column] = _rank(nodes[:, column].contiguous(), torch.tensor(values, dtype=torch.int64))
         return codes
 
     def encode_edges(self, edges: Tensor) -> Tensor:
-        """Returns codes (m,): the rank of each row from 2, or 1 where the training split lacks it. 0 is no edge."""
+        """Return codes (m,): the rank of each row from 2, or 1 where the training split lacks it. 0 is no edge."""
         codes_by_row = {tuple(row): code for code, row in enumerate(self._edges, start=2)}
         if not edges.numel():  # `unique` takes no empty rows
             return torch.full((len(edges),), codes_by_row.get((), 1))
@@ -103,7 +103,7 @@ class Nodes(GraphTokenizer):
         return codes[inverse]
 
     def state(self) -> TokenizerState:
-        """Returns the values of each column, and the rows of edges."""
+        """Return the values of each column, and the rows of edges."""
         return {"nodes": self._nodes, "edges": self._edges} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:

@@ -38,7 +38,7 @@ class Patch(Tokenizer):
         self.pad: Pad = pad
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per patch, on a grid with two axes."""
+        """Return one token per patch, on a grid with two axes."""
         return patch_grid(data, self.size, "tokenizer.size", self.pad)
 
     def embedder(self, ctx: Context) -> PatchEmbedder:

@@ -59,7 +59,7 @@ class PatchCodes(ImageTokens):
         self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
         if data.levels is None:
             raise ValueError("tokenizer=patch_codes reads gray levels, and this data gives images without them")
         rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
@@ -87,12 +87,12 @@ class PatchCodes(ImageTokens):
         return flat.float() / (self.levels - 1)
 
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Returns the nearest centre of each patch: (B, N)."""
+        """Return the nearest centre of each patch: (B, N)."""
         centres = self._fitted().to(images.device)
         return nearest(self._patches(images), centres).view(len(images), -1)
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Returns the centres side by side, in gray levels of the data: (B, C, height, width)."""
+        """Return the centres side by side, in gray levels of the data: (B, C, height, width)."""
         channels, size = self.shape[0], self.size
         patches = self._fitted().to(token_ids.device)[token_ids]  # (B, N, C size size)
         cells = patches.view(len(token_ids), self.rows, -1, channels, size, size)
@@ -100,7 +100,7 @@ class PatchCodes(ImageTokens):
         return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
 
     def state(self) -> TokenizerState:
-        """Returns the centres, one list of values from 0 to 1 for each."""
+        """Return the centres, one list of values from 0 to 1 for each."""
         return {} if self._centres is None else {"codes": self._centres.double().tolist()}
 
     def load_state(self, state: TokenizerState) -> None:

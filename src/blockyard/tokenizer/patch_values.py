@@ -42,7 +42,7 @@ class PatchValues(ImageTokens):
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
         if data.levels is None:
             raise ValueError("tokenizer=patch_values reads gray levels, and this data gives images without them")
         patches = patch_grid(data, self.size, "tokenizer.size")
@@ -56,12 +56,12 @@ class PatchValues(ImageTokens):
         """Does nothing: levels are not learned."""
 
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Returns the levels of each patch: (B, N, V)."""
+        """Return the levels of each patch: (B, N, V)."""
         cut = images.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))  # (B, C, rows, size, columns, size)
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, *self.item).long()
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Returns the patches (B, N, V) side by side; of values between two levels, the lower one."""
+        """Return the patches (B, N, V) side by side; of values between two levels, the lower one."""
         cells = token_ids.view(len(token_ids), self.rows, -1, self.shape[0], self.size, self.size)
         images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)
         return images.floor().clamp(0, self.levels - 1).to(torch.uint8)

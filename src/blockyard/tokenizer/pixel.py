@@ -24,7 +24,7 @@ class Pixel(Tokenizer):
         pass
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per pixel, on a grid with two axes."""
+        """Return one token per pixel, on a grid with two axes."""
         return patch_grid(data, 1, "tokenizer.size")
 
     def embedder(self, ctx: Context) -> PatchEmbedder:

@@ -62,7 +62,7 @@ class Pretrained(LookupTokenizer, TextTokenizer):
                 raise ValueError(f"tokenizer.{name}={value} is not below tokenizer.vocab_size={self.vocab_size}")
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns the tokens of a text. Raises ValueError where the vocabulary was never read from the file."""
+        """Return the tokens of a text. Raises ValueError where the vocabulary was never read from the file."""
         if self.vocab_size is None:
             raise ValueError(f"tokenizer.vocab_size is unknown: {self.path} was not read")
         tokens = text_tokens(data, self.vocab_size, self.scale)
@@ -82,15 +82,15 @@ class Pretrained(LookupTokenizer, TextTokenizer):
         self._trained = _whole(trained)
 
     def encode(self, text: str) -> list[int]:
-        """Returns the token ids of a text, without special tokens around it."""
+        """Return the token ids of a text, without special tokens around it."""
         return list(self._read().encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of token ids, special tokens left out."""
+        """Return the text of token ids, special tokens left out."""
         return str(self._read().decode(token_ids))
 
     def state(self) -> TokenizerState:
-        """Returns the tokenizer in the library's own format."""
+        """Return the tokenizer in the library's own format."""
         return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
 
     def load_state(self, state: TokenizerState) -> None:
@@ -103,7 +103,7 @@ class Pretrained(LookupTokenizer, TextTokenizer):
             raise ValueError(f"not the saved state of a pretrained tokenizer: {error}") from error
 
     def to_tokenizers(self) -> Trained | None:
-        """Returns a copy; None before the file is read."""
+        """Return a copy; None before the file is read."""
         return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
 
     def _read(self) -> Trained:

@@ -39,7 +39,7 @@ class SeriesChannel(Tokenizer):
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns a set of one token per channel."""
+        """Return a set of one token per channel."""
         _, channels = check_series(data)
         check_one_length(data)
         return TokenSpec((), count=channels)

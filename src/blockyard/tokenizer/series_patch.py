@@ -65,7 +65,7 @@ class SeriesPatch(Tokenizer):
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per patch, on a line. Raises ValueError for histories shorter than a patch."""
+        """Return one token per patch, on a line. Raises ValueError for histories shorter than a patch."""
         steps, channels = check_series(data)
         if steps < self.size:
             raise ValueError(f"tokenizer.size={self.size} is longer than the history of {steps} steps")
@@ -78,7 +78,7 @@ class SeriesPatch(Tokenizer):
         )
 
     def count(self, steps: int) -> int:
-        """Returns the number of patches of so many steps."""
+        """Return the number of patches of so many steps."""
         return max((steps + (self.stride if self.pad_end else 0) - self.size) // self.stride + 1, 0)
 
     def embedder(self, ctx: Context) -> SeriesPatchEmbedder:

@@ -18,7 +18,7 @@ class Symbols(LookupTokenizer, Tokenizer):
     modality = "symbols"
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per id. Raises ValueError for data without a vocabulary."""
+        """Return one token per id. Raises ValueError for data without a vocabulary."""
         if data.vocabulary is None:
             raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.things}")
         scaled = self.scale == "sqrt_dim"

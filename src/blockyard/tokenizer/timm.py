@@ -42,7 +42,7 @@ class Timm(Tokenizer):
         self.name, self.stage, self.pretrained = name, stage, pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per position of the feature map, on a grid with two axes. Imports timm."""
+        """Return one token per position of the feature map, on a grid with two axes. Imports timm."""
         if data.modality != "image":
             raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
         channels, height, width = data.shape

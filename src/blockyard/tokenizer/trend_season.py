@@ -43,7 +43,7 @@ class TrendSeason(Tokenizer):
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns a set of two tokens per channel."""
+        """Return a set of two tokens per channel."""
         _, channels = check_series(data)
         check_one_length(data)
         return TokenSpec((), count=2 * channels)

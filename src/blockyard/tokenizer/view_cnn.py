@@ -37,7 +37,7 @@ class ViewCNN(Tokenizer):
         self.layers = layers
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per view."""
+        """Return one token per view."""
         return view_tokens(data)
 
     def embedder(self, ctx: Context) -> ViewCNNEmbedder:

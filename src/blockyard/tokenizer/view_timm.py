@@ -35,7 +35,7 @@ class ViewTimm(Tokenizer):
         self.name, self.pretrained = name, pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per view."""
+        """Return one token per view."""
         return view_tokens(data)
 
     def embedder(self, ctx: Context) -> ViewTimmEmbedder:

@@ -76,7 +76,7 @@ class VQ(ImageTokens):
         self._quantizer: Quantizer | None = None
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
         if data.levels is None:
             raise ValueError("tokenizer=vq reads gray levels, and this data gives images without them")
         rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
@@ -124,21 +124,21 @@ class VQ(ImageTokens):
 
     @torch.no_grad()
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Returns the nearest code of each patch: (B, N)."""
+        """Return the nearest code of each patch: (B, N)."""
         network, quantizer = self._fitted()
         parts = [network.encode(self._pixels(part)).flatten(0, 2) for part in images.split(_CHUNK)]
         return nearest(torch.cat(parts), quantizer.codes).view(len(images), -1)
 
     @torch.no_grad()
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Returns what the decoder makes of the codes, in gray levels of the data: (B, C, height, width)."""
+        """Return what the decoder makes of the codes, in gray levels of the data: (B, C, height, width)."""
         network, quantizer = self._fitted()
         vectors = quantizer.codes[token_ids].unflatten(1, (self.rows, -1))  # (B, rows, columns, F)
         images = torch.cat([network.decode(part) for part in vectors.split(_CHUNK)])
         return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
 
     def state(self) -> TokenizerState:
-        """Returns the weights and the codes as base64 of float32, by name."""
+        """Return the weights and the codes as base64 of float32, by name."""
         if self._network is None or self._quantizer is None:
             return {}
         tensors = {**self._network.state_dict(), "codes": self._quantizer.codes}

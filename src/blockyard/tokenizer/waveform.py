@@ -62,7 +62,7 @@ class Waveform(Tokenizer):
         self.standardize = standardize
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token for each window of the last convolution."""
+        """Return one token for each window of the last convolution."""
         return audio_tokens(
             data, tuple((kernel, stride, 0) for kernel, stride in zip(self.kernels, self.strides, strict=True))
         )
@@ -107,7 +107,7 @@ class WaveformEmbedder(AudioEmbedder):
 
 
 def over_time(x: Tensor, lengths: Tensor | None, epsilon: float) -> Tensor:
-    """Returns x (B, C, T) without the mean and the size of each channel over the first `lengths` (B,) items."""
+    """Return x (B, C, T) without the mean and the size of each channel over the first `lengths` (B,) items."""
     if lengths is None:
         mean, variance = x.mean(2, keepdim=True), x.var(2, correction=0, keepdim=True)
     else:

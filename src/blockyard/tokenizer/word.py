@@ -42,7 +42,7 @@ class Word(LookupTokenizer, TextTokenizer):
         self.load_state({})
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns one token per word, mark or run of whitespace."""
+        """Return one token per word, mark or run of whitespace."""
         return text_tokens(data, len(self._text) if self._fitted else self.max_words, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
@@ -54,23 +54,23 @@ class Word(LookupTokenizer, TextTokenizer):
         self.load_state({"words": ranked[: self.max_words - 1]})
 
     def encode(self, text: str) -> list[int]:
-        """Returns one token id per word."""
+        """Return one token id per word."""
         return [self._ids.get(word, UNKNOWN) for word in self.pieces(text)]
 
     def pieces(self, text: str) -> list[str]:
-        """Returns the words, marks and runs of whitespace."""
+        """Return the words, marks and runs of whitespace."""
         return WORD.findall(text)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Returns the words, concatenated."""
+        """Return the words, concatenated."""
         return "".join(self._text[token_id] for token_id in token_ids)
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
-        """Returns a table of the words; None before `fit`."""
+        """Return a table of the words; None before `fit`."""
         return closed_vocabulary(self._text[1:], _pattern()) if self._fitted else None
 
     def state(self) -> TokenizerState:
-        """Returns the words in the order of their token ids, from 1."""
+        """Return the words in the order of their token ids, from 1."""
         return {"words": self._text[1:]} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:
@@ -85,7 +85,7 @@ class Word(LookupTokenizer, TextTokenizer):
 
 @cache
 def _pattern() -> str:
-    r"""Returns `WORD` as Oniguruma reads it, whose own \w and \s are other characters than Python's."""
+    r"""Return `WORD` as Oniguruma reads it, whose own \w and \s are other characters than Python's."""
     surrogates = range(0xD800, 0xE000)
     every = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in surrogates)
     word, space = (

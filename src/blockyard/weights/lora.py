@@ -115,7 +115,7 @@ def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the state dict of a model as if it had no additions: what an export writes."""
+    """Return the state dict of a model as if it had no additions: what an export writes."""
     return merged({name: tensor.detach() for name, tensor in model.state_dict().items()})
 
 

@@ -50,7 +50,7 @@ class Teacher:
         self._device: torch.device | None = None
 
     def __call__(self, batch: Inputs) -> Tensor:
-        """Returns the predictions for a batch, on its device: (B, V) or (B, N, V)."""
+        """Return the predictions for a batch, on its device: (B, V) or (B, N, V)."""
         if self._device != batch.inputs.device:
             self._device = batch.inputs.device
             self.model.to(self._device)

@@ -244,7 +244,7 @@ def _text(shape: Shape) -> str:
 
 
 def content_hash(tensors: Mapping[str, Tensor], more: Iterable[bytes] = ()) -> str:
-    """Returns the SHA-256, in hex, of names, types, shapes and values, in the order of the names.
+    """Return the SHA-256, in hex, of names, types, shapes and values, in the order of the names.
 
     more: further content that belongs to the tensors
     """

@@ -31,7 +31,7 @@ from tests.support.helpers import context
 
 @CAUSAL
 @pytest.mark.parametrize("kv_heads", [1, 4])
-def test_hard(kv_heads: int, causal: bool) -> None:
+def test_hard_attention_takes_the_value_of_the_highest_score(kv_heads: int, causal: bool) -> None:
     """The value of the highest score, by a loop."""
     ours = stirred(HardAttention(context(causal=causal), num_kv_heads=kv_heads))
     x, out = tokens(), []

@@ -101,7 +101,7 @@ def test_value_embedding(kind: str, layers: tuple[int, ...]) -> None:
     finished(model, Looked(model))
 
 
-def test_both() -> None:
+def test_value_residual_and_embedding_combine_by_formula() -> None:
     """What the first layer gives has its vectors of token ids in it, and a later layer adds its own before the mix."""
     model = built(value_residual="mixed", value_embedding="all")
 

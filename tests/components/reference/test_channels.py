@@ -39,7 +39,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("activation", LAYERS)
-def test_mlp(activation: str, bias: bool) -> None:
+def test_mlp_equals_timm(activation: str, bias: bool) -> None:
     ours = stir(MLP(context(), activation=activation, bias=bias)).double()
     theirs = Mlp(D, 4 * D, act_layer=lambda: LAYERS[activation], bias=bias).double()
     theirs.fc1.load_state_dict(ours.proj_in.state_dict())

@@ -35,7 +35,7 @@ def finished(model: nn.Module, stream: Tensor) -> None:
     assert_close(record["normed"], model.final_norm(stream))
 
 
-def test_add() -> None:
+def test_add_is_the_plain_chain_of_blocks() -> None:
     model = stirred("add")
     x, blocks = parts(model)
     for block in blocks:

@@ -34,7 +34,7 @@ class CLASS(Stack):
         self.cap = cap
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """Returns the model of `ctx`."""
+        """Return the model of `ctx`."""
         return CLASSTransformer(ctx, parts, cap=self.cap)
 
 

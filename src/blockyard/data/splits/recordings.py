@@ -159,7 +159,7 @@ Writes = Literal["text", "sound"]
 
 @dataclass(kw_only=True, eq=False)
 class RecordingData(LoadedData):
-    """Recordings with a text each. Subclasses set `sizes` and `rate`, and implement `recordings`.
+    """Recordings with a text each. Subclasses implement `sizes`, `samples_a_second` and `recordings`.
 
     Options:
         writes: what a model is to write from the other, the text of a sound, or the sound of a text

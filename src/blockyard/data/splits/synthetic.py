@@ -84,7 +84,7 @@ class TaskSplit:
 
 @dataclass(kw_only=True, eq=False)
 class SyntheticTask(LoadedData):
-    """Sequences of token ids that follow one known rule. Subclasses implement `generate`.
+    """Sequences of token ids that follow one known rule. Subclasses implement `vocabulary` and `generate`.
 
     Options:
         length: tokens of a sequence

@@ -308,9 +308,9 @@ class LoopCallback(pl.Callback):
         return self._batches
 
     def quiet_steps(self) -> int:
-        """Return how many steps, from the one in progress on, have nothing due after them.
+        """Return the number of steps, from the one in progress on, after which nothing is due.
 
-        None, where callbacks see each step or micro-batch, and at the first step of this process.
+        It is 0 where a callback sees every step or micro-batch, and at the first step of this process.
         """
         state, intervals = self.state, self.intervals
         if self.callbacks.lightning or self.callbacks.at_steps or intervals.micro_batches > 1:

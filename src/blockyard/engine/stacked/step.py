@@ -47,7 +47,7 @@ class _Folded(torch.autograd.Function):
 
 
 def _leading(x: Tensor, axis: int | None, count: int) -> Tensor:
-    """Returns x with the axis of the learners in front; expanded where it has none."""
+    """Return x with the axis of the learners in front; expanded where it has none."""
     return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
 
 

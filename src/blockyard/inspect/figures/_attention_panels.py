@@ -26,13 +26,13 @@ def head_pages(layers: list[LayerAttention]) -> Iterator[tuple[int, list[LayerAt
 
 
 def scale_end(tables: list[Any]) -> float:
-    """Returns the upper end of a colour scale that a few extreme entries do not stretch."""
+    """Return the upper end of a colour scale that a few extreme entries do not stretch."""
     values = torch.cat([table.flatten() for table in tables]).abs()
     return max(float(values.max()) if values.numel() < _MANY else float(np.quantile(values.numpy(), 0.998)), 1e-6)
 
 
 def sequential_colours() -> Any:
-    """Returns the sequential colour map, with grey for masked zeros."""
+    """Return the sequential colour map, with grey for masked zeros."""
     import matplotlib
 
     return matplotlib.colormaps[SEQUENTIAL].with_extremes(bad=ZERO_COLOUR)

@@ -76,14 +76,14 @@ def save(figure: Figure, folder: Path, name: str, page: int = 0) -> Path:
 
 
 def wrap(text: str, width: int) -> str:
-    """Returns text in lines of at most `width` characters; existing line breaks stay."""
+    """Return text in lines of at most `width` characters; existing line breaks stay."""
     import textwrap
 
     return "\n".join(textwrap.fill(line, max(20, width)) for line in text.splitlines())
 
 
 def panel_side(columns: int, count: int) -> float:
-    """Returns the inches of a square panel: within the page's width, and large enough for `count` labels."""
+    """Return the inches of a square panel: within the page's width, and large enough for `count` labels."""
     return max(1.5, min(_WIDTH / columns, 1.2 + 0.11 * count, 8.0))
 
 
@@ -119,7 +119,7 @@ def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None
 
 
 def printable(label: str) -> str:
-    """Returns a label of at most 12 characters, those that the font lacks as escapes."""
+    """Return a label of at most 12 characters, those that the font lacks as escapes."""
     label = label if len(label) <= 12 else label[:11] + "…"
     glyphs = _font_glyphs()
     return "".join(letter if ord(letter) in glyphs else f"\\u{ord(letter):x}" for letter in label)
@@ -139,7 +139,7 @@ _GLYPHS: frozenset[int] | None = None
 
 
 def split_pages(count: int, most: int) -> list[range]:
-    """Returns 0 to `count` as the fewest ranges of at most `most`, of nearly equal length."""
+    """Return 0 to `count` as the fewest ranges of at most `most`, of nearly equal length."""
     parts = max(1, -(-count // most))
     edges = [part * count // parts for part in range(parts + 1)]
     return [range(low, high) for low, high in pairwise(edges)]

@@ -93,7 +93,7 @@ def draw_weights(panel: Any, pixels: Any, weights: Any, end: float) -> Any:
 
 
 def transparent_to_orange() -> Any:
-    """Returns a colour map that covers what is below it more, the larger a weight is."""
+    """Return a colour map that covers what is below it more, the larger a weight is."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("overlay", [(1.0, 0.45, 0.0, 0.0), (1.0, 0.45, 0.0, 0.9)])
@@ -130,7 +130,7 @@ def draw_strips(
 
 
 def _densest_window(mass: torch.Tensor, width: int) -> int:
-    """Returns the first index of the `width` neighbours with the largest sum."""
+    """Return the first index of the `width` neighbours with the largest sum."""
     if len(mass) <= width:
         return 0
     return int(mass.unfold(0, width, 1).sum(1).argmax())

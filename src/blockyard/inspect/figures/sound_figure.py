@@ -36,7 +36,7 @@ def heard(layer: LayerAttention, sample: Sample) -> Sound | None:
 
 
 def spectrogram(sound: Sound) -> Tensor:
-    """Returns decibels (frequencies, times) of windows of 25 ms, from -RANGE to 0, the loudest."""
+    """Return decibels (frequencies, times) of windows of 25 ms, from -RANGE to 0, the loudest."""
     size = max(2, round(WINDOW * sound.rate))
     samples = torch.nn.functional.pad(sound.samples, (0, max(0, size - len(sound.samples))))
     hop = max(1, size // 4, (len(samples) - size) // _COLUMNS)

@@ -37,7 +37,7 @@ SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merge
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the attention of each selected layer and head. Raises UserError where no layer attends."""
+    """Return the attention of each selected layer and head. Raises UserError where no layer attends."""
     samples = load_samples(loaded, options)
     layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads, query=options.query)
     if not layers:
@@ -213,12 +213,12 @@ def _draw_entropy(layers: list[LayerAttention], folder: Path) -> Path:
 
 
 def _text_colour(share: float) -> str:
-    """Returns a readable text colour: dark on bright cells, white on dark ones."""
+    """Return a readable text colour: dark on bright cells, white on dark ones."""
     return "white" if share < 0.55 else INK
 
 
 def _colour_norm(low: float, end: float, entries: int) -> Any:
-    """Returns a linear colour norm, or one that resolves small weights where a map has many entries."""
+    """Return a linear colour norm, or one that resolves small weights where a map has many entries."""
     from matplotlib.colors import Normalize, PowerNorm
 
     return PowerNorm(0.5, 0.0, end) if low == 0.0 and entries > _MANY else Normalize(low, end)

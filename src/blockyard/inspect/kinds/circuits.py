@@ -130,7 +130,7 @@ _COLUMNS = ("head", "|QK|", "rank", "positive", "|OV|", "rank", "copying", "toke
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the circuits of every selected head, and those between tokens where the model embeds tokens."""
+    """Return the circuits of every selected head, and those between tokens where the model embeds tokens."""
     embeds_tokens = getattr(getattr(loaded.model, "embedder", None), "table", None) is not None
     if options.vocabulary is not None and not embeds_tokens:
         raise UserError("vocabulary: the model does not embed tokens, so it has no token circuits")
@@ -168,7 +168,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
 def _token_circuits(
     heads: list[HeadCircuits], tables: list[TokenTables], token_ids: list[int], names: list[str], folder: Path
 ) -> tuple[dict[str, object], list[Iterator[Path]]]:
-    """Returns the QK and OV circuits between tokens of the heads that have them: numbers, and figures."""
+    """Return the QK and OV circuits between tokens of the heads that have them: numbers, and figures."""
     pairs = list(zip(heads, tables, strict=True))
     with_circuit = {
         "qk": [pair for pair in pairs if pair[1].embedding is not None],

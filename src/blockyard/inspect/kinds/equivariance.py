@@ -68,7 +68,7 @@ class Permuted:
 
 @torch.no_grad()
 def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
-    """Returns how far a model is from being equivariant, place by place, "with" positions and "without".
+    """Return how far a model is from being equivariant, place by place, "with" positions and "without".
 
     permute: "patches", a random order for each sample, or "shift", every token one place on, the last one first.
     In float64, so that what is equivariant shows a difference of about 1e-15. Raises UserError for a model whose
@@ -114,7 +114,7 @@ def _order(seq: Seq, sample: Sample, permute: str) -> Tensor:
 
 
 def _pairs(model: nn.Module, sample: Sample, order: Tensor) -> Iterator[tuple[str, Tensor, Tensor, bool]]:
-    """Yields the name of a place, P f(x) and f(P x) of its real tokens, and whether they are tokens (N, D)."""
+    """Yield the name of a place, P f(x) and f(P x) of its real tokens, and whether they are tokens (N, D)."""
     plain, other = _record(model, sample.batch, None), _record(model, sample.batch, order)
     seq: Seq = plain["seq"]
     skip = seq.num_prefix

@@ -57,7 +57,7 @@ class LayerLoads:
 
 
 def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...] | None = None) -> list[LayerLoads]:
-    """Returns the loads of the experts in the selected layers. Raises UserError where no layer has experts."""
+    """Return the loads of the experts in the selected layers. Raises UserError where no layer has experts."""
     mixers: dict[str, nn.Module] = {
         path: module for path, module in model.named_modules() if isinstance(module, Experts)
     }
@@ -115,7 +115,7 @@ def draw_loads(layers: list[LayerLoads], of: str, folder: Path) -> Iterator[Path
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the loads of the experts over the selected samples."""
+    """Return the loads of the experts over the selected samples."""
     samples = load_samples(loaded, options)
     layers = expert_loads(loaded.model, samples, options.layers)
     return InspectionResult(

@@ -73,7 +73,7 @@ class LayerMasks:
 def masked_layers(
     model: Any, samples: list[Sample], layers: tuple[int, ...] | None, heads: tuple[int, ...] | None
 ) -> list[LayerMasks]:
-    """Returns every causal layer of softmax attention to the sequence itself, in order of call.
+    """Return every causal layer of softmax attention to the sequence itself, in order of call.
 
     Raises UserError where there is none, and for layers and heads that do not exist.
     """
@@ -131,7 +131,7 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
 
 
 def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> Tensor:
-    """Returns the weights (1, H, N, M) of these queries and keys in a layer; None masks nothing."""
+    """Return the weights (1, H, N, M) of these queries and keys in a layer; None masks nothing."""
     seen = call.visible()[:1]
     more: dict[str, Any] = call.rule.keywords if isinstance(call.rule, partial) else {}
     if rule == RIGHT:
@@ -179,7 +179,7 @@ def draw_masking(layers: list[LayerMasks], sample: Sample, folder: Path) -> Iter
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
+    """Return the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
     samples = load_samples(loaded, options)
     layers = masked_layers(loaded.model, samples, options.layers, options.heads)
     worst = {rule: max(layer.change[rule] for layer in layers) for rule in WAYS}

@@ -63,7 +63,7 @@ class ShownKey:
 
 
 def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], list[ShownKey], int]:
-    """Returns the strongest training tokens of all keys, examples of those that are shown, and the samples searched.
+    """Return the strongest training tokens of all keys, examples of those that are shown, and the samples searched.
 
     Raises UserError where no layer has keys, and for keys and layers that do not exist.
     """
@@ -98,7 +98,7 @@ def _chosen(layer: LayerKeys, keys: tuple[int, ...] | None) -> list[int]:
 def _sequences(
     loaded: Loaded, sample: Sample, layers: tuple[int, ...] | None
 ) -> dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]:
-    """Returns coefficients (N, E), labels and the grid of a sample without prefix and padding, by layer."""
+    """Return coefficients (N, E), labels and the grid of a sample without prefix and padding, by layer."""
     results = {}
     for path, (m, seq) in coefficients(loaded.model, sample.batch, key_mixers(loaded.model, layers)).items():
         real = int(torch.isfinite(m[0, :, 0]).sum())
@@ -130,7 +130,7 @@ _COLUMNS = 10  # images of a row
 
 
 def window(example: Example, before: int, *, causal: bool) -> range:
-    """Returns the tokens that are shown around an example."""
+    """Return the tokens that are shown around an example."""
     stop = example.token + 1 if causal else example.token + 1 + before
     return range(max(0, example.token - before), min(stop, len(example.labels)))
 
@@ -217,7 +217,7 @@ _CONTEXT = 12  # tokens before an example, in the table
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the strongest training tokens of the keys of the selected layers."""
+    """Return the strongest training tokens of the keys of the selected layers."""
     layers, shown, count = key_examples(loaded, options)
     causal = bool(loaded.model.ctx.causal)
     return InspectionResult(
@@ -306,7 +306,7 @@ class LayerKeys:
 
 
 def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[str, tuple[str, Any]]:
-    """Returns the mixers that have keys by their path, with the path of their block.
+    """Return the mixers that have keys by their path, with the path of their block.
 
     Raises UserError where no layer has keys, and for layers that do not exist.
     """
@@ -333,7 +333,7 @@ def _has_keys(mixer: Any) -> bool:
 
 @torch.no_grad()
 def coefficients(model: nn.Module, batch: Batch, mixers: dict[str, tuple[str, Any]]) -> dict[str, tuple[Tensor, Seq]]:
-    """Returns m (B, N, E) without the prefix by path, -inf at padding, and the facts of the sequence."""
+    """Return m (B, N, E) without the prefix by path, -inf at padding, and the facts of the sequence."""
     inputs: dict[str, Tensor] = {}
     facts: dict[str, Seq] = {}
     handles = []
@@ -363,7 +363,7 @@ def coefficients(model: nn.Module, batch: Batch, mixers: dict[str, tuple[str, An
 def strongest(
     model: nn.Module, batches: Iterable[Batch], count: int, layers: tuple[int, ...] | None = None
 ) -> list[LayerKeys]:
-    """Returns the `count` strongest tokens for every key of each selected layer, each of another sample.
+    """Return the `count` strongest tokens for every key of each selected layer, each of another sample.
 
     batches: with `Batch.sample`. Raises UserError where no layer has keys, and for layers that do not exist.
     """

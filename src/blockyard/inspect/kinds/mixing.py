@@ -48,7 +48,7 @@ EDGE = 1e-2  # relative to the largest entry: a drop from here to zero in one st
 
 
 def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0) -> str:
-    """Returns the name of the pattern of a table (N, M) of norms; entries below 1e-5 of the largest count as zero.
+    """Return the name of the pattern of a table (N, M) of norms; entries below 1e-5 of the largest count as zero.
 
     A band and a window have an edge: entries beyond it are exactly zero, or entries just inside of it are large. A
     table without an edge reaches over the whole sequence and fades; the stated distance is only where it falls below
@@ -143,7 +143,7 @@ def mixing_layers(
     layers: tuple[int, ...] | None = None,
     probes: int | None = None,
 ) -> list[LayerMixing]:
-    """Returns the token mixing of `model`, layer by layer. Sequences of different lengths are cut to the shortest.
+    """Return the token mixing of `model`, layer by layer. Sequences of different lengths are cut to the shortest.
 
     of: the token "mixer" alone, or the whole "block"; probes: 0 is exact, None is exact up to 4,096 directions
     Raises UserError for a layer that does not exist, and for a mixer that the model never calls as a module.
@@ -167,7 +167,7 @@ def mixing_layers(
 
 
 def to_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[Sample]]:
-    """Returns copies in float64, where an exact zero differs from a small value."""
+    """Return copies in float64, where an exact zero differs from a small value."""
     copies = []
     for sample in samples:
         batch = sample.batch.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
@@ -289,7 +289,7 @@ def _draw_norms(panel: Any, table: Any) -> Any:
 
 
 def merge_neighbours(norms: Tensor, side: int) -> Tensor:
-    """Returns norms of at most `side` rows and columns: those of the merged blocks of the Jacobian."""
+    """Return norms of at most `side` rows and columns: those of the merged blocks of the Jacobian."""
     if max(norms.shape) <= side:
         return norms
     rows, columns = parts(norms.shape[0], side, norms), parts(norms.shape[1], side, norms)
@@ -300,7 +300,7 @@ SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merge
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the token mixing of each selected layer."""
+    """Return the token mixing of each selected layer."""
     model, samples = to_double(loaded.model, load_samples(loaded, options))
     layers = mixing_layers(model, samples, of=options.of, layers=options.layers, probes=options.probes)
     method = _method(layers)
@@ -320,7 +320,7 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
 
 
 def layer_pattern(layer: LayerMixing) -> str:
-    """Returns the name of a layer's pattern; the grid applies to its own sequence only, not to a memory."""
+    """Return the name of a layer's pattern; the grid applies to its own sequence only, not to a memory."""
     return pattern(layer.norms, None if layer.memory else layer.grid, layer.prefix)
 
 
@@ -363,7 +363,7 @@ def _row(layer: LayerMixing) -> tuple[str, ...]:
 
 
 def rank(norms: Tensor) -> int:
-    """Returns how many singular values of a matrix are above a thousandth of the largest."""
+    """Return how many singular values of a matrix are above a thousandth of the largest."""
     return int(torch.linalg.matrix_rank(norms, rtol=1e-3))
 
 

@@ -48,7 +48,7 @@ class LayerNorms:
 
 @torch.no_grad()
 def layer_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
-    """Returns the norms of a model's tokens, block by block. Raises UserError for a model of several streams."""
+    """Return the norms of a model's tokens, block by block. Raises UserError for a model of several streams."""
     tokens: dict[str, list[Tensor]] = {}
     prefix: dict[str, list[Tensor]] = {}
     for sample in samples:
@@ -87,7 +87,7 @@ def draw_norms(layers: list[LayerNorms], of: str, folder: Path) -> Iterator[Path
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the norms of the tokens of the selected samples, block by block."""
+    """Return the norms of the tokens of the selected samples, block by block."""
     samples = load_samples(loaded, options)
     layers = layer_norms(loaded.model, samples)
     return InspectionResult(

@@ -76,7 +76,7 @@ def scheme_of(model: nn.Module, layers: tuple[int, ...] | None) -> Position:
 
 @torch.no_grad()
 def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> PositionCodes:
-    """Returns what the position scheme of a model does, or that of its layers. As `scheme_of`, raises UserError."""
+    """Return what the position scheme of a model does, or that of its layers. As `scheme_of`, raises UserError."""
     parts: Any = model
     scheme = scheme_of(model, layers)
     tokens, name = parts.ctx.tokens, type(scheme).__name__
@@ -156,7 +156,7 @@ def _maps(codes: PositionCodes, similarity: Tensor, folder: Path) -> Iterator[Pa
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the codes of a run's positions, and its tables of the selected heads."""
+    """Return the codes of a run's positions, and its tables of the selected heads."""
     codes = position_codes(loaded.model, options.layers)
     size, others = " x ".join(map(str, codes.grid)), _others(loaded.model, options.layers)
     heads = select_heads(loaded.model.ctx.heads, options.heads)

@@ -44,7 +44,7 @@ class Restoration:
 
 @torch.no_grad()
 def restorations(loaded: Loaded, options: Options) -> list[Restoration]:
-    """Returns the samples that `options` select. Raises UserError for a run of another objective."""
+    """Return the samples that `options` select. Raises UserError for a run of another objective."""
     task = loaded.objective
     if not isinstance(task, Restore):
         raise UserError(
@@ -129,7 +129,7 @@ def _draw_series(panel: Any, values: Tensor, sample: Restoration, name: str) -> 
 
 
 def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns the restoration of each selected sample."""
+    """Return the restoration of each selected sample."""
     samples = restorations(loaded, options)
     names = tuple(samples[0].baselines)
     return InspectionResult(

@@ -13,7 +13,7 @@ from blockyard.report.load.document import LadderArmRow, LadderMisfitRow, Ladder
 from blockyard.report.load.run_record import LoadedRun, is_finite
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
-from blockyard.sweep.spec.ladder import FACTOR, OWNER, Floors
+from blockyard.sweep.spec.ladder import ARM_LEVEL, FACTOR, Floors
 
 
 def ladder_row(
@@ -73,7 +73,7 @@ def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
     own = data.arm(baseline) if baseline and (data.question or {}).get("ladder") else None
     if own is None:
         return {}
-    at = {arm.levels[FACTOR]: arm.name for arm in data.arms if arm.levels.get(OWNER) == own.levels.get(OWNER)}
+    at = {arm.levels[FACTOR]: arm.name for arm in data.arms if arm.levels.get(ARM_LEVEL) == own.levels.get(ARM_LEVEL)}
     return {arm.name: at[arm.levels[FACTOR]] for arm in data.arms if arm.levels.get(FACTOR) in at}
 
 

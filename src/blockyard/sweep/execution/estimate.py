@@ -1,6 +1,6 @@
 """Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host.
 
-FLOPs of training are taken as three times those of the forward pass (`plan.rungs`). Time is that of finished runs from
+FLOPs of training are taken as three times those of the forward pass (`plan.sizes`). Time is that of finished runs from
 start to end, evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar
 size. Where no finished run is comparable, a dry run measures the first steps of the first arm for a few seconds; where
 arms differ in FLOPs, those of the smallest and of the largest, with a straight line between them. How many samples an

@@ -60,7 +60,7 @@ class StopSignals:
 # Which cells of a plan are due, and in which order they run.
 
 
-def due_cells(plan: SweepPlan, runs: Mapping[str, PlannedRun]) -> Sequence[Cell]:
+def cells_to_run(plan: SweepPlan, runs: Mapping[str, PlannedRun]) -> Sequence[Cell]:
     """The cells that may run: all of them, or those that the runs so far select in a sweep that tunes, or that stops
     when it is decided.
     """
@@ -109,7 +109,7 @@ class _Loop:
         new: dict[str, PlannedRun] = {}
         while True:
             before = len(self.runs)
-            for cell in in_run_order(self.plan, due_cells(self.plan, self.runs)):
+            for cell in in_run_order(self.plan, cells_to_run(self.plan, self.runs)):
                 if cell.run not in self.runs:
                     path = self.plan.path(cell)
                     run = PlannedRun([], path, self.plan.config(cell), read_state(path))

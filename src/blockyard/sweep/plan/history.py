@@ -10,7 +10,7 @@ from pathlib import Path
 from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive, held
-from blockyard.sweep.cells import JOB_FILES, OWNER
+from blockyard.sweep.cells import JOB_FILES, SEARCH_LOCK
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
 
@@ -36,7 +36,7 @@ def _remove_leftovers(folder: Path) -> None:
     """
     remove_temporary(folder)
     remove_temporary(folder / JOB_FILES)
-    for path in folder.glob(f".{OWNER}-*.lock"):
+    for path in folder.glob(f".{SEARCH_LOCK}-*.lock"):
         if not held(folder / path.name.removeprefix(".").removesuffix(".lock")):
             with contextlib.suppress(OSError):
                 path.unlink()

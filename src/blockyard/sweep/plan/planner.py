@@ -37,7 +37,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.budget import Space
-from blockyard.sweep.spec.ladder import OWNER
+from blockyard.sweep.spec.ladder import ARM_LEVEL
 from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
 
@@ -391,9 +391,9 @@ class _Planner:
         """The widths and steps of a ladder. Raises BadQuestionError where the baseline has none at some rung."""
         ladder, levels = self.question.ladder, {arm.name: arm.levels for arm in self.question.arms}
         assert ladder is not None
-        one_each = {arm.levels[OWNER]: arm for arm in self.question.arms}
+        one_each = {arm.levels[ARM_LEVEL]: arm for arm in self.question.arms}
         composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in one_each.items()}
-        baseline = levels[str(self.question.baseline)][OWNER]
+        baseline = levels[str(self.question.baseline)][ARM_LEVEL]
         try:
             return solve_rungs(ladder, self.question.match, baseline, composed, self.sizes, self.composer.train_size)
         except UserError as error:

@@ -120,7 +120,7 @@ class SweepPlan:
 
     question: the sweep file's content as plain data, defaults included; `base` with the command line's overrides
     outputs: the folder of all runs; the sweep's own is `folder`
-    cells: all that may run; for a tuned sweep `tune.due_cells` selects those that do
+    cells: all that may run; for a tuned sweep `tune.cells_of_tuning` selects those that do
     facts: how it came about
     """
 

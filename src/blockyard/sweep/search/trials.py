@@ -20,7 +20,7 @@ from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cell.trial_store import SearchPurpose
-from blockyard.sweep.cells import OWNER, Setting
+from blockyard.sweep.cells import SEARCH_LOCK, Setting
 from blockyard.sweep.plan.sweep_plan import TrialRecord
 from blockyard.sweep.spec.budget import Search, space_of
 
@@ -214,7 +214,7 @@ class Owner:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.name = f"{OWNER}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{SEARCH_LOCK}-{os.getpid()}-{secrets.token_hex(4)}"
 
     @contextmanager
     def lock(self) -> Iterator[None]:

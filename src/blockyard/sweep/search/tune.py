@@ -1,7 +1,7 @@
 """Tuning: every arm tries the same settings, validation chooses one, and its test metrics are reported.
 
 With `tune_seeds: k` a sweep has two phases: every setting on the first k seeds, then only the chosen one
-on the other seeds. `due_cells` tells from the values so far which cells may run, so the second phase
+on the other seeds. `cells_of_tuning` tells from the values so far which cells may run, so the second phase
 starts arm by arm, and every process finds the same cells due.
 """
 
@@ -77,7 +77,7 @@ def chosen_variants(plan: SweepPlan, values: Values, ended: Collection[str] = ()
     return {each.arm: each.variant for each in setting_results(plan, values, ended) if each.chosen}
 
 
-def due_cells(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> list[Cell]:
+def cells_of_tuning(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> list[Cell]:
     """The cells that have run, run now or may run next, by the values so far."""
     if not plan.question.get("tune") or plan.question.get("tune_seeds") is None:
         return list(plan.cells)

@@ -3,7 +3,7 @@
     ladder: {flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20}
     ladder: {params: [1e4, 3e4, 1e5, 3e5], floors: own}
 
-Each arm of the file becomes one arm at each rung, `swiglu-1e12`, `swiglu-3e12` and so on. `plan.rungs` solves their
+Each arm of the file becomes one arm at each rung, `swiglu-1e12`, `swiglu-3e12` and so on. `plan.sizes` solves their
 widths and steps. The baseline, and the arms that `expect` names without a rung, are those of the largest one.
 
 Source: Hoffmann et al. 2022, Training Compute-Optimal Large Language Models (arXiv 2203.15556), whose ratio of tokens
@@ -24,7 +24,7 @@ from blockyard.sweep.spec.fields import did_you_mean
 from blockyard.sweep.spec.override_text import quote
 
 FACTOR = "rung"
-OWNER = "arm"  # the level that says which arm of the file an arm is
+ARM_LEVEL = "arm"  # the level that says which arm of the file an arm is
 RUNGS = 4  # the fewest: three for a law of loss against compute, and the largest to be predicted
 MOST = 20
 TOKENS_PER_PARAM = 20.0
@@ -143,7 +143,7 @@ def climb(arms: Sequence[Arm], ladder: Ladder) -> list[Arm]:
 
 def at_rung(arm: Arm, rung: str) -> Arm:
     """The arm of the file at the rung of this label."""
-    return Arm(f"{arm.name}-{rung}", arm.overrides, {OWNER: arm.name, FACTOR: rung})
+    return Arm(f"{arm.name}-{rung}", arm.overrides, {ARM_LEVEL: arm.name, FACTOR: rung})
 
 
 def at_last_rung(text: str, names: Sequence[str], ladder: Ladder) -> str:

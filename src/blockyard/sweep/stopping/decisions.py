@@ -33,10 +33,10 @@ from blockyard.sweep.stopping.evidence import (
     log_sign_e,
 )
 
-Outcome = Literal["better", "worse", "equivalent", "not worse"]
+Decision = Literal["better", "worse", "equivalent", "not worse"]
 Verdict = Literal["supported", "contradicted"]
 # What an outcome means for a clause. A difference that matters was claimed by `>`, so equivalence contradicts it.
-VERDICTS: dict[str, dict[Outcome, Verdict]] = {
+VERDICTS: dict[str, dict[Decision, Verdict]] = {
     ">": {"better": "supported", "worse": "contradicted", "equivalent": "contradicted"},
     ">=": {"better": "supported", "worse": "contradicted", "equivalent": "supported", "not worse": "supported"},
     "~": {"better": "contradicted", "worse": "contradicted", "equivalent": "supported"},
@@ -79,7 +79,7 @@ class Judgement:
     p: float
     holm_p: float
     threshold: float
-    outcome: Outcome | None
+    outcome: Decision | None
     at: int | None
 
     @property
@@ -172,7 +172,7 @@ def _pair(
 
 def _equivalent(
     gains: Sequence[float], scale: float, margin: float | None, alpha: float, sign: str | None
-) -> tuple[Outcome | None, int | None]:
+) -> tuple[Decision | None, int | None]:
     """Return whether no difference larger than the margin is left at this error rate, and from how many seeds on."""
     if margin is None:
         return None, None

@@ -55,7 +55,7 @@ def due_cells(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> l
 
 def standing(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> Standing:
     """How far the sweep has come: also of one with a fixed number of seeds, whose cells are all due."""
-    tuned = tune.due_cells(plan, values, ended)
+    tuned = tune.cells_of_tuning(plan, values, ended)
     until = plan.question.get("until")
     if not until:
         return Standing(tuned, "open")

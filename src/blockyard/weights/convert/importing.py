@@ -183,7 +183,7 @@ def _special(source: LibrarySource) -> list[str]:
 
 
 def _check_fit(source: LibrarySource, components: Components) -> None:
-    """Raises UserError where the data or the tokenizer has other sizes than the library's model."""
+    """Raise UserError where the data or the tokenizer has other sizes than the library's model."""
     ctx, wanted = components.context(), source.foreign
     sizes: dict[str, tuple[Any, Any]] = {
         "token ids": (ctx.tokens.vocabulary, wanted.vocabulary),

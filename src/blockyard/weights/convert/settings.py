@@ -180,7 +180,7 @@ class LibrarySettings:
         return names[value]
 
     def finish(self, preset: str) -> None:
-        """Raises UserError for every value that the preset cannot express, and for every key that is unknown."""
+        """Raise UserError for every value that the preset cannot express, and for every key that is unknown."""
         for key, allowed in PLAIN.items():
             if key not in self.taken:
                 self.must(key, *allowed)
