@@ -40,7 +40,7 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
     """Returns the JSON of an inspection, after opening each of its figures."""
-    assert main(["inspect", f"run={run.path}", kind, *options]) == 0
+    assert main(["inspect", f"run={run.path}", kind, f"outputs={run.path.parents[1]}", *options]) == 0
     out = next((Path(option[4:]) for option in options if option.startswith("out=")), run.path / "inspect")
     numbers = read_json(out / f"{kind}.json")
     assert numbers["pictures"]
@@ -50,6 +50,19 @@ def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
             assert min(figure.size) > 100
             assert max(figure.size) < 4000
     return numbers
+
+
+def test_figures_of_a_run_from_elsewhere_are_sent_only_where_that_is_asked_for(
+    image_run: RunFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Its config may name a folder or an account of somebody else."""
+    arguments = ["inspect", f"run={image_run.path}", "attention", f"out={tmp_path}"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "TensorBoard" not in printed.out
+    assert "the run is not in outputs; log=true sends them" in printed.err
+    assert main([*arguments, "log=true"]) == 0
+    assert "TensorBoard: 3 pictures" in capsys.readouterr().out
 
 
 def test_images(image_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

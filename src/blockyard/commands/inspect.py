@@ -27,7 +27,8 @@ keys=0,5-7       keys of each layer (memory);     examples=5     training tokens
                  default: the strongest few       train_samples=256  training samples searched (memory)
 permute=patches  a random order, or a shift by
                  one place (equivariance)
-out=FOLDER       instead of RUN/inspect           log=false      send nothing to the run's logger
+out=FOLDER       instead of RUN/inspect           log=false      send nothing to the run's logger; default:
+                                                                true for a run in `outputs`
 outputs=FOLDER   where runs lie                   allow=[PACKAGE]  trust a package of your own that the run uses
 
 An option applies to every kind that is named; a kind that does not have it refuses it.
@@ -59,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         problem = f"{unknown}: unknown kind{did_you_mean(unknown, KINDS)} " if unknown else "inspect needs a kind "
         raise UserError(f"{problem}(kinds: {', '.join(KINDS)})")
     name, which = args.pop("run"), args.pop("which", "best", checkpoint)
-    log, out = args.pop("log", True, boolean), args.pop("out")
+    log, out = args.pop("log", None, boolean), args.pop("out")
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     texts = {key: text for key in OF_KINDS if (text := args.pop(key)) is not None}
     args.check_empty("inspect", KEYS)

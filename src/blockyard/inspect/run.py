@@ -37,21 +37,28 @@ def inspect(
     *,
     which: str = "best",
     out: str | os.PathLike[str] | None = None,
-    log: bool = True,
+    log: bool | None = None,
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> dict[str, dict[str, Path]]:
     """Inspect a run, print a table of each kind, and return the figures of each kind by name.
 
+    log: send the figures to the loggers that the run's config names; None where the run lies in `outputs`, since the
+        config of a run from elsewhere may name another account or folder
     Raises UserError for a missing run, dataset, layer, head or token, and for a kind that does not apply to the
     model; that kind then writes nothing.
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
+    own = loaded.folder.path.resolve().is_relative_to(Path(outputs).resolve())
+    if log is None and not own and not _has_no_logger(loaded.folder.config.get("logger")):
+        sys.stderr.write(
+            f"the figures are not sent to the run's logger, since the run is not in {outputs}; log=true sends them\n"
+        )
     folder = loaded.folder.path / "inspect" if out is None else local_path(out, "out")
     figures = {}
     for kind in kinds:
         figures[kind] = _inspect_kind(loaded, kind, options, folder)
-        if log:
+        if own if log is None else log:
             _log_figures(loaded, kind, figures[kind])
     return figures
 
@@ -98,6 +105,11 @@ def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: P
     screen.print(result.summary)
     screen.print(f"{folder}: {', '.join(figure.name for figure in figures)}, {kind}.json")
     sys.stdout.flush()
+
+
+def _has_no_logger(node: object) -> bool:
+    """Whether a logger's config is empty, or that of `logger=none`."""
+    return not node or (isinstance(node, dict) and str(node.get("_target_")).endswith(".NoLogger"))
 
 
 def _log_figures(loaded: Loaded, kind: str, figures: dict[str, Path]) -> None:
