@@ -27,8 +27,11 @@ pytestmark = pytest.mark.xdist_group("schema")  # which makes the schemas once
 @cache
 def validators() -> dict[str, Draft202012Validator]:
     schemas = {**group_schemas(), "sweep": sweep_schema()}
+    sound: list[dict[str, Any]] = []  # schemas without their titles: those of GLOBAL, the largest, are one schema
     for schema in schemas.values():
-        Draft202012Validator.check_schema(schema)
+        if (content := {**schema, "title": ""}) not in sound:
+            Draft202012Validator.check_schema(schema)
+            sound.append(content)
     return {name: Draft202012Validator(schema) for name, schema in schemas.items()}
 
 
@@ -119,7 +122,7 @@ def test_types_inside_types_are_found_at_the_root() -> None:
 
 
 def test_options_have_their_help_and_default() -> None:
-    schema = group_schemas()["optimizer"]
+    schema = validators()["optimizer"].schema
     (then,) = [each["then"] for each in schema["allOf"] if each["if"]["properties"]["_target_"]["const"] == ADAMW]
     assert then["properties"]["lr"]["default"] == 1e-3
     assert then["properties"]["lr"]["description"] == "learning rate at the schedule's factor 1"

@@ -83,7 +83,7 @@ def weighted(out: Tensor, tokens: Tensor) -> Tensor:
     return (out * torch.sin(torch.arange(out.shape[-1]) + tokens[:, None] * 1.3)).sum()
 
 
-def trained(name: str, by: ring.Ring | None, updates: int = 20, causal: bool = True) -> list[Tensor]:
+def trained(name: str, by: ring.Ring | None, updates: int = 6, causal: bool = True) -> list[Tensor]:
     """The loss of each update and the weights after them, of a tiny language model."""
     options = {"carried": CARRIED, "shaped": SHAPED}.get(name)
     mixing = {"token_mixer": options or {}}

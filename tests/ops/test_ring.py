@@ -48,7 +48,7 @@ def test_a_wrong_merge_or_mask_is_caught(results: Results, planted: str) -> None
 
 
 @pytest.mark.parametrize("position", PARTS)
-def test_twenty_updates_are_those_of_one_process(results: Results, position: str) -> None:
+def test_updates_are_those_of_one_process(results: Results, position: str) -> None:
     alone = trained(position, None)
     for rank in range(WORLD):
         torch.testing.assert_close(results[rank][f"model {position}"], alone, **FLOAT32_STEPS)

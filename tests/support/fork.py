@@ -3,6 +3,7 @@
 Importing takes a new process ten times longer than most commands take. So one server for each worker of
 tests imports what all need, trains once (`tests/support/warm.py`), and forks; `tests/test_wheel.py` and the first
 command of `tests/commands/test_train.py` start Python as a user's shell does.
+What such a command forks in turn, such as the server of a sweep, comes from the same server.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
@@ -30,6 +33,8 @@ IMPORTED = [
     *("blockyard.report.comparison", "blockyard.report.page"),
     "tests.support.warm",  # the last, for it runs what the others import
 ]
+# Where a server listens; a newer Python's has a key too.
+ADDRESS = ("_forkserver_address", "_forkserver_authkey")
 
 
 def server() -> ForkServerContext:
@@ -45,7 +50,10 @@ def forked(work: Callable[[], int], limit: float = 120) -> int:
     Forked from a server that has run nothing of an earlier test: this process may have started threads in one, and
     those do not survive a fork.
     """
-    process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work), dict(os.environ)))
+    context = server()
+    forkserver.ensure_running()
+    address = {key: value for key, value in vars(forkserver._forkserver).items() if key in ADDRESS}
+    process = context.Process(target=_exit_with, args=(cloudpickle.dumps(work), dict(os.environ), address))
     process.start()
     process.join(limit)
     if process.exitcode is None:
@@ -148,11 +156,17 @@ def _run(folder: Path | None, arguments: tuple[str, ...], streams: list[str], co
     return code
 
 
-def _exit_with(work: bytes, environment: dict[str, str]) -> None:
+def _exit_with(work: bytes, environment: dict[str, str], address: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    _share_server(address)
     _own_media_folder()
     os._exit(cloudpickle.loads(work)())
+
+
+def _share_server(address: dict[str, Any]) -> None:
+    """A process that a server has forked would start another one, 10 s of imports, to fork from."""
+    vars(forkserver._forkserver).update(address, ensure_running=lambda: None)
 
 
 def _own_media_folder() -> None:

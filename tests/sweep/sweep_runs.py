@@ -31,7 +31,8 @@ def plan(
     arms = ARMS if arms is None else arms
     configs = {}
     for name, overrides_of_arm in arms.items():
-        config, choices = configured(*SHORTEST, f"outputs={outputs}", *overrides, *overrides_of_arm)
+        config, choices = configured(*SHORTEST, *overrides, *overrides_of_arm)  # composed once for all folders
+        config["outputs"] = str(outputs)
         for key, value in ((changes or {}).get(name) or {}).items():
             family, _, option = key.partition(".")
             config[family][option] = value

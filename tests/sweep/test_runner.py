@@ -213,7 +213,8 @@ def test_progress_of_a_running_run(tmp_path):
 
 # -- real cells in real processes ---------------------------------------------------------------------
 
-LONG = ("trainer.max_steps=240", "trainer.eval_every=60", "trainer.log_every=20", "token_mixer.dropout=0.1")
+LONG = ("trainer.max_steps=160", "trainer.eval_every=40", "trainer.log_every=20", "token_mixer.dropout=0.1")
+THREE = {"arms": {"pre_norm": ["block=pre_norm"]}, "seeds": (0, 1, 2)}  # cells for two workers: one waits
 
 
 class Kept(LocalExecutor):
@@ -232,7 +233,7 @@ def kept():
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, kept):
-    result = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
+    result = plan(tmp_path_factory.mktemp("undisturbed"), *LONG, **THREE)
     assert run_plan(result, kept, say=str, live=False) == 0
     return figures(result)
 
@@ -279,7 +280,7 @@ def disturb(sweep_plan: SweepPlan, kills: int, seed: int) -> list[str]:
 
 @pytest.mark.full
 def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
-    sweep_plan = plan(tmp_path, *LONG)
+    sweep_plan = plan(tmp_path, *LONG, **THREE)
     sweep_plan.save()
     assert disturb(sweep_plan, 3, seed=4)
     finish(sweep_plan)
@@ -288,7 +289,7 @@ def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
 
 @pytest.mark.full
 def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
-    longer = [override.replace("=240", "=400") for override in LONG]
+    longer = [override.replace("=160", "=400") for override in LONG]
     calm, sweep_plan = (plan(tmp_path / name, *longer, seeds=(0, 1, 2)) for name in ("calm", "disturbed"))
     calm.save()
     sweep_plan.save()
@@ -301,7 +302,7 @@ def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
-    sweep_plan, lines = plan(tmp_path, *LONG), []
+    sweep_plan, lines = plan(tmp_path, *LONG, **THREE), []
 
     def strike():
         wait_for(lambda: at_work(sweep_plan))
@@ -323,7 +324,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
 
 @pytest.mark.full
 def test_two_planners_at_once_and_the_end_of_one(tmp_path, undisturbed):
-    sweep_plan = plan(tmp_path, *LONG)
+    sweep_plan = plan(tmp_path, *LONG, **THREE)
     sweep_plan.save()
     first, second = planner(sweep_plan), planner(sweep_plan)
     wait_for(lambda: at_work(sweep_plan))

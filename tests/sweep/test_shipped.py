@@ -35,7 +35,8 @@ NEED_RUNS = {
     "pretraining": [("experiment=bert_code", "tokenizer=byte", "name=pretrained")],
 }
 # Most of the time of planning all questions: the widths of every arm are solved at every rung, or there are many cells.
-SLOW = ("ladder_field", "ladder_image", "recall_state")
+# The default suite plans ladders in test_ladder_key.py.
+SLOW = ("ladder_field", "ladder_image", "ladder_rates", "recall_state")
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,10 @@ def group_schemas(folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> 
     folders: the user's own config folders; allow: packages whose classes may be imported for their options
     """
     groups = {group: _targets(group, folders, allow) for group in catalog.groups() if group not in GLOBAL}
+    whole = _whole(groups)
     return {
         **{group: finished(f"A choice of {group}", _choice(group, targets)) for group, targets in groups.items()},
-        **{group: finished(f"A file of {group}", _whole(groups)) for group in GLOBAL},
+        **{group: finished(f"A file of {group}", whole) for group in GLOBAL},
     }
 
 
