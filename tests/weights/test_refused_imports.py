@@ -141,7 +141,9 @@ def bad_config(folder: Path) -> None:
         (bad_config, "cannot be read"),
     ],
 )
-def test_damaged_folders_are_refused_and_leave_nothing(damage: Callable[[Path], None], reason: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_damaged_folders_are_refused_and_leave_nothing(
+    damage: Callable[[Path], None], reason: str, models: dict[str, Path], tmp_path: Path
+) -> None:
     folder = copied(models["gpt2"], tmp_path / "theirs")
     damage(folder)
     with pytest.raises(UserError, match=reason):

@@ -167,7 +167,7 @@ def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: hard attention that is softmax attention."""
     monkeypatch.setattr(HardAttention, "_attend", Attention._attend)
     with pytest.raises(AssertionError):
-        test_hard(4, False)
+        test_hard_attention_takes_the_value_of_the_highest_score(4, False)
 
 
 @CAUSAL
