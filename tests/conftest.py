@@ -144,6 +144,14 @@ def _forked_servers(_no_checkout: Path) -> None:
     fork_servers()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _computed_once() -> None:
+    """Runs compute once what they share; see `tests/support/computed_once.py`."""
+    from tests.support.computed_once import compute_once
+
+    compute_once()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets beside the checkout; skips where it is absent."""
