@@ -54,7 +54,7 @@ SOUND = (
 )
 
 
-# Of masked_contrast the spans are those of quantized_contrast, which draws more.
+# masked_contrast hides spans and draws the others by the code of quantized_contrast, which is in the default suite.
 @pytest.mark.parametrize(
     "objective", ["ctc", pytest.param("masked_contrast", marks=pytest.mark.full), "quantized_contrast"]
 )
