@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is not None:
             continue
         if _shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif (function := _parametrized_function(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(f"{function[0].stem}-{function[1]}-{cases[function] // CHUNK}"))
             cases[function] += 1
@@ -74,7 +74,7 @@ def _parametrized_function(item: pytest.Item) -> tuple[Path, str] | None:
     """The file and name of the function that an item is a case of; None if it is not parametrized."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return None
-    return Path(item.path), item.originalname
+    return item.path, item.originalname
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
@@ -142,6 +142,14 @@ def _forked_servers(_no_checkout: Path) -> None:
     from tests.support.warm_servers import fork_servers
 
     fork_servers()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _computed_once() -> None:
+    """Runs compute once what they share; see `tests/support/computed_once.py`."""
+    from tests.support.computed_once import compute_once
+
+    compute_once()
 
 
 @pytest.fixture(scope="session")

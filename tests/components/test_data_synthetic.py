@@ -272,8 +272,9 @@ def test_the_order_of_a_product_matters() -> None:
 @pytest.mark.parametrize("group", get_args(Group))
 def test_two_generators_give_the_whole_group(group: str) -> None:
     task = StateTracking(group=group, draw="generators", length=200, samples=50, eval_samples=10)
-    assert load(task).train.sequences.target.unique().numel() == task.elements
-    assert load(task).train.sequences.inputs.unique().numel() == 2
+    sequences = load(task).train.sequences
+    assert sequences.target.unique().numel() == task.elements
+    assert sequences.inputs.unique().numel() == 2
 
 
 def test_an_update_is_another_value_and_neither_half_of_a_key_tells_it() -> None:
@@ -289,15 +290,15 @@ def test_an_update_is_another_value_and_neither_half_of_a_key_tells_it() -> None
 
 
 def test_slices_of_needles_are_by_depth() -> None:
-    task = Needle(length=220, needles=3, samples=2000, eval_samples=10)
+    task = Needle(length=220, needles=3, samples=800, eval_samples=10)
     split = load(task).train
-    batch = split.batch(torch.arange(2000), None)
+    batch = split.batch(torch.arange(800), None)
     for ids, part in zip(batch.inputs.tolist(), batch.slice.tolist(), strict=True):
         text = " ".join(map(task.token_name, ids))
         name = re.search(r"of (\w+) \?", text).group(1)
         start = text[: text.index(f"the number of {name} is")].count(" ")
         assert part == 4 * start // (220 - 9)
-    assert batch.slice.bincount(minlength=4).min() > 300
+    assert batch.slice.bincount(minlength=4).min() > 120
     assert task.spec.slices == ("first_quarter", "second_quarter", "third_quarter", "last_quarter")
 
 

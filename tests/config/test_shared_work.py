@@ -19,6 +19,10 @@ VALUES = [
     ["model.depth=[1,2]"],
     ["tags=[a,b]", "seed=3"],
     ["name=with-dash", "outputs=some/where"],
+    ["name=''", "outputs=/tmp/a_b.c d", "tags=null", "resume_from=~/x:y@z"],
+    ["name='???'"],
+    ["outputs=a\\\\b"],
+    ["outputs=a?b"],
     ["optimizer.lr=${optimizer.weight_decay}"],
     ["model={dim: 8}"],
     ["optimizer.betas=[0.8,0.9]", "optimizer.lr=3e-4"],
@@ -38,7 +42,7 @@ def test_literals_are_set_as_omegaconf_sets_them(values, monkeypatch):
 
 
 def test_most_values_need_no_omegaconf(monkeypatch):
-    assert hydra_config.literals(["++optimizer.lr=1e-3", "++model.depth=3"]) is not None
+    assert hydra_config.literals(["++optimizer.lr=1e-3", "++model.depth=3", "++outputs=/tmp/a_b"]) is not None
     compose([*SMALL])
     monkeypatch.setattr(hydra_config, "_resolve", lambda *arguments: pytest.fail("OmegaConf was used"))
     assert compose([*SMALL, "optimizer.lr=1e-3"]).config["optimizer"]["lr"] == 1e-3

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from blockyard.data.splits.images import ImageSplit
 from blockyard.engine import baselines as engine_baselines
 from blockyard.objective import _baselines
 from blockyard.runs.folder import RunFolder
+from tests.support.fork import forked
 
 SHORT = ["experiment=vit_digits", "trainer=cpu", "trainer.max_steps=2", "logger=none", "model.dim=16", "model.depth=1"]
 
@@ -87,25 +87,18 @@ def test_a_baseline_that_fails_loses_nothing(
     assert "baseline linear: no value" in capsys.readouterr().out
 
 
-KILLED = """
-import os, signal, sys
-from blockyard.objective import _baselines
-
-def killed(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-_baselines.linear = killed
-from blockyard.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_a_run_whose_baseline_is_killed_is_done(tmp_path: Path) -> None:
     """As by a lack of memory: figures and reason are on disk. The next run tries once more, those after it do not."""
+
+    def killed(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(seed: str) -> int:
+        _baselines.linear = killed
+        return train(tmp_path, f"seed={seed}")[0]
+
     for seed in ("0", "1"):
-        arguments = ["train", *SHORT, f"outputs={tmp_path}", f"seed={seed}"]
-        done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert forked(partial(work, seed)) == -signal.SIGKILL
         (path,) = tmp_path.glob(f"*/s{seed}")
         folder = RunFolder.open(path)
         assert folder.status.state == "done"

@@ -162,9 +162,13 @@ def test_weights_that_changed_after_the_config_was_made_are_refused(tmp_path: Pa
 
 
 def test_token_ids_mean_what_they_meant_to_the_source(tmp_path: Path) -> None:
-    bpe = ("tokenizer=bpe", "tokenizer.vocab_size=300", "trainer.max_steps=2", "trainer.eval_every=2")
-    source = run(tmp_path, *bpe, base=TEXT)
-    run_folder = run(tmp_path, *bpe, "data.context=12", f"init.from={source.path}", base=TEXT)
+    """Also where the run's own text is another one, of which its tokenizer would learn others."""
+    (tmp_path / "one.txt").write_text("the cat sat on the mat. " * 80)
+    (tmp_path / "two.txt").write_text("zebras quickly jump over lazy foxes! " * 60)
+    bpe = ("data=text_file", "tokenizer=bpe", "tokenizer.vocab_size=270", *steps(2, 2))
+    source = run(tmp_path, *bpe, f"data.path={tmp_path / 'one.txt'}", base=TEXT)
+    other = (*bpe, f"data.path={tmp_path / 'two.txt'}", "data.context=12")
+    run_folder = run(tmp_path, *other, f"init.from={source.path}", base=TEXT)
     one, two = ((each.path / "tokenizer.json").read_bytes() for each in (source, run_folder))
     assert one == two
     assert not [name for name in run_folder.facts()["init"]["outside"] if name.startswith("head")]

@@ -105,7 +105,8 @@ def test_nothing_is_hidden(tmp_path: Path) -> None:
 
 
 def test_an_encoder_gives_the_vectors_of_its_source(tmp_path: Path) -> None:
-    folder = run(tmp_path, *ON_CPU, *ONE_LAYER, *TRANSLATE, *steps(2, 2), *ONE_BATCH, base=())
+    few = ("data.samples=200", "data.validation_size=40", "data.test_size=40")
+    folder = run(tmp_path, *ON_CPU, *ONE_LAYER, *TRANSLATE, *few, *steps(2, 2), *ONE_BATCH, base=())
     split, loaded = embed(folder, limit=2)
     assert split.meta["pool"] == "mean"
     text = split.names[0].partition(": ")[2]

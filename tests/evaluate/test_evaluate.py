@@ -115,7 +115,9 @@ def test_an_unfinished_run_is_judged_in_its_own_precision(
 
 
 def test_a_damaged_tokenizer_is_said(tmp_path: Path) -> None:
-    run_folder = engine_runs.text_run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 80)
+    data = ("data=text_file", f"data.path={tmp_path / 'text.txt'}", "tokenizer=bpe", "tokenizer.vocab_size=300")
+    run_folder = engine_runs.text_run(tmp_path, *data, "position=rope")
     (run_folder.path / "tokenizer.json").write_text('{"tokenizer": "{}", "vocabulary": 3}')
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
         evaluate(run_folder.path)

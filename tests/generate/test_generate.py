@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import re
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,13 +34,17 @@ pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
     """A decoder for each way of knowing places and each kind of text."""
     outputs = tmp_path_factory.mktemp("text")
+    (outputs / "module.py").write_text(inspect.getsource(textwrap))  # of all modules, BPE takes most of the time
+    data = ("data=text_file", f"data.path={outputs / 'module.py'}")
     kinds = {
         "learned": ("position=learned", "tokenizer=char"),
         "rope": ("position=rope", "tokenizer=byte"),
         "alibi": ("position=alibi", "tokenizer=bpe", "tokenizer.vocab_size=300", "token_mixer.num_kv_heads=1"),
         "sinusoidal": ("position=sinusoidal", "tokenizer=word"),
     }
-    return {name: blockyard.load(engine_runs.text_run(outputs, *arguments).path) for name, arguments in kinds.items()}
+    return {
+        name: blockyard.load(engine_runs.text_run(outputs, *data, *arguments).path) for name, arguments in kinds.items()
+    }
 
 
 def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def f(") -> tuple[list[int], Stats]:

@@ -28,11 +28,11 @@ from tests.support.helpers import choices, combinations, cycle_model, factory, t
 
 def decoders() -> list[Any]:
     """Every mixer of a decoder of text with a scheme of positions, attention with three; the other pairs are `full`."""
-    cases = []
+    cases, pairs = [], combinations("causal")
     for mixer in choices("token_mixer"):
         if not traits(mixer).causal or 1 not in traits(mixer).axes:
             continue
-        legal = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
+        legal = [position for name, position, axes in pairs if name == mixer and axes == 1]
         positions = [position for position in ("rope", "learned", "none") if position in legal]
         for number, position in enumerate(positions):
             marks = [pytest.mark.full] if number and mixer != "attention" else []

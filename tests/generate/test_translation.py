@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("translating")  # its runs are made once
 SOURCES = ["Nov 21, 2026", "January 3, 1999", "Saturday, May 5, 2018"]
 DATES = (
     *("data=translation", "data.context=32", "data.source_context=32", "data.batch_size=16", "data.samples=200"),
+    *("data.validation_size=40", "data.test_size=40"),  # of which the baselines compute scores
     *("model=encoder_decoder", "objective=translate", "optimizer.lr=2e-3"),
     *("trainer.max_steps=12", "trainer.eval_every=12"),
 )

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from blockyard.atomic_files import read_json
@@ -64,9 +65,15 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return engine_runs.run(tmp_path_factory.mktemp("masked"), *overrides, "objective=masked_token", *TWO_STEPS)
 
 
-def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
-    """Returns the JSON of an inspection, after opening each of its figures."""
-    assert main(["inspect", f"run={run.path}", kind, "log=false", *options]) == 0
+def inspect_run(run: RunFolder, kind: str, *options: str, drawn: bool = False) -> dict[str, Any]:
+    """Returns the JSON of an inspection, after opening each of its figures.
+
+    drawn: matplotlib draws them, which takes two thirds of the time; they are composed in any case
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr(Figure, "savefig", lambda _, path, **options: Image.new("L", (1, 1)).save(path, "PNG"))
+        assert main(["inspect", f"run={run.path}", kind, "log=false", *options]) == 0
     numbers = read_json(run.path / "inspect" / f"{kind}.json")
     for name in numbers["pictures"]:
         with Image.open(run.path / "inspect" / name) as figure:
@@ -79,7 +86,9 @@ def by_path(numbers: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_each_axis_has_the_labels_of_its_own_sequence(translation: RunFolder) -> None:
-    maps, mixing = (by_path(inspect_run(translation, kind, "samples=1")) for kind in ("attention", "mixing"))
+    maps, mixing = (
+        by_path(inspect_run(translation, kind, "samples=1", drawn=True)) for kind in ("attention", "mixing")
+    )
     assert maps.keys() == mixing.keys()
     source, target = mixing["encoder.blocks.0.token_mixer"]["rows"], mixing["blocks.0.token_mixer"]["rows"]
     assert len(source) == len(target) == PAIR[0]
@@ -113,7 +122,7 @@ def test_a_mean_over_samples_has_indices_as_labels(translation: RunFolder) -> No
 
 @pytest.mark.full
 def test_figure_names_are_numbered(translation: RunFolder) -> None:
-    numbers = inspect_run(translation, "attention", "samples=1")
+    numbers = inspect_run(translation, "attention", "samples=1", drawn=True)
     expected = ["attention_maps", "attention_tokens", "attention_tokens_2", "attention_tokens_3", "attention_entropy"]
     assert numbers["pictures"] == [f"{name}.png" for name in expected]
 
@@ -197,7 +206,7 @@ def test_token_text_comes_from_data_or_tokenizer(data: DataModule, tokenizer: To
 def test_circuits_of_cross_attention_and_latents(
     translation: RunFolder, latents: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    numbers = inspect_run(translation, "circuits", "heads=0", "vocabulary=abu")
+    numbers = inspect_run(translation, "circuits", "heads=0", "vocabulary=abu", drawn=True)
     assert [path for path, _ in numbers["qk_heads"]] == [
         f"{tower}blocks.{layer}.token_mixer" for tower in ("", "encoder.") for layer in (0, 1)
     ]
@@ -205,7 +214,7 @@ def test_circuits_of_cross_attention_and_latents(
     assert (len(numbers["qk_tables"]), len(numbers["ov_tables"])) == (4, 2)
     cross = [head for head in numbers["heads"] if "cross" in head["path"]]
     assert [(head["qk"]["positive"], head["token_copying"]) for head in cross] == [(None, None)] * 2
-    numbers = inspect_run(latents, "circuits")
+    numbers = inspect_run(latents, "circuits", drawn=True)
     assert (numbers["pictures"], "qk_tables" in numbers) == (["circuits.png"], False)
     assert main(["inspect", f"run={latents.path}", "circuits", "vocabulary=ab"]) == 2
     assert "none of these heads has token circuits" in capsys.readouterr().err
@@ -215,7 +224,7 @@ def test_circuits_show_no_tokens_of_a_source_of_another_kind(tmp_path: Path) -> 
     """Pictures in front of a caption, and words that an encoder reads before codes are drawn."""
     small = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data.samples=64", "data.batch_size=8")
     caption = engine_runs.run(tmp_path / "caption", base=("experiment=canvas_captions", *small))
-    names = inspect_run(caption, "circuits")["names"]
+    names = inspect_run(caption, "circuits", drawn=True)["names"]
     assert {"a", "START"} <= set(names)
     drawing = engine_runs.run(tmp_path / "drawing", base=DRAWS_CAPTIONS)
     numbers = inspect_run(drawing, "circuits")

@@ -178,7 +178,7 @@ def test_pages_and_exported_weights_hold_no_token(tmp_path: Path, capfd: pytest.
 @pytest.mark.parametrize(
     ("preset", "formats"),
     [
-        (["preset=gpt2", "data=code", "tokenizer=bpe", "tokenizer.vocab_size=300", "data.context=16"], ["hf"]),
+        (["preset=gpt2", "data=text_file", "tokenizer=bpe", "tokenizer.vocab_size=300", "data.context=16"], ["hf"]),
         (["preset=vit", "data=digits"], ["timm", "onnx", "pt2"]),
     ],
     ids=["text", "images"],
@@ -194,6 +194,9 @@ def test_files_for_other_libraries_hold_no_token(
         pytest.importorskip("onnx")
     outputs = tmp_path / "outputs"
     free = [f"name=my {TOKEN}", f"tags=[{TOKEN}]", f"outputs={outputs}"]
+    if "hf" in formats:
+        (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 80)
+        free.append(f"data.path={tmp_path / 'text.txt'}")
     assert main(["train", *preset, *ON_CPU, *ONE_LAYER, *ONE_BATCH, *steps(1, None), "data.batch_size=4", *free]) == 0
     for kind in formats:
         folder = tmp_path / kind

@@ -72,6 +72,7 @@ def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     return target, {key: value for key, value in options.items() if key not in RESERVED}
 
 
+@cache  # asked for 150,000 times as tests are collected
 def traits(mixer: str) -> Traits:
     """The traits of a token mixer with the options of its YAML."""
     target, options = _node("token_mixer", mixer)  # which it only reads

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tests.support.computed_once import compute_once
 from tests.support.engine_runs import run
 
 
@@ -31,5 +32,6 @@ def warm_up() -> None:
     torch.set_rng_state(states[2])
 
 
+compute_once()
 if not torch.cuda.is_available():
     warm_up()

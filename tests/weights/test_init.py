@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -145,8 +147,10 @@ def test_random_weights_can_be_frozen_too() -> None:
 
 
 def test_a_learned_tokenizer_comes_from_the_run_or_the_embedder_stays(tmp_path: Path) -> None:
-    bpe = (*TEXT, "tokenizer=bpe", "tokenizer.vocab_size=300", f"outputs={tmp_path}")
-    source = run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", base=TEXT)
+    (tmp_path / "module.py").write_text(inspect.getsource(textwrap))
+    data = ("data=text_file", f"data.path={tmp_path / 'module.py'}")
+    bpe = (*TEXT, *data, "tokenizer=bpe", "tokenizer.vocab_size=300", f"outputs={tmp_path}")
+    source = run(tmp_path, base=bpe)
     assert not refused(f"init.from={source.path}", base=bpe)
     other = (*bpe, "tokenizer.vocab_size=320", f"init.from={source.path}")
     assert "learned its token ids" in refused(base=other)

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 Choices = dict[str, str | None]
 T = TypeVar("T")
 
-# Sets numbers, flags and names in a composed config without OmegaConf, which takes a hundred times longer.
+# Sets numbers, flags and texts in a composed config without OmegaConf, which takes a hundred times longer.
 #
 # Of thousands of arms of a sweep most differ in such values only.
+
+_OF_OMEGACONF = frozenset("$\\?")  # in interpolations, escapes and ???, the only texts that it reads more into
 
 
 def literals(values: Sequence[str]) -> list[tuple[list[str], Any]] | None:
@@ -40,8 +42,8 @@ def literals(values: Sequence[str]) -> list[tuple[list[str], Any]] | None:
         except ValueError:
             return None
         value = override.value()
-        is_literal = value is None or type(value) in (bool, int, float) or (type(value) is str and value.isalnum())
-        if not is_literal:
+        is_text = type(value) is str and _OF_OMEGACONF.isdisjoint(value)
+        if not (is_text or value is None or type(value) in (bool, int, float)):
             return None
         assignments.append((override.key_or_group.split("."), value))
     return assignments

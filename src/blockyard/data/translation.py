@@ -22,7 +22,9 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from datetime import date
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -45,6 +47,9 @@ from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import JoinedSplit, disjoint, encode
 from blockyard.data.splits.split import Fraction, check_fractions
 
+if TYPE_CHECKING:
+    import babel
+
 # Pairs of written-out dates, formatted with the Unicode Consortium's CLDR data from the package Babel.
 
 ISO = "iso"
@@ -61,6 +66,11 @@ def date_pairs(source: str, target: str, seed: int) -> list[Pair]:
     """
     if problem := unavailable(source, target):
         raise ValueError(problem)
+    return list(_written_dates(source, target, seed))
+
+
+@lru_cache(maxsize=4)  # one second of CPU, and a run is loaded again to be tested
+def _written_dates(source: str, target: str, seed: int) -> tuple[Pair, ...]:
     generator = torch.Generator().manual_seed(mix("dates", seed))
     days = torch.randperm((LAST - FIRST).days + 1, generator=generator)[:COUNT].tolist()
     formats = torch.randint(len(FORMATS), (COUNT,), generator=generator).tolist()
@@ -68,10 +78,10 @@ def date_pairs(source: str, target: str, seed: int) -> list[Pair]:
     source_locale, target_locale = _locale(source), _locale(target)
     assert source_locale is not None
     assert target_locale is not None
-    return [
+    return tuple(
         (_format(day, FORMATS[index], source_locale), _format(day, "long", target_locale))
         for day, index in zip(dates, formats, strict=True)
-    ]
+    )
 
 
 def unavailable(*languages: str) -> str | None:
@@ -100,7 +110,14 @@ def _locale(language: str) -> str | None:
 def _format(day: date, form: str, locale: str) -> str:
     from babel.dates import format_date
 
-    return day.isoformat() if locale == ISO else format_date(day, form, locale=locale)
+    return day.isoformat() if locale == ISO else format_date(day, form, locale=_parsed(locale))
+
+
+@cache
+def _parsed(locale: str) -> babel.Locale:
+    from babel import Locale
+
+    return Locale.parse(locale)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
@@ -83,12 +84,17 @@ def provenance(command: Sequence[str] | None = None) -> Provenance:
 def versions() -> dict[str, str]:
     """Installed versions of packages that can change a result, read without importing them."""
     installed = {"python": platform.python_version(), "blockyard": NOT_INSTALLED}
-    for name in ("blockyard", *PACKAGES):
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return installed
+    known = {name: _version(name) for name in ("blockyard", *PACKAGES)}
+    return installed | {name: found for name, found in known.items() if found is not None}
+
+
+@cache
+def _version(name: str) -> str | None:
+    """Read once in a process, which keeps what it has imported."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def git_state(folder: Path) -> GitState | None:

@@ -60,11 +60,15 @@ def redact_text(text: str, *, environment: bool = True) -> str:
 
     environment: also replace the values of secret environment variables and of options passed to `remember`
     """
+    return _without(_known_secrets() if environment else [], text)
+
+
+def _without(secrets: Sequence[str], text: str) -> str:
     text = _URL.sub(rf"\g<scheme>{REDACTED}@", text)
     text = _QUERY.sub(rf"\g<name>{REDACTED}", text)
     text = _HEADER.sub(REDACTED, text)
     text = _VALUE.sub(REDACTED, text)
-    for value in _known_secrets() if environment else ():
+    for value in secrets:
         if value in text:
             text = text.replace(value, REDACTED)
     return text
@@ -72,20 +76,21 @@ def redact_text(text: str, *, environment: bool = True) -> str:
 
 def redact(value: Any, *, secret_keys: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
     """A copy of plain nested data without secrets; `secret_keys` collects the dotted keys that held one."""
+    return _redacted(value, secret_keys, path, _known_secrets() if environment else [])
+
+
+def _redacted(value: Any, secret_keys: list[str] | None, path: str, secrets: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         return {
             key: _hide(secret_keys, _join(path, key))
             if is_secret_key(str(key)) and _can_hide(item)
-            else redact(item, secret_keys=secret_keys, path=_join(path, key), environment=environment)
+            else _redacted(item, secret_keys, _join(path, key), secrets)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [
-            redact(item, secret_keys=secret_keys, path=_join(path, index), environment=environment)
-            for index, item in enumerate(value)
-        ]
+        return [_redacted(item, secret_keys, _join(path, index), secrets) for index, item in enumerate(value)]
     if isinstance(value, str):
-        clean = redact_text(value, environment=environment)
+        clean = _without(secrets, value)
         if clean != value and secret_keys is not None:
             secret_keys.append(path)
         return clean

@@ -15,11 +15,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from blockyard.contracts import DataSpec, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
 from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, closed_vocabulary, text_tokens
 
 if TYPE_CHECKING:
     import tokenizers
+
+_LONG = 200  # characters from which a table of NumPy's is faster than a dict
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,7 +61,11 @@ class Char(LookupTokenizer, TextTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Return one token id per character."""
-        return [self._ids.get(character, UNKNOWN) for character in text]
+        if len(text) < _LONG:
+            return [self._ids.get(character, UNKNOWN) for character in text]
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        token_ids: list[int] = self._table[np.minimum(points, len(self._table) - 1)].tolist()
+        return token_ids
 
     def pieces(self, text: str) -> list[str]:
         """Return the characters."""
@@ -83,3 +91,6 @@ class Char(LookupTokenizer, TextTokenizer):
         self._fitted = bool(state)
         self._text = [REPLACEMENT, *characters]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}
+        # By code point, the last of which stands for all that are higher.
+        self._table = np.full(max(map(ord, self._ids), default=0) + 2, UNKNOWN)
+        self._table[[ord(text) for text in self._ids]] = list(self._ids.values())
