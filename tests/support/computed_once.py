@@ -27,7 +27,7 @@ def compute_once() -> None:
 
 def _remembered_fit(fit: Callable[..., Callable[..., Tensor]]) -> Callable[..., Callable[..., Tensor]]:
     """A function of its samples and options alone."""
-    known: dict[tuple[Any, ...], Callable[..., Tensor]] = {}
+    models: dict[tuple[Any, ...], Callable[..., Tensor]] = {}
 
     def fitted(features: object, target: Tensor, classes: int, **options: float) -> Callable[..., Tensor]:
         if not isinstance(features, np.ndarray):  # words are sparse
@@ -35,22 +35,22 @@ def _remembered_fit(fit: Callable[..., Callable[..., Tensor]]) -> Callable[..., 
         content = hashlib.sha256(np.ascontiguousarray(features))
         content.update(np.ascontiguousarray(target.numpy()))
         key = (content.digest(), features.shape, features.dtype, classes, *sorted(options.items()))
-        if key not in known:
-            known[key] = fit(features, target, classes, **options)
-        return known[key]
+        if key not in models:
+            models[key] = fit(features, target, classes, **options)
+        return models[key]
 
     return fitted
 
 
 def _remembered_state(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
     package = Path(blockyard.__file__).parent
-    known: list[Any] = []
+    states: list[Any] = []
 
     def state(folder: Path) -> Any:
         if folder != package:
             return read(folder)
-        if not known:
-            known.append(read(folder))
-        return known[0]
+        if not states:
+            states.append(read(folder))
+        return states[0]
 
     return state

@@ -84,8 +84,8 @@ def provenance(command: Sequence[str] | None = None) -> Provenance:
 def versions() -> dict[str, str]:
     """Installed versions of packages that can change a result, read without importing them."""
     installed = {"python": platform.python_version(), "blockyard": NOT_INSTALLED}
-    known = {name: _version(name) for name in ("blockyard", *PACKAGES)}
-    return installed | {name: found for name, found in known.items() if found is not None}
+    numbers = {name: _version(name) for name in ("blockyard", *PACKAGES)}
+    return installed | {name: number for name, number in numbers.items() if number is not None}
 
 
 @cache
