@@ -61,5 +61,5 @@ def test_metrics_and_checkpoints_are_of_the_average(tmp_path: Path) -> None:
 def test_weights_that_are_not_exchanged_back_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a resumed run goes on from the average, which the optimizer refuses."""
     assert killed_at(5, tmp_path, *OPTIONS) == -signal.SIGKILL
-    monkeypatch.setattr(module.Learner, "trained_weights", lambda *_: None)
+    monkeypatch.setattr(module.Learner, "use_trained_weights", lambda *_: None)
     assert run(tmp_path, *OPTIONS, code=1).status.state == "failed"

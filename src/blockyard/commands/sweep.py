@@ -70,19 +70,19 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
         return measurements[variant.key]
 
     measured = measure_variant if args.dry_run and not args.elsewhere else None
-    now = args.only(plan)
-    stand = PlanStatus.read(plan)
-    print_plan(stand, retry=args.retry)
-    for line in _sensitivity(plan, stand, data):
+    selected = args.only(plan)
+    status = PlanStatus.read(plan)
+    print_plan(status, retry=args.retry)
+    for line in _sensitivity(plan, status, data):
         sys.stdout.write(f"{line}\n")
     search = plan.question.get("search")
     if not search:
-        due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
-        which = "" if now is plan else f"--arms {args.arms}: "
-        cost = estimate(now, due, parallel=executor.parallel, data=data, measured=measured)
+        due = (status if selected is plan else PlanStatus.read(selected)).remaining(retry=args.retry)
+        which = "" if selected is plan else f"--arms {args.arms}: "
+        cost = estimate(selected, due, parallel=executor.parallel, data=data, measured=measured)
         sys.stdout.write(f"{which}{cost}\n")
-        if stand.reason == "open" and plan.question.get("until"):
-            most = _at_most(plan, stand.remaining(retry=args.retry))
+        if status.reason == "open" and plan.question.get("until"):
+            most = _at_most(plan, status.remaining(retry=args.retry))
             cost = estimate(plan, most, parallel=executor.parallel, data=data, measured=measured)
             sys.stdout.write(f"if nothing is decided before the last seed, at most {cost}\n")
         return cost
@@ -93,16 +93,16 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     return cost
 
 
-def _sensitivity(plan: SweepPlan, stand: PlanStatus, data: DataReader | None) -> list[str]:
+def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> list[str]:
     """What the seeds and the test set can show."""
     from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
     from blockyard.sweep.stopping.decisions import comparisons
 
     question, metric = plan.question, plan.facts["metric"]["name"]
     values: dict[str, dict[int, float]] = {}
-    for cell in stand.due:
-        value = stand.states[cell.run].metrics.get(metric)
-        if value is not None and cell.variant == stand.chosen.get(plan.variants[cell.variant].arm):
+    for cell in status.due:
+        value = status.states[cell.run].metrics.get(metric)
+        if value is not None and cell.variant == status.chosen.get(plan.variants[cell.variant].arm):
             values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
     sizes = _sizes(plan, data)
     clauses = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))

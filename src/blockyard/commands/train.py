@@ -116,9 +116,9 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     if composed.matched and not rank_in(composed.config):
         sys.stdout.write(f"matched {describe_match(composed.matched)}\n")
         folder.add_facts({"match": composed.matched})
-    from blockyard.engine.run import fit
+    from blockyard.engine.run import train_and_print
 
-    return fit(folder, resume=folder.resumes)
+    return train_and_print(folder, resume=folder.resumes)
 
 
 def resume(name: str, args: Args) -> int:

@@ -126,6 +126,12 @@ class Components:
             return instantiate(node, allow, self.inner)
         return {name: instantiate(each, allow, self.inner) for name, each in (node or {}).items() if each is not None}
 
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """The tokenizers by the names of their nodes; that of the source only where it is one of its own."""
+        own = self.source_tokenizer is not self.tokenizer
+        return {"tokenizer": self.tokenizer, **({"source_tokenizer": self.source_tokenizer} if own else {})}
+
     def load(self) -> Splits:
         """The splits of the data, encoded; the objective learns from the training split what its targets need.
 

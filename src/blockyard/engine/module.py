@@ -331,18 +331,21 @@ class Learner(CheapHookName):
     @contextmanager
     def evaluated_weights(self, optimizers: Sequence[Any]) -> Iterator[None]:
         """While inside, the model has the weights that are evaluated and saved."""
-        builder = self.optimizer_builder
-        others = [optimizer for optimizer in optimizers if not builder.exchanged(optimizer)]
-        for optimizer in others:
-            builder.exchange(optimizer)
+        others = [optimizer for optimizer in optimizers if not self.optimizer_builder.exchanged(optimizer)]
+        self.use_evaluated_weights(others)
         try:
             yield
         finally:
-            for optimizer in others:
-                builder.exchange(optimizer)
+            self.use_trained_weights(others)
 
-    def trained_weights(self, optimizers: Sequence[Any]) -> None:
-        """Give the model the weights that are trained, if those of a checkpoint are others."""
+    def use_evaluated_weights(self, optimizers: Sequence[Any]) -> None:
+        """Give the model the weights that are evaluated and saved, where those that are trained are others."""
+        for optimizer in optimizers:
+            if not self.optimizer_builder.exchanged(optimizer):
+                self.optimizer_builder.exchange(optimizer)
+
+    def use_trained_weights(self, optimizers: Sequence[Any]) -> None:
+        """Give the model the weights that are trained, where those of a checkpoint are others."""
         for optimizer in optimizers:
             if self.optimizer_builder.exchanged(optimizer):
                 self.optimizer_builder.exchange(optimizer)

@@ -231,7 +231,7 @@ class TrainerModule(Learner):
                 f"the loader is for {layout.world} processes and the Trainer has {self.trainer.world_size}; "
                 "pass the data module itself: fit(module, datamodule=data)"
             )
-        self.trained_weights(self._optimizers())
+        self.use_trained_weights(self._optimizers())
         for config in self.trainer.lr_scheduler_configs:
             if isinstance(config.scheduler, ScheduleRates):
                 config.scheduler.apply()
@@ -271,9 +271,7 @@ class TrainerModule(Learner):
 
     def on_validation_start(self) -> None:
         """Put the weights that are evaluated into the model, and begin the metrics."""
-        for optimizer in self._optimizers():
-            if not self.optimizer_builder.exchanged(optimizer):
-                self.optimizer_builder.exchange(optimizer)
+        self.use_evaluated_weights(self._optimizers())
         self._begin(self.trainer.val_dataloaders)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -287,13 +285,11 @@ class TrainerModule(Learner):
     def on_validation_end(self) -> None:
         """Put the weights that are trained back, after the callbacks have saved the others."""
         if self.trainer.state.fn == "fit":
-            self.trained_weights(self._optimizers())
+            self.use_trained_weights(self._optimizers())
 
     def on_fit_end(self) -> None:
         """Leave the weights that are evaluated in the model, for `test`, `predict` and what is saved later."""
-        for optimizer in self._optimizers():
-            if not self.optimizer_builder.exchanged(optimizer):
-                self.optimizer_builder.exchange(optimizer)
+        self.use_evaluated_weights(self._optimizers())
 
     def on_test_start(self) -> None:
         """Begin the metrics."""
@@ -336,10 +332,8 @@ class TrainerModule(Learner):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what the tokenizers learned."""
-        parts = self.components
-        own = parts.source_tokenizer is not parts.tokenizer
-        checkpoint["tokenizer"] = parts.tokenizer.state()
-        checkpoint["source_tokenizer"] = parts.source_tokenizer.state() if own else None
+        states = {name: tokenizer.state() for name, tokenizer in self.components.tokenizers.items()}
+        checkpoint.update({"source_tokenizer": None, **states})
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

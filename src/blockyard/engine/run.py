@@ -64,7 +64,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
         return _run_main_rank(Attempt(folder, interrupts, resume, dict(callbacks or {})))
 
 
-def fit(folder: RunFolder, resume: bool) -> int:
+def train_and_print(folder: RunFolder, resume: bool) -> int:
     """Train in a folder that this process has locked, release it, and print the result.
 
     Raises UserError for bad input that is found before the first step; a new folder is removed then.

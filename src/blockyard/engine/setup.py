@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,16 @@ from blockyard.engine.summary import sizes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.inside import inside
-from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER, RunFolder
+from blockyard.runs.folder import TOKENIZER_FILES, RunFolder
 from blockyard.runs.lock import holder
 from blockyard.runs.rank import rank_of
 from blockyard.weights import teacher
 from blockyard.weights.continuation import plant
 from blockyard.weights.parts import NEVER
+
+log = logging.getLogger("blockyard")
+
+Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
 
 # What a run writes between its setup and its first step: run.json, tokenizer.json, repaired checkpoints.
 
@@ -56,11 +60,9 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint
             f"{fingerprint}); restore the old data, or force=true starts over"
         )
     checkpoint = restore_files(folder, point)
-    own = components.source_tokenizer is not components.tokenizer
-    tokenizers = {TOKENIZER: components.tokenizer, **({SOURCE_TOKENIZER: components.source_tokenizer} if own else {})}
-    for name, tokenizer in tokenizers.items():
+    for name, tokenizer in components.tokenizers.items():
         if state := tokenizer.state():
-            folder.write_json(name, state)
+            folder.write_json(TOKENIZER_FILES[name], state)
     # Last: the other processes wait until the holder of the lock has written this.
     start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
     facts = {"threads": model.threads, "precision": model.precision, "start": start}
@@ -113,11 +115,6 @@ def check_inside(run: RunSetup, model: BuiltModel, data: DataSetup) -> None:
         raise UserError(f"trainer.inspect=[{','.join(names)}]: {error}; leave it out") from error
 
 
-log = logging.getLogger("blockyard")
-
-Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
-
-
 def prepare(
     folder: RunFolder,
     log_metrics: Log,
@@ -138,21 +135,13 @@ def prepare(
     prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)
-    if data.device.type == "cpu" and "16" in model.precision["precision"]:
-        guard_small_maps(model.model)
-        if model.teacher is not None:
-            guard_small_maps(model.teacher.model)
+    _guard_small_maps(data, model)
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_foreign(components, model.model, data.splits.train)
     if data.rank == 0:
         check_inside(run, model, data)
-    if model.teacher is not None and data.rank == 0:
-        for note in model.teacher.notes:
-            log.warning("%s", note)
-    tokens = components.tokenizer.remarks(components.data.spec)
-    for remark in (*tokens, *components.objective.remarks(data.splits)):
-        if data.rank == 0:
+        for remark in _remarks(components, model, data):
             log.warning("%s", remark)
     state = _run_state(run, data, model)
     evaluator = _evaluator(run, data, model, interrupts)
@@ -183,6 +172,23 @@ def prepare(
         start_step=point.step,
         interrupts=interrupts,
     )
+
+
+def _guard_small_maps(data: DataSetup, model: BuiltModel) -> None:
+    """Guard the maps of model and teacher that a CPU computes wrongly in half precision."""
+    if data.device.type != "cpu" or "16" not in model.precision["precision"]:
+        return
+    guard_small_maps(model.model)
+    if model.teacher is not None:
+        guard_small_maps(model.teacher.model)
+
+
+def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -> Iterator[str]:
+    """Yield what teacher, tokenizer and objective say of this model and data."""
+    if model.teacher is not None:
+        yield from model.teacher.notes
+    yield from components.tokenizer.remarks(components.data.spec)
+    yield from components.objective.remarks(data.splits)
 
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:
@@ -313,9 +319,9 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
             teacher.prepare_tokenizers(run.components)
         return
     components, folder = run.components, run.folder.path  # the source may be gone
-    for tokenizer, name in ((components.tokenizer, TOKENIZER), (components.source_tokenizer, SOURCE_TOKENIZER)):
-        if (folder / name).is_file():
-            tokenizer.load_state(read_json(folder / name))
+    for name, tokenizer in components.tokenizers.items():
+        if (path := folder / TOKENIZER_FILES[name]).is_file():
+            tokenizer.load_state(read_json(path))
 
 
 def take_weights(run: RunSetup, model: BuiltModel, *, rank: int, resume: bool) -> None:

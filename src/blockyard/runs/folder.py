@@ -76,6 +76,7 @@ CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
     "source_tokenizer.json",
     "checkpoints",
 )
+TOKENIZER_FILES = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # by the names of their nodes
 
 
 class RunFolder:

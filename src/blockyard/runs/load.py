@@ -14,7 +14,7 @@ from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
-from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
+from blockyard.runs.folder import CONFIG, RUN, TOKENIZER_FILES, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
 from blockyard.runs.weights_file import WEIGHTS, read_weights
@@ -169,9 +169,8 @@ def components_of(
         components = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: {error}") from error
-    _load_state(components.tokenizer, folder, TOKENIZER)
-    if components.source_tokenizer is not components.tokenizer:
-        _load_state(components.source_tokenizer, folder, SOURCE_TOKENIZER)
+    for name, tokenizer in components.tokenizers.items():
+        _load_state(tokenizer, folder, TOKENIZER_FILES[name])
     return components
 
 

@@ -31,7 +31,7 @@ from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import Inputs, TextTokenizer
 from blockyard.errors import UserError, first_line
 from blockyard.model._example_batch import example as zeros
-from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER
+from blockyard.runs.folder import CONFIG, RUN, TOKENIZER, TOKENIZER_FILES
 from blockyard.runs.identity import identity
 from blockyard.runs.load import Loaded
 from blockyard.runs.provenance import provenance
@@ -140,11 +140,9 @@ def _safetensors(loaded: Loaded, folder: Path) -> list[str]:
 
 def write_tokenizers(loaded: Loaded, folder: Path) -> None:
     """Write what the tokenizers of a run learned."""
-    own = loaded.components.source_tokenizer is not loaded.components.tokenizer
-    named = {TOKENIZER: loaded.tokenizer, **({SOURCE_TOKENIZER: loaded.components.source_tokenizer} if own else {})}
-    for name, tokenizer in named.items():
+    for name, tokenizer in loaded.components.tokenizers.items():
         if state := tokenizer.state():
-            write_json(folder / name, state, checked=True)
+            write_json(folder / TOKENIZER_FILES[name], state, checked=True)
 
 
 def _transformers(

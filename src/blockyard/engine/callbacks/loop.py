@@ -182,7 +182,7 @@ class LoopCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
         state = self.state
-        module.trained_weights(trainer.optimizers)
+        module.use_trained_weights(trainer.optimizers)
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
         if state.step and self.callbacks.lightning:

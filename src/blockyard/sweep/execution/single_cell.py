@@ -15,7 +15,7 @@ from pathlib import Path
 from blockyard.config.option_text import config_value, read_option
 from blockyard.config.tree import Node
 from blockyard.engine.loggers.run_log import replay
-from blockyard.engine.run import fit
+from blockyard.engine.run import train_and_print
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
@@ -53,7 +53,7 @@ def run_cell(
         _replay_for_agent(done.folder)
         return 0
     with folder:
-        return fit(folder, resume=folder.resumes)
+        return train_and_print(folder, resume=folder.resumes)
 
 
 def cell_config(

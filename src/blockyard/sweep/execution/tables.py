@@ -48,10 +48,10 @@ class PlanStatus:
     def read(cls, plan: SweepPlan) -> PlanStatus:
         """Read the state of every run folder."""
         states = {run: read_state(plan.path(cell)) for run, cell in {cell.run: cell for cell in plan.cells}.items()}
-        values = {run: now.metrics for run, now in states.items() if now.state == "done"}
-        failed = [run for run, now in states.items() if now.state == "failed"]
-        now, chosen = standing(plan, values, failed), tune.chosen_variants(plan, values, failed)
-        return cls(plan, states, now.due, chosen, now.reason)
+        values = {run: state.metrics for run, state in states.items() if state.state == "done"}
+        failed = [run for run, state in states.items() if state.state == "failed"]
+        progress, chosen = standing(plan, values, failed), tune.chosen_variants(plan, values, failed)
+        return cls(plan, states, progress.due, chosen, progress.reason)
 
     def remaining(self, *, retry: bool = False) -> list[Cell]:
         """The cells that the sweep would run now, one for each run folder."""
