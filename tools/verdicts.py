@@ -32,7 +32,8 @@ HEAD = """# Verdicts
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
 and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
 Means and differences are over seeds, paired by seed; brackets hold 95 % intervals, and confidence sequences where a
-sweep stopped when it was decided. Every result is over {fewest} seeds or more.
+sweep stopped when it was decided. There an arm may have fewer seeds (n) than the baseline: its mean is over its own,
+its difference over those that both have. Every result is over {fewest} seeds or more.
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
@@ -68,6 +69,7 @@ def _arm(arm: dict[str, Any]) -> dict[str, Any]:
     difference = arm["difference"] or {"mean": None, "interval": None}
     return {
         "name": arm["name"],
+        "n": arm.get("n"),
         "mean": arm["mean"],
         "difference": difference["mean"],
         "interval": difference["interval"],
@@ -116,8 +118,10 @@ def page(records: list[dict[str, Any]]) -> str:
                 ladder = [[*cells, text] for cells, text in zip(ladder, columns, strict=True)]
             lines += [f"| {' | '.join(ladder[0])} |", "|---" * len(ladder[0]) + "|"]
             lines += [*(f"| {' | '.join(cells)} |" for cells in ladder[1:]), ""]
-        lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
-        lines += _rows(one)
+        seeds = any(arm.get("n") not in (None, one["seeds"]) for arm in one["arms"])
+        lines.append(f"| arm |{' n |' * seeds} mean | difference to the baseline | verdict |")
+        lines.append(f"|---{'|---' * seeds}|---|---|---|")
+        lines += _rows(one, seeds=seeds)
         lines += [f"\n{note}" for note in one.get("notes", ())]
     if open_questions:
         names = ", ".join(f"`{name}`" for name in open_questions)
@@ -139,9 +143,9 @@ def readme(text: str, records: list[dict[str, Any]]) -> str:
     return text
 
 
-def _rows(record: dict[str, Any]) -> list[str]:
+def _rows(record: dict[str, Any], *, seeds: bool = False) -> list[str]:
     digits = _decimals(record["arms"])
-    return [_row(arm, digits) for arm in record["arms"]]
+    return [_row(arm, digits, seeds=seeds) for arm in record["arms"]]
 
 
 def _decimals(arms: list[dict[str, Any]]) -> int:
@@ -158,18 +162,14 @@ def _counts(records: list[dict[str, Any]]) -> str:
 
 
 def _spent(records: list[dict[str, Any]]) -> list[str]:
-    """The cells of sweeps that stopped because they were decided, beside those of all seeds that they allow."""
-    files = {one["sweep"]: ROOT / "sweeps" / f"{one['sweep']}.yaml" for one in records if one.get("stopped")}
-    seeds = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["seeds"] for name, path in files.items()}
+    """The cells of sweeps that stopped because they were decided."""
+    files = {one["sweep"] for one in records if one.get("stopped")}
     decided = [one for one in records if "is decided" in (one.get("stopped") or "")]
     if not decided:
         return []
     done = sum(one["cells"][0] for one in decided)
-    most = sum(len(one["arms"]) * seeds[one["sweep"]]["most"] for one in decided)
     return [
         f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells.",
-        f"With the most seeds that they allow, from the start, these would have been {most:,}, "
-        f"{most / done:.1f} times as many.",
         "",
     ]
 
@@ -191,13 +191,14 @@ def _code(text: str | None) -> str:
     return f"`{text}`" if text else ""
 
 
-def _row(arm: dict[str, Any], digits: int) -> str:
+def _row(arm: dict[str, Any], digits: int, *, seeds: bool) -> str:
     mean = "no result" if arm["mean"] is None else f"{arm['mean']:.{digits}f}"
     difference = ""
     if arm["interval"] is not None:
         low, high = arm["interval"]
         difference = f"{arm['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return f"| {arm['name']} | {mean} | {difference} | {arm['verdict']} |"
+    own = f" {arm['n']} |" if seeds else ""
+    return f"| {arm['name']} |{own} {mean} | {difference} | {arm['verdict']} |"
 
 
 def main() -> None:

@@ -93,10 +93,10 @@ BUGS = (
         ENDINGS,
     ),
     _bug("folder-imports", "cli.py", "        os.getcwd()\n", "        sys.path.append(os.getcwd())\n", STRANGER),
-    _bug("links-followed", "config/untrusted/project_file.py", "raise _unsafe(step,", "print(step,", PROJECT),
+    _bug("links-followed", "config/project_file.py", "raise _unsafe(step,", "print(step,", PROJECT),
     _bug(
         "owners-ignored",
-        "config/untrusted/project_file.py",
+        "config/project_file.py",
         "if status.st_uid not in (os.getuid(), 0) or",
         "if",
         PROJECT,

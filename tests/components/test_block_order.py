@@ -78,9 +78,13 @@ def test_planted_cache_that_visits_share_is_caught() -> None:
 
 
 def test_record_has_every_visit() -> None:
-    record = tiny(sizes={"depth": 4, "order": ORDER}).steps(token_ids(2, LENGTH))
+    model = tiny(sizes={"depth": 4, "order": ORDER})
+    record = model.steps(token_ids(2, LENGTH))
     assert [name for name in record if name.startswith("block.")] == [f"block.{visit}" for visit in range(6)]
-    assert_close(record["block.5"], record["block.5"])
+    x = record["stream"]
+    for visit, index in enumerate(ORDER):
+        x = model.blocks[index](x, record["seq"])
+        assert_close(record[f"block.{visit}"], x)
 
 
 def test_initial_weights_count_visits() -> None:

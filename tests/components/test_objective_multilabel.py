@@ -164,3 +164,11 @@ def test_wrong_labels_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "objective=multilabel needs several labels for each sample; data=digits has none" in capsys.readouterr().err
     assert main(["check", "experiment=canvas_labels", "objective=classify"]) == 2
     assert "needs a class for each sample" in capsys.readouterr().err
+
+
+def test_a_sample_without_any_known_label_does_not_count() -> None:
+    """Such are also the rows that fill up the batch of another process."""
+    exact = objective().metrics()["exact"]
+    target = torch.tensor([[1.0, 0, 1, 1], [1, NAN, NAN, NAN], [NAN] * 4])
+    exact.update(torch.tensor([[1.0, 1, 1, 1], [1, -1, -1, -1], [-1, -1, -1, -1]]), target)
+    assert float(exact.compute()) == 0.5

@@ -225,3 +225,13 @@ def test_two_processes_evaluate_as_one() -> None:
 def test_what_cannot_be_restored_is_refused(overrides: tuple[str, ...], message: str) -> None:
     issues = check(compose(overrides))
     assert any(message in str(issue) for issue in issues), [str(issue) for issue in issues]
+
+
+@pytest.mark.parametrize("normalise", ["none", "patch"])
+def test_true_predictions_restore_the_inputs(normalise: str) -> None:
+    task, x = objective(normalise=normalise), inputs()
+    batch, true = task.prepare(Batch(x), 3), cut(x, task.layout)
+    if normalise == "patch":
+        true = (true - true.mean(2, keepdim=True)) / (true.var(2, keepdim=True) + 1e-6).sqrt()
+    assert not torch.equal(batch.inputs, x)
+    assert_close(task.restored(true, batch, x), x)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
@@ -361,21 +362,48 @@ def test_decay_follows_what_it_says(builder: Any) -> None:
 def test_cautious_decay_takes_part_of_the_weights(builder: Any) -> None:
     """Of every optimizer: where it decays it is the plain step, elsewhere the step without decay."""
 
-    def after(**options: Any) -> dict[str, Tensor]:
+    def second(cautious: bool, decays: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights before and after the second step; the first has no decay, so that it is the same of all."""
         model = tiny(causal=True, token_mixer="attention")
-        optimizer = builder(lr=0.01, **options).build(model)
-        for _ in range(2):
+        optimizer = builder(lr=0.01, weight_decay=0.3, cautious=cautious).build(model)
+        kept = [group["weight_decay"] for group in optimizer.param_groups]
+        for factor in (0.0, float(decays)):
+            before = {name: p.detach().clone() for name, p in model.named_parameters()}
+            for group, own in zip(optimizer.param_groups, kept, strict=True):
+                group["weight_decay"] = own * factor
             optimizer.zero_grad()
             model(token_ids(2, 6)).square().mean().backward()
-            before = {name: p.detach().clone() for name, p in model.named_parameters()}
             optimizer.step()
-        return {name: p.detach() - before[name] for name, p in model.named_parameters()}
+        return before, {name: p.detach() for name, p in model.named_parameters()}
 
-    # The first step is the same of all, so that only the second one differs; without decay in the first.
-    cautious = after(weight_decay=0.3, cautious=True)
-    assert cautious.keys() == after(weight_decay=0.3).keys()
-    changed = sum(not torch.equal(cautious[name], other) for name, other in after(weight_decay=0.3).items())
-    assert changed > 3
+    (before, free), (_, full), (_, some) = second(False, False), second(False, True), second(True, True)
+    mixed = 0
+    for name, old in before.items():
+        wanted = torch.where((old - free[name]) * old >= 0, full[name], free[name])
+        assert_close(some[name], wanted, rtol=1e-9, atol=1e-9)
+        mixed += not torch.equal(some[name], full[name]) and not torch.equal(some[name], free[name])
+    assert mixed > 3
+
+
+OPTIONS_OF_BOTH: list[tuple[Any, dict[str, Any]]] = [
+    (NorMuon, {"momentum": 0.8, "second": 0.7, "ns_steps": 3, "eps": 1e-6, "betas": (0.6, 0.5)}),
+    (SOAP, {"betas": (0.8, 0.7), "shampoo": 0.6, "frequency": 3, "largest": 20, "eps": 1e-6}),
+    (Dion, {"momentum": 0.8, "rank": 0.5, "scale": "original", "eps": 1e-6, "betas": (0.6, 0.5)}),
+    (Hyperball, {"direction": "muon", "momentum": 0.8, "nesterov": False, "ns_steps": 3, "betas": (0.8, 0.7)}),
+    (Muon, {"momentum": 0.8, "nesterov": False, "ns_steps": 3, "scale": "original", "betas": (0.6, 0.5)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIONS_OF_BOTH)
+def test_options_reach_the_steps_of_matrices_and_of_the_rest(kind: Any, options: dict[str, Any]) -> None:
+    matrices, adam = kind(**options).build(tiny(causal=True)).parts
+    torchs = {"ns_steps": "ns_steps", "scale": "adjust_lr_fn"}  # of torch's Muon
+    names = torchs if kind is Muon else {"ns_steps": "steps"}
+    own = {name: value for name, value in options.items() if name != "betas" or kind in (SOAP, Hyperball)}
+    for name, value in own.items():
+        assert {group[names.get(name, name)] for group in matrices.param_groups} == {value}, name
+    assert {group["betas"] for group in adam.param_groups} == {options["betas"]}
+    assert {group["eps"] for group in adam.param_groups} == {options.get("eps", 1e-8)}
 
 
 def test_schedule_free_refuses_statistics_over_tokens() -> None:

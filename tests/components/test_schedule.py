@@ -129,3 +129,15 @@ def test_final_is_reached_at_the_end() -> None:
 def test_shares_that_sum_to_more_than_the_run_are_refused() -> None:
     with pytest.raises(ValueError, match="sum to more than 1"):
         WSD(warmup=0.6, decay=0.6)
+
+
+def test_the_default_decay_of_wsd_is_one_minus_the_root() -> None:
+    wanted = [1.0] * 80 + [1 - 0.9 * ((step - 80) / 20) ** 0.5 for step in range(80, 101)]
+    assert factors_of(WSD(warmup=0, decay=20, final=0.1), 100) == pytest.approx(wanted)
+    with pytest.raises(ValueError, match=r"schedule\.decay=1\.0 is ambiguous"):
+        WSD(decay=1.0)
+
+
+def test_linear_ends_at_its_final_factor() -> None:
+    wanted = [1 - 0.8 * step / 50 for step in range(51)]
+    assert factors_of(Linear(warmup=10, final=0.2), 60)[10:] == pytest.approx(wanted)

@@ -9,7 +9,7 @@ import pytest
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text
+from blockyard.runs.redact import REDACTED, is_secret_key, redact, redact_command, redact_text
 from blockyard.runs.start import create_run
 from tests.runs.run_folders import run_config
 
@@ -253,3 +253,26 @@ def test_notes_take_no_secret(arguments: list[str]) -> None:
             Path("nowhere"), RunNotes(note=arguments[1])
         )
     assert TOKEN[:40] not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        *("github_pat_" + "a1" * 15, "glpat-" + "a1" * 10, "sk-" + "a1" * 15, "wandb_v1_" + "a1" * 15),
+        *("xoxb-" + "1a" * 10, "AKIA" + "A1" * 8, "AIza" + "a1" * 20, "local-" + "0f" * 20),
+        *("eyJ" + "a1" * 8 + ".eyJ" + "b2" * 8 + ".sig", "Authorization: Bearer " + "a1" * 10),
+    ],
+)
+def test_every_kind_of_secret_is_hidden_in_a_text(secret: str) -> None:
+    assert secret.split()[-1] not in redact_text(f"refused: {secret}!")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("connection_string", "passphrase", "private_key", "ssh_key", "credentials", "cookie", "netrc"),
+        *("a.authorization", "pwd"),
+    ],
+)
+def test_every_kind_of_secret_key_is_one(key: str) -> None:
+    assert is_secret_key(key)

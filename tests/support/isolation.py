@@ -25,6 +25,7 @@ PREFIXES = (
 )
 NAMES = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR")
 NAMES += ("MASTER_PORT", "NETRC", "SOURCE_DATE_EPOCH", "TOKENIZERS_PARALLELISM", "COLUMNS", "LINES", "NO_COLOR")
+NAMES += ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # Bytecode, where the user wants none beside the sources; `make clean` removes it.
 BYTECODE = ROOT / ".pytest_cache" / "bytecode"
 # Set in the first process of a session; its workers share that home.

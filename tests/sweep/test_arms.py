@@ -7,7 +7,7 @@ import re
 import pytest
 
 from blockyard.config.compose import compose
-from blockyard.sweep.spec import override_text
+from blockyard.config.override_grammar import to_override
 from blockyard.sweep.spec.arms import expand_arms
 
 
@@ -91,12 +91,12 @@ def test_a_value_arrives_as_it_was_written(value):
     """Whatever a file holds is one override, and Hydra reads back the same value."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    override = OverridesParser.create().parse_override(override_text.to_override("name", value))
+    override = OverridesParser.create().parse_override(to_override("name", value))
     assert not override.is_sweep_override()
     assert override.value() == value
     assert type(override.value()) is type(value)
 
 
 def test_a_level_can_be_a_mapping():
-    override = override_text.to_override("model.prefix", {"class_token": True, "registers": 2})
+    override = to_override("model.prefix", {"class_token": True, "registers": 2})
     assert compose([override]).config["model"]["prefix"] == {"class_token": True, "registers": 2}

@@ -141,7 +141,50 @@ def test_no_difference_that_matters_needs_a_margin() -> None:
     assert at is not None
     assert 3 <= at < len(NONE)
     assert outcomes(values(a=[0.0] * 6), margin=0.1) == [(None, None)]
-    assert outcomes(values(a=[0.0] * 7), margin=0.1) == [("equivalent", 7)]
+    assert outcomes(values(a=[0.0] * 7), margin=0.1) == [("same", 7)]
+
+
+def test_what_is_decided_first_stays() -> None:
+    """More seeds, which another comparison needs, show that the difference is smaller than the margin."""
+    gaps = [0.00638, 0.0056, 0.00792, 0.00631, 0.00439, 0.00708, 0.0058, 0.0066]
+    for n in range(4, len(gaps) + 1):
+        assert outcomes(values(a=gaps[:n]), margin=0.01) == [("better", 4)]
+    assert outcomes(values(a=[gap - 0.005 for gap in gaps]), margin=0.01)[0][0] == "equivalent"
+
+
+def margin_of(sign: str, gaps: list[float], margin: float) -> tuple[str | None, str | None]:
+    """How a clause `a SIGN base` ends, and its verdict."""
+    (one,) = judge([ArmComparison("a", (("a",), ("base",)), sign)], values(a=gaps), range(20), "max", margin)
+    return one.outcome, one.verdict
+
+
+@pytest.mark.parametrize(
+    ("sign", "shift", "expected"),
+    [
+        ("~", 1.0, (None, None)),  # surely not zero, and surely less than the margin of 1.5 only with more seeds
+        ("~", 2.5, ("different", "contradicted")),
+        ("~", -2.5, ("different", "contradicted")),
+        (">=", -1.0, (None, None)),
+        (">=", -2.5, ("worse by a margin", "contradicted")),
+        (">=", 1.0, ("not worse", "supported")),
+    ],
+)
+def test_a_clause_about_a_margin_is_held_against_the_margin(sign: str, shift: float, expected: object) -> None:
+    gaps = [shift + noise for noise in (0.1, -0.1, 0.15, -0.12, 0.08, -0.11, 0.05, -0.05)]
+    assert judge([ArmComparison("a", (("a",), ("base",)))], values(a=gaps), range(20), "max", None)[0].outcome in (
+        "better",
+        "worse",
+    )
+    margin = 1.05 if expected == (None, None) else 1.5
+    assert margin_of(sign, gaps, margin) == expected
+
+
+def test_a_true_claim_about_a_margin_is_seldom_contradicted() -> None:
+    """Of a difference of two thirds of the margin; one from zero alone contradicted nine of ten such claims."""
+    draw = np.random.default_rng(0)
+    for sign, mean in (("~", 1.0), (">=", -1.0)):
+        ends = [margin_of(sign, list(draw.normal(mean, 1.0, size=20)), 1.5)[1] for _ in range(150)]
+        assert ends.count("contradicted") <= 10  # of 7.5 at 5 %
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from blockyard.atomic_files import read_json, write_json
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.render.markdown import markdown
 from blockyard.report.stats.paired import sign_difference
 from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.question import BadQuestionError, parse
 from blockyard.sweep.spec.threshold import Threshold, of_metric, threshold
 from blockyard.sweep.stopping.evidence import log_sign_e
@@ -160,3 +162,33 @@ def test_rates_of_a_sweep_that_stops_when_it_is_decided(tmp_path: Path) -> None:
     alone = solved(tmp_path / "alone", until={"first": 3, "most": 8}, expect="pre > post")
     assert alone.expect is not None
     assert alone.expect["verdict"] == "supported"
+
+
+@pytest.mark.parametrize("until", [None, {"first": 3, "most": 8}])
+def test_a_run_that_diverged_has_not_solved_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: dict[str, int] | None
+) -> None:
+    """One that failed for another reason says nothing."""
+    lost = {0: "NotFiniteError: the loss is nan at step 3", 1: "RuntimeError: out of memory"}
+    monkeypatch.setitem(SOLVED, "post", [0.95] * 8)
+    before = solved(tmp_path / "whole")
+    assert before.arm("post")["mean"] == 1.0
+    plan = SweepPlan.load(tmp_path / "whole" / "sweeps" / before.title)
+    for seed, reason in lost.items():
+        (cell,) = [cell for cell in plan.cells if cell.seed == seed and plan.variants[cell.variant].arm == "post"]
+        folder = plan.path(cell)
+        (folder / "summary.json").unlink()
+        status = read_json(folder / "status.json")
+        write_json(folder / "status.json", {**status, "state": "failed", "reason": reason, "exit_code": 1})
+    plan.question["until"] = until
+    result = compare(plan, changes=False)
+    assert result.arm("post")["n"] == 7
+    assert result.arm("post")["mean"] == pytest.approx(6 / 7)
+
+
+def test_a_run_that_diverged_never_gets_there(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,val/loss\n10,1.0\n60,0.4\n")
+    runs: dict[str, tuple[dict[str, float], Path]] = {"slow": ({}, tmp_path)}
+    assert Threshold("steps_to", "val/loss", "<=", 0.5).outcomes(runs, ["gone"]) == {"slow": 60, "gone": 61}
+    rates: dict[str, tuple[dict[str, float], Path]] = {"one": ({"test/exact": 0.95}, tmp_path)}
+    assert Threshold("success", "test/exact", ">=", 0.9).outcomes(rates, ["gone"]) == {"one": 1.0, "gone": 0.0}

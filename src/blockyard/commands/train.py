@@ -137,9 +137,9 @@ def resume(name: str, args: Args) -> int:
     except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
-    from blockyard.engine.run import fit
+    from blockyard.engine.run import train_and_print
 
-    return fit(folder, resume=True)
+    return train_and_print(folder, resume=True)
 
 
 def train_longer(name: str, args: Args) -> int:
@@ -156,9 +156,9 @@ def train_longer(name: str, args: Args) -> int:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
     folder.message = folder.message or message
-    from blockyard.engine.run import fit
+    from blockyard.engine.run import train_and_print
 
-    return fit(folder, resume=folder.resumes)
+    return train_and_print(folder, resume=folder.resumes)
 
 
 # What `train` prints by Hydra: `--cfg`, `--info`.

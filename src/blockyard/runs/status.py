@@ -107,6 +107,11 @@ def write_status(folder: Path, status: Status) -> None:
 _LENGTH = 400
 
 
+def diverged(state: str, reason: str | None) -> bool:
+    """Return whether a run has failed because its loss, a gradient or a weight was not finite (`faults.nan_guard`)."""
+    return state == "failed" and (reason or "").startswith("NotFiniteError")
+
+
 def reason_of(error: BaseException) -> str:
     """The type of an error and the first line of its text, without secrets, with control characters escaped.
 

@@ -171,3 +171,12 @@ def test_what_does_not_fit_is_refused_with_the_reason(overrides: str, problem: s
     kept = [override for override in base.split() if override.split("=")[0] not in changed]
     issues = check(compose([*kept, "logger=none", *overrides.split()]))
     assert any(problem in str(issue) for issue in issues), [str(issue) for issue in issues]
+
+
+def test_a_level_that_is_drawn_is_the_one_around_the_value() -> None:
+    task = PatchDensity()
+    task._levels, task._values = 4, 1
+    for level in range(4):
+        for share in (0.1, 0.9):
+            prediction = torch.tensor([0.0, 2 * (level + share) / 4 - 1, -9.0])
+            assert task.draw(prediction, 0.0, torch.Generator()).tolist() == [level]

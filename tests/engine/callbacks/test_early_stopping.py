@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,3 +79,15 @@ def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
 
     assert forked(struck) == 143
     assert json.loads((run(tmp_path, *overrides).path / "summary.json").read_text())["steps"] == 24
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_it_waits_anew_after_each_improvement(mode: str, sign: int) -> None:
+    """By more than min_delta; a value that is not a number improves nothing."""
+    stop = EarlyStopping(patience=2, min_delta=0.1, monitor="val/loss", mode=mode)
+    state: Any = SimpleNamespace(monitor=("accuracy", "max"), stop=None)
+    stopped = []
+    for value in (5.0, 4.0, 3.95, 3.0, math.nan, 2.95):
+        stop.on_evaluate(state, {"val/loss": sign * value, "val/accuracy": 0.0})
+        stopped.append(state.stop is not None)
+    assert stopped == [False] * 5 + [True]

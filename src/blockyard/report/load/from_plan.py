@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import LoadedRun, read_run
+from blockyard.runs.status import diverged
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
@@ -36,7 +38,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     ]
     refuse_shared(cells)
     if reached := of_metric((plan.facts.get("metric") or MetricFacts()).get("name")):
-        outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done})
+        never = [run.run for run in cells if diverged(run.state, run.reason)]
+        outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done}, never)
         cells = [_with_outcome(cell, reached, outcomes.get(cell.run)) for cell in cells]
     metrics = {run.run: run.cost | run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
@@ -63,13 +66,35 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         tuning=_trials(plan) if question.get("search") else _settings(plan, metrics, failed),
         notes=[str(note) for note in plan.facts.get("notes") or ()],
         standing=now if question.get("until") else None,
+        warnings=_added_seeds(plan),
     )
+
+
+def _added_seeds(plan: SweepPlan) -> list[str]:
+    """Return a warning where seeds were added to a fixed number of them whose results could be seen."""
+    seeds = set(plan.question.get("seeds") or ())
+    if plan.question.get("until"):
+        return []
+    for path in sorted(plan.folder.glob("plan-*.json")):  # as `plan.history` keeps earlier plans
+        try:
+            before = read_json(path)["question"]
+            fewer = set(before["seeds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if not before.get("until") and fewer < seeds:
+            return [
+                f"seeds were added to the {len(fewer)} of an earlier plan, whose results could be seen: p holds for a "
+                "number that is fixed before; --until-decided holds whenever it stops"
+            ]
+    return []
 
 
 def _with_outcome(run: LoadedRun, reached: Threshold, value: float | None) -> LoadedRun:
     """The run with what the sweep compares, an outcome of the whole run, among its metrics."""
     if value is None:
         return run
+    if not run.done:
+        return replace(run, outcome={str(reached): value})
     metrics = {**run.metrics, str(reached): value}
     directions = {**(run.summary.get("directions") or {}), str(reached): reached.direction}
     return replace(run, summary={**run.summary, "metrics": metrics, "directions": directions})

@@ -25,6 +25,7 @@ class LoadedRun:
     path: the run's folder, whether it exists or not
     summary, facts: the contents of summary.json and run.json, empty where a file is missing
     damage: why run.json could not be read, or None
+    outcome: of a run that diverged, what a sweep with `success` or `steps_to` compares, by name
     """
 
     arm: str
@@ -37,6 +38,7 @@ class LoadedRun:
     summary: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     damage: str | None = None
+    outcome: dict[str, float] = field(default_factory=dict)
 
     @property
     def run(self) -> str:
@@ -63,7 +65,7 @@ class LoadedRun:
 
     def value(self, metric: str) -> float | None:
         """Return a metric or a cost by name."""
-        value = self.metrics.get(metric)
+        value = self.metrics.get(metric, self.outcome.get(metric))
         return self.cost.get(metric) if value is None else value
 
     @property

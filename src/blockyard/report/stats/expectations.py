@@ -5,6 +5,9 @@ than c is than d: the difference of both differences, seed by seed, is judged as
 were stated before the runs were made, so p values are corrected over the comparisons of the expectation, not over all
 arms.
 
+`~` and `>=` are about the margin: a difference from zero alone does not contradict them, an interval beyond the margin
+does. Each such clause is judged at 5 % of its own; the whole expectation holds where every clause does, at 5 % too.
+
 Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`); Holm 1979.
 """
 
@@ -145,14 +148,15 @@ def _evaluate(
     if claim.sign == ">=":
         if low > -size:
             return "supported", f"{numbers}: not worse by {margin_text} or more"
-        if significant:
-            return "contradicted", numbers
+        if high <= -size or (gap.signs is not None and significant):
+            return "contradicted", f"{numbers}: worse by {margin_text} or more" if gap.signs is None else numbers
         return "undecided", f"{numbers}: it may be worse by more than {margin_text}"
     if low > -size and high < size:
         return "supported", f"{numbers}: the difference is smaller than {margin_text}"
-    if significant:
-        return "contradicted", numbers
-    return "undecided", f"{numbers}: no difference shown, but it may be larger than {margin_text}"
+    if low >= size or high <= -size or (gap.signs is not None and significant):
+        return "contradicted", f"{numbers}: a difference of {margin_text} or more" if gap.signs is None else numbers
+    shown = "there is a difference" if significant else "no difference shown"
+    return "undecided", f"{numbers}: {shown}, and it may be smaller or larger than {margin_text}"
 
 
 def _numbers(pair: str, gap: Difference) -> str:

@@ -18,7 +18,14 @@ from blockyard.report.stats.paired import Difference, Values, effect, finite
 from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
-from blockyard.sweep.stopping.evidence import ALPHA, ROUNDING, betting_interval, log_sign_e, seeds_to_decide
+from blockyard.sweep.stopping.evidence import (
+    ALPHA,
+    ROUNDING,
+    betting_interval,
+    log_sign_e,
+    seeds_to_decide,
+    seeds_to_margin,
+)
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,8 @@ def _finite(interval: Interval) -> Interval | None:
 def _verdict(one: Judgement) -> str:
     if len(one.gaps) < 2:
         return TOO_FEW
-    verdicts = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "not worse": UNDECIDED, None: UNDECIDED}
-    return verdicts[one.outcome]
+    verdicts = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "same": EQUIVALENT}
+    return verdicts.get(str(one.outcome), UNDECIDED)
 
 
 def explain(one: Judgement, terms: Terms, compared: int) -> str:
@@ -101,8 +108,10 @@ def explain(one: Judgement, terms: Terms, compared: int) -> str:
         return f"{one.outcome.capitalize()} than {other} from {one.at} seeds on: {numbers}."
     if one.outcome == "equivalent":
         return f"No difference to {other} of {terms.margin:.3g} or more, from {one.at} seeds on: {numbers}."
+    if one.outcome == "same":
+        return f"The same value as {other} on all of {one.at} seeds, so on more than half of all seeds."
     goal = f"where a verdict takes {math.exp(one.threshold):.3g}"
-    more = "" if terms.outcome else f" {_more(one, compared)}"
+    more = "" if terms.outcome else f" {_more(one, terms, compared)}"
     return f"Undecided after {n} seeds: {numbers}, {goal}.{more}"
 
 
@@ -123,19 +132,27 @@ def figures(one: Judgement, terms: Terms) -> str:
     return f"{mean:+.3g}{interval}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
 
 
-def _more(one: Judgement, compared: int) -> str:
-    """Return how many seeds would decide a difference as large as the observed one."""
+def _more(one: Judgement, terms: Terms, compared: int) -> str:
+    """Return how many seeds would decide, if the differences go on as the observed ones: against zero or the margin."""
     n = len(one.gaps)
     mean = math.fsum(one.gaps) / n
     squares = math.fsum((gap - mean) ** 2 for gap in one.gaps)
-    if n < 2 or not squares or not mean:
-        return "What more it would take is unknown: the differences do not vary, or their mean is zero."
-    needed = seeds_to_decide(mean / math.sqrt(squares / (n - 1)), compared)
-    if needed is None:
-        return "A difference as large as the observed one would take more than 1,000 seeds."
+    if n < 2 or not squares:
+        return "What more it would take is unknown: the differences do not vary."
+    deviation = math.sqrt(squares / (n - 1))
+    gain = mean if terms.direction == "max" else -mean
+    by_zero = one.comparison.sign in (None, ">") or terms.margin is None
+    counts = {
+        "shows a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
+        "fits the margin": seeds_to_margin(gain, deviation, terms.margin, compared, one.comparison.sign),
+    }
+    ends = {end: count for end, count in counts.items() if count is not None}
+    if not ends:
+        return "Differences like these would take more than 1,000 seeds."
+    end, needed = min(ends.items(), key=lambda pair: pair[1])
     if needed <= n:
-        return "A difference as large as the observed one takes about one or two seeds more."
-    return f"A difference as large as the observed one would take about {needed} seeds."
+        return "Differences like these take about one or two seeds more."
+    return f"Differences like these would take about {needed} seeds, after which their mean {end}."
 
 
 def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectedOutcome:
@@ -162,12 +179,25 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
         return f"{numbers}: no difference of {terms.margin:.3g} or more"
     if one.outcome == "not worse":
         return f"{numbers}: not worse by {terms.margin:.3g} or more"
+    if one.outcome == "different":
+        return f"{numbers}: a difference of {terms.margin:.3g} or more"
+    if one.outcome == "worse by a margin":
+        return f"{numbers}: worse by {terms.margin:.3g} or more"
+    if one.outcome == "same":
+        return f"{n} seeds: the same value on all of the first {one.at}, so on more than half of all seeds"
     if one.outcome is not None:
         return numbers
     if terms.outcome:
         return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}"
-    more = _more(one, compared).rstrip(".")
-    return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}; {more[:1].lower()}{more[1:]}"
+    more = _more(one, terms, compared).rstrip(".")
+    return f"{numbers}: {_goal(one, terms)}; {more[:1].lower()}{more[1:]}"
+
+
+def _goal(one: Judgement, terms: Terms) -> str:
+    """Return what a verdict takes: an e-value, or an interval that the margin decides."""
+    if one.comparison.sign in ("~", ">=") and terms.margin is not None:
+        return f"a verdict takes an interval on one side of {terms.margin:.3g}"
+    return f"a verdict takes e = {math.exp(one.threshold):.3g}"
 
 
 # What the page shows of the evidence, and why the sweep stopped.

@@ -247,7 +247,8 @@ def _advice(gap: Difference, compared: int, margin: float | None) -> str:
         seeds = f"{gap.n} seeds are enough"
     else:
         seeds = f"about {max(needed, gap.n + 1)} seeds are needed"
-    return f"They would miss most differences below {detectable:.2g}; {seeds} to detect {what}."
+    how = ", in a new sweep or with --until-decided" if needed is None or needed > gap.n or not margin else ""
+    return f"They show a true difference of {detectable:.2g} in 80 % of such sweeps; {seeds} to detect {what}{how}."
 
 
 def format_difference(gap: Difference) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -51,22 +51,26 @@ class Threshold:
         """Whether a value of the metric is as good as asked."""
         return value >= self.value if self.sign == ">=" else value <= self.value
 
-    def outcomes(self, runs: Mapping[Key, tuple[Mapping[str, float], Path]]) -> dict[Key, float]:
+    def outcomes(
+        self, runs: Mapping[Key, tuple[Mapping[str, float], Path]], diverged: Collection[Key] = ()
+    ) -> dict[Key, float]:
         """The outcomes of finished runs; those without such a metric are missing.
 
         runs: the metrics of each and its folder, whose metrics.csv has the evaluations. Runs that never get there are
-        level, one step behind the longest run of all: they come after every run that did, wherever they stopped.
+            level, one step behind the longest run of all: they come after every run that did, wherever they stopped
+        diverged: runs that ended because a number was not finite; they never get there
         """
         if self.kind == "success":
             values = {key: metrics.get(self.metric) for key, (metrics, _) in runs.items()}
-            return {
+            return dict.fromkeys(diverged, 0.0) | {
                 key: float(self.reached(value))
                 for key, value in values.items()
                 if value is not None and math.isfinite(value)
             }
         steps = {key: pair for key, (_, run) in runs.items() if (pair := self._steps(run))}
         never = max((last for _, last in steps.values()), default=0.0) + 1
-        return {key: never if first is None else first for key, (first, _) in steps.items()}
+        own = {key: never if first is None else first for key, (first, _) in steps.items()}
+        return dict.fromkeys(diverged, never) | own
 
     def _steps(self, run: Path) -> tuple[float | None, float] | None:
         """The step at which a run gets there, None if never, and its last one; None where it has no such metric."""

@@ -2,13 +2,19 @@
 
 A comparison is a clause of `expect:`, or where the file expects nothing an arm against the baseline. It is decided as
 
-    better, worse   the e-value of the mean of its paired differences has reached what Holm's procedure asks for
-    equivalent      the confidence sequence lies within plus and minus the margin; only where the file states one
-    not worse       of a clause with `>=`: the confidence sequence of the gain lies above minus the margin
+    better, worse      the e-value of the mean of its paired differences has reached what Holm's procedure asks for
+    equivalent         the confidence sequence lies within plus and minus the margin
+    not worse          of `>=`: the confidence sequence of the gain lies above minus the margin
+    different          of `~`: the confidence sequence lies outside of plus and minus the margin
+    worse by a margin  of `>=`: the confidence sequence of the gain lies below minus the margin
+    same               all seeds have the same value on both sides, and they are so many that more than half of all have
+
+A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. What is
+decided first stays, whatever more seeds say while another comparison goes on.
 
 Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops, so that Holm keeps the
-probability of a false "better" or "worse" of any comparison at 5 % at most; intervals for "equivalent" have 1 - 5 % / m
-for m comparisons, with half of that at each end.
+probability of a false "better" or "worse" of any comparison at 5 % at most; intervals that are held against the margin
+have 1 - 5 % / m for m comparisons, with half of that at each end. "same" says nothing of differences that are rare.
 
 Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and applications (arXiv 1912.06116).
 """
@@ -16,13 +22,14 @@ Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and ap
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.sweep.spec.expectation import Claim, parse
 from blockyard.sweep.stopping.evidence import (
     ALPHA,
+    ROUNDING,
     UNKNOWN,
     Interval,
     anytime_p,
@@ -33,13 +40,27 @@ from blockyard.sweep.stopping.evidence import (
     log_sign_e,
 )
 
-Decision = Literal["better", "worse", "equivalent", "not worse"]
+Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "same"]
 Verdict = Literal["supported", "contradicted"]
-# What an outcome means for a clause. A difference that matters was claimed by `>`, so equivalence contradicts it.
+# What a decision means for a clause. A difference that matters was claimed by `>`, so equivalence contradicts it.
+# Without a margin, as for outcomes of whole runs, `~` and `>=` can be held against better and worse alone.
 VERDICTS: dict[str, dict[Decision, Verdict]] = {
-    ">": {"better": "supported", "worse": "contradicted", "equivalent": "contradicted"},
-    ">=": {"better": "supported", "worse": "contradicted", "equivalent": "supported", "not worse": "supported"},
-    "~": {"better": "contradicted", "worse": "contradicted", "equivalent": "supported"},
+    ">": {"better": "supported", "worse": "contradicted", "equivalent": "contradicted", "same": "contradicted"},
+    ">=": {
+        "better": "supported",
+        "worse": "contradicted",
+        "equivalent": "supported",
+        "not worse": "supported",
+        "worse by a margin": "contradicted",
+        "same": "supported",
+    },
+    "~": {
+        "better": "contradicted",
+        "worse": "contradicted",
+        "equivalent": "supported",
+        "different": "contradicted",
+        "same": "supported",
+    },
 }
 BySeed = Mapping[int, float]
 
@@ -129,20 +150,37 @@ def judge(
         es = [[log_sign_e(gaps[: n + 1], scale) for n in range(len(gaps))] for _, gaps, scale in paired]
     else:
         es = [log_e_values(gaps, scale) for _, gaps, scale in paired]
+    ends = [_margin_ends(gaps, scale, margin, alpha / len(clauses), direction) for _, gaps, scale in paired]
+    decided: dict[
+        int, tuple[Decision, int, float]
+    ] = {}  # clause -> how, from how many seeds on, and log e that it took
+    counts, most = [0] * len(clauses), [0.0] * len(clauses)  # seeds so far that all arms have, and the largest log e
+    for seed in seeds:
+        for number, (common, _, _) in enumerate(paired):
+            if counts[number] < len(common) and common[counts[number]] == seed:
+                most[number] = max(most[number], es[number][counts[number]])
+                counts[number] += 1
+        ps = [anytime_p([log_e]) for log_e in most]
+        rejected = [holm_p <= alpha for holm_p in holm(ps)]
+        for number, (one, n) in enumerate(zip(clauses, counts, strict=True)):
+            if number in decided or not n:
+                continue
+            by_margin = ends[number](one.sign, n)
+            # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
+            goal = math.log(sum(other >= ps[number] for other in ps) / alpha)
+            if by_margin is not None:
+                decided[number] = (by_margin, n, goal)
+            elif rejected[number] and _asks_for_zero(one, margin):
+                decided[number] = (_ahead(paired[number][1][:n], direction, signs=signs), n, goal)
     ps = [anytime_p(log_es) for log_es in es]
     holm_ps = holm(ps)
     open_ones = sum(p > alpha for p in holm_ps)
     judged = []
-    for one, (common, gaps, scale), log_es, p, holm_p in zip(clauses, paired, es, ps, holm_ps, strict=True):
-        # Holm rejects the k-th smallest of m at alpha / (m - k + 1); of those that stay open, all share alpha.
-        share = sum(other >= p for other in ps) if holm_p <= alpha else max(1, open_ones)
-        goal = math.log(share / alpha)
-        gains = [gap if direction == "max" else -gap for gap in gaps]
-        outcome, at = _equivalent(gains, scale, margin, alpha / len(clauses), one.sign)
-        if outcome is None and holm_p <= alpha:
-            at = next(n for n, log_e in enumerate(log_es, start=1) if log_e >= goal)
-            ahead = sum((gain > 0) - (gain < 0) for gain in gains[:at]) if signs else math.fsum(gains[:at])
-            outcome = "better" if ahead > 0 else "worse"
+    for number, (one, (common, gaps, scale), log_es, p, holm_p) in enumerate(
+        zip(clauses, paired, es, ps, holm_ps, strict=True)
+    ):
+        # Of those that stay open, all share alpha.
+        outcome, at, goal = decided.get(number, (None, None, math.log(max(1, open_ones) / alpha)))
         judged.append(
             Judgement(
                 comparison=one,
@@ -160,6 +198,18 @@ def judge(
     return judged
 
 
+def _asks_for_zero(one: ArmComparison, margin: float | None) -> bool:
+    """Whether a difference from zero decides; a clause with `~` or `>=` is about the margin, where there is one."""
+    return one.sign not in ("~", ">=") or margin is None
+
+
+def _ahead(gaps: Sequence[float], direction: str, *, signs: bool) -> Decision:
+    """Return which side is ahead: in the mean of the differences, or on more seeds."""
+    gains = [gap if direction == "max" else -gap for gap in gaps]
+    ahead = sum((gain > 0) - (gain < 0) for gain in gains) if signs else math.fsum(gains)
+    return "better" if ahead > 0 else "worse"
+
+
 def _pair(
     one: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int]
 ) -> tuple[tuple[int, ...], list[float], float]:
@@ -170,15 +220,30 @@ def _pair(
     return common, [a - b for a, b in zip(first, second, strict=True)], scale
 
 
-def _equivalent(
-    gains: Sequence[float], scale: float, margin: float | None, alpha: float, sign: str | None
-) -> tuple[Decision | None, int | None]:
-    """Return whether no difference larger than the margin is left at this error rate, and from how many seeds on."""
-    if margin is None:
-        return None, None
-    for n, (low, high) in enumerate(confidence_sequence(gains, scale, alpha), start=1):
-        if (-margin < low and high < margin) or log_equal_e(gains[:n], scale) >= math.log(1 / alpha):
-            return "equivalent", n
-        if sign == ">=" and -margin < low <= 0:
-            return "not worse", n
-    return None, None
+def _margin_ends(
+    gaps: Sequence[float], scale: float, margin: float | None, alpha: float, direction: str
+) -> Callable[[str | None, int], Decision | None]:
+    """Return what says how a comparison with this sign stands to the margin after n seeds; None while that is open."""
+    gains = [gap if direction == "max" else -gap for gap in gaps]
+    intervals = [] if margin is None else confidence_sequence(gains, scale, alpha)
+
+    def end(sign: str | None, n: int) -> Decision | None:
+        if margin is None:
+            return None
+        if log_equal_e(gains[:n], scale) >= math.log(1 / alpha):
+            return "same"
+        low, high = intervals[n - 1]
+        constant = max(gains[:n]) - min(gains[:n]) <= ROUNDING * scale
+        if constant and log_sign_e(gains[:n], scale) >= math.log(1 / alpha):
+            low = high = gains[0]  # of equal differences nothing but their number says how sure they are
+        if -margin < low and high < margin:
+            return "equivalent"
+        if sign == ">=" and low > -margin:
+            return "not worse"
+        if sign == ">=" and high <= -margin:
+            return "worse by a margin"
+        if sign == "~" and (low >= margin or high <= -margin):
+            return "different"
+        return None
+
+    return end

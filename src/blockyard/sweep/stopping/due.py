@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
 from blockyard.runs.folder import SUMMARY
-from blockyard.runs.status import read_status
+from blockyard.runs.status import diverged, read_status
 from blockyard.sweep.cell.states import duration
 from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -138,7 +138,10 @@ class _Rounds:
         outcomes = {}
         if reached:
             done = {cell.run: cell for cell in self.own.values() if cell.run in self.values}
-            outcomes = reached.outcomes({run: (self.values[run], self.plan.path(cell)) for run, cell in done.items()})
+            runs = {run: (self.values[run], self.plan.path(cell)) for run, cell in done.items()}
+            ended = {cell.run: self.plan.path(cell) for cell in self.own.values() if cell.run in self.ended}
+            states = {run: read_status(path) for run, path in ended.items()}
+            outcomes = reached.outcomes(runs, [run for run, at in states.items() if diverged(at.state, at.reason)])
         for (arm, seed), cell in self.own.items():
             value = outcomes.get(cell.run) if reached else self.values.get(cell.run, {}).get(name)
             if value is not None and math.isfinite(value):

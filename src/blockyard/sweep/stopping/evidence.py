@@ -110,15 +110,17 @@ def _interval(gaps: Sequence[float], scale: float, alpha: float, g: float = PRIO
     n = len(gaps)
     if n < 2 or max(gaps) - min(gaps) <= ROUNDING * scale:
         return UNKNOWN
+    mean = math.fsum(gaps) / n
+    radius = _radius(n, math.fsum((gap - mean) ** 2 for gap in gaps), alpha, g)
+    return mean - radius, mean + radius
+
+
+def _radius(n: int, squares: float, alpha: float, g: float = PRIOR) -> float:
+    """Half the width of the interval after n differences, whose squared distances from their mean have this sum."""
     spread = 1 + n * g
     # With x = t^2 / v, log e < log(1 / alpha) reads (1 + x) / (1 + x / spread) < ratio.
     ratio = math.exp(2 / n * (math.log(1 / alpha) + 0.5 * math.log(spread)))
-    if ratio >= spread:
-        return UNKNOWN
-    mean = math.fsum(gaps) / n
-    squares = math.fsum((gap - mean) ** 2 for gap in gaps)
-    radius = math.sqrt(squares / n * (ratio - 1) / (1 - ratio / spread))
-    return mean - radius, mean + radius
+    return math.inf if ratio >= spread else math.sqrt(squares / n * (ratio - 1) / (1 - ratio / spread))
 
 
 def betting_interval(
@@ -166,7 +168,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return result
 
 
-def seeds_to_decide(effect: float, compared: int, most: int = 1_000, alpha: float = ALPHA) -> int | None:
+def seeds_to_decide(effect: float, compared: float, most: int = 1_000, alpha: float = ALPHA) -> int | None:
     """Return at how many seeds an effect (d_z) seen exactly as it is would be decided; None for more than `most`.
 
     compared: how many comparisons share the error rate
@@ -174,5 +176,29 @@ def seeds_to_decide(effect: float, compared: int, most: int = 1_000, alpha: floa
     goal = math.log(max(1, compared) / alpha)
     for n in range(2, most + 1):
         if log_bayes_factor(n * effect**2, n) >= goal:
+            return n
+    return None
+
+
+def seeds_to_margin(
+    gain: float,
+    deviation: float,
+    margin: float | None,
+    compared: int,
+    sign: str | None,
+    most: int = 1_000,
+    alpha: float = ALPHA,
+) -> int | None:
+    """Return at how many seeds a gain and standard deviation seen exactly as they are would be held against the margin.
+
+    sign: of the claim, as in `decisions`. None without a margin, or for more than `most`
+    """
+    if margin is None:
+        return None
+    for n in range(2, most + 1):
+        radius = _radius(n, (n - 1) * deviation**2, alpha / compared)
+        low, high = gain - radius, gain + radius
+        inside, above, below = -margin < low and high < margin, low > -margin, high <= -margin
+        if inside or (sign == ">=" and (above or below)) or (sign == "~" and (low >= margin or below)):
             return n
     return None
