@@ -110,9 +110,9 @@ def test_an_average_that_no_seed_has_is_not_said_to_be_unrecorded(tmp_path: Path
             run(tmp_path, f"block={block}", "optimizer.lr=0.001", seed=seed, figure=0.8)
         run(tmp_path, "block=pre_norm", "optimizer.lr=0.01", seed=seed, figure="failed")
         run(tmp_path, "block=post_norm", "optimizer.lr=0.01", seed=seed, figure=0.9)
-    words = compare(tmp_path, by="block", baseline="block=post_norm").arm("block=pre_norm")["words"]
-    assert "no test/" not in words
-    assert "No seed has a finished run of each of its settings" in words
+    text = compare(tmp_path, by="block", baseline="block=post_norm").arm("block=pre_norm")["words"]
+    assert "no test/" not in text
+    assert "No seed has a finished run of each of its settings" in text
 
 
 def test_by_works_on_a_sweep_too(tmp_path: Path) -> None:

@@ -154,9 +154,9 @@ def _header(plan: SweepPlan, path: Path) -> Iterator[str]:
     yield f"Written by `blockyard sweep {plan.name} --to-wandb`: change the sweep file, not this one."
     yield ""
     typed = [text for text in plan.facts.get("command") or () if text != "--to-wandb"]
-    known = typed[:2] == ["blockyard", "sweep"]
+    is_typed = typed[:2] == ["blockyard", "sweep"]
     first = shlex.join(["wandb", "sweep", str(path)])
-    last = shlex.join(typed if known else ["blockyard", "sweep", _name(plan), *_command_line(plan)])
+    last = shlex.join(typed if is_typed else ["blockyard", "sweep", _name(plan), *_command_line(plan)])
     width = max(map(len, (first, last))) + 2
     yield f"{first:<{width}}prints the sweep's ID"
     yield f"{'wandb agent ID':<{width}}runs cells until none is left, on any number of machines"
