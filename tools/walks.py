@@ -69,7 +69,7 @@ cli.py main | finds the command by its file name
         config/rules/__init__.py RULES | two declarations at a time
         config/trial_build.py build_model | shapes, without weights
     runs/start.py create_run | the folder of the config's hash, locked
-    engine/run.py fit | trains in it, and prints the result
+    engine/run.py train_and_print | trains in it, and prints the result
       engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
 """,
     "cell": """
