@@ -3,6 +3,7 @@
     python benchmarks/sequential.py errors     no effect: the share of sweeps with any false verdict
     python benchmarks/sequential.py power      seeds to a verdict, against a t test with as many as give equal power
     python benchmarks/sequential.py margin     a true difference as large as the margin: false equivalence; and none
+    python benchmarks/sequential.py claims     `~` and `>=` by the true difference in margins: how such clauses end
     python benchmarks/sequential.py groups     the limits of `report.stats.sequential.two_groups`
 
 A sweep looks after every seed from 2 to 20. Arms share the baseline's noise as in a real sweep; decided arms get no
@@ -156,6 +157,26 @@ def margins(sweeps: int) -> None:
                 print(f"| {share:g} | {margin:g} | {arms} | {any_of[0]:.1%} | {any_of[1]:.1%} | {taken.mean():.1f} |")
 
 
+def claims(sweeps: int) -> None:
+    """Print how claims with `~` and `>=` end, by the true difference in margins; of `>=` the first side is worse."""
+    print(
+        "| true difference, of the margin | margin (sd) | `~` supported | contradicted | `>=` supported | contradicted |"
+    )
+    print("|---|---|---|---|---|---|")
+    for share in (0.0, 0.5, 0.9, 1.1, 2.0):
+        for margin in (1.0, 2.0):
+            gaps = drawn("normal", sweeps, 1, share * margin)[:, 0]
+            cells = []
+            for sign, factor in (("~", 1.0), (">=", -1.0)):
+                clause = ArmComparison("a", (("a",), ("base",)), sign)
+                ends = []
+                for own in factor * gaps:
+                    values = {"base": dict.fromkeys(range(MOST), 0.0), "a": dict(enumerate(own.tolist()))}
+                    ends.append(judge([clause], values, range(MOST), "max", margin)[0].verdict)
+                cells += [ends.count("supported") / sweeps, ends.count("contradicted") / sweeps]
+            print(f"| {share:g} | {margin:g} | {' | '.join(f'{cell:.1%}' for cell in cells)} |")
+
+
 def groups(sweeps: int) -> None:
     """Print the share of variance that the best cut explains, which 1 % of normal samples exceed."""
     draw = np.random.default_rng(0)
@@ -174,7 +195,7 @@ def groups(sweeps: int) -> None:
 
 def main() -> None:
     """Run one of the simulations."""
-    tables = {"errors": errors, "power": power, "margin": margins, "groups": groups}
+    tables = {"errors": errors, "power": power, "margin": margins, "claims": claims, "groups": groups}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=tables)
     parser.add_argument("--sweeps", type=int, default=3_000)
