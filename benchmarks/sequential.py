@@ -159,9 +159,7 @@ def margins(sweeps: int) -> None:
 
 def claims(sweeps: int) -> None:
     """Print how claims with `~` and `>=` end, by the true difference in margins; of `>=` the first side is worse."""
-    print(
-        "| true difference, of the margin | margin (sd) | `~` supported | contradicted | `>=` supported | contradicted |"
-    )
+    print("| true difference, of the margin | margin (sd) | ~ supported | contradicted | >= supported | contradicted |")
     print("|---|---|---|---|---|---|")
     for share in (0.0, 0.5, 0.9, 1.1, 2.0):
         for margin in (1.0, 2.0):
