@@ -143,8 +143,8 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
     gain = mean if terms.direction == "max" else -mean
     by_zero = one.comparison.sign in (None, ">") or terms.margin is None
     counts = {
-        "shows a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
-        "fits the margin": seeds_to_margin(gain, deviation, terms.margin, compared, one.comparison.sign),
+        "to show a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
+        "to fit the margin": seeds_to_margin(gain, deviation, terms.margin, compared, one.comparison.sign),
     }
     ends = {end: count for end, count in counts.items() if count is not None}
     if not ends:
@@ -152,7 +152,7 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
     end, needed = min(ends.items(), key=lambda pair: pair[1])
     if needed <= n:
         return "Differences like these take about one or two seeds more."
-    return f"Differences like these would take about {needed} seeds, after which their mean {end}."
+    return f"Differences like these would take about {needed} seeds {end}."
 
 
 def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectedOutcome:
