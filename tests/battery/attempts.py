@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.engine.callbacks.loop import LoopCallback
-from blockyard.engine.run import fit
+from blockyard.engine.run import train_and_print
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.start import create_run
@@ -75,7 +75,7 @@ def attempt(run: Configured, kill: Moment | None = None, before: Callable[[], No
                 folder = create_run(config, command=["test"], choices=choices)
             except AlreadyDoneError:
                 return 0
-            code = fit(folder, folder.resumes)
+            code = train_and_print(folder, folder.resumes)
             times = {"cpu": time.process_time(), "wall": time.monotonic() - began}
             note.write_text(json.dumps({"group": os.getpid(), **times}))
             return code
