@@ -141,10 +141,14 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
         return "What more it would take is unknown: the differences do not vary."
     deviation = math.sqrt(squares / (n - 1))
     gain = mean if terms.direction == "max" else -mean
-    by_zero = one.comparison.sign in (None, ">") or terms.margin is None
+    sign = one.comparison.sign
+    where = "within" if sign in (None, ">") else "on one side of"
+    by_zero = sign in (None, ">") or terms.margin is None
     counts = {
         "to show a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
-        "to fit the margin": seeds_to_margin(gain, deviation, terms.margin, compared, one.comparison.sign),
+        f"for an interval {where} the margin": seeds_to_margin(
+            gain, deviation, terms.margin, compared, one.comparison.sign
+        ),
     }
     ends = {end: count for end, count in counts.items() if count is not None}
     if not ends:
