@@ -90,3 +90,9 @@ def test_what_cannot_be_made_is_refused(
     assert main(["init", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_package_may_be_called_as_yaml_calls_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "on"]) == 0
+    assert yaml.safe_load((tmp_path / "on" / "blockyard.yaml").read_text())["allow"] == ["on"]

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 
 from blockyard.cli import main
+from blockyard.commands.schema import associations
 from blockyard.config.choices import catalog
 from blockyard.config.json_schema import GLOBAL, finished, group_schemas
 from blockyard.config.placed_nodes import default_node
@@ -146,3 +147,8 @@ def test_the_command_writes_them_with_choices_of_ones_own(
     for bad, message in (("to=blockyard.yaml", "blockyard.yaml is a file"), ("too=x", "did you mean to")):
         assert main(["schema", bad]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_schemas_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
+    assert list(associations(tmp_path, ["norm"])) == [f"{tmp_path}/norm.json"]
+    assert list(associations(Path("schemas"), ["norm"])) == ["./schemas/norm.json"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blockyard.cli import main
+from blockyard.config.override_grammar import parse_override
 from blockyard.config.project_file import find, read, with_project
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -201,3 +202,21 @@ def test_every_command_that_has_an_option_takes_it_from_the_file(command: str, t
     assert "allow=[mine]" in added
     assert any(text.startswith("outputs=") for text in added) == (command in ("export", "soup"))
     assert ("--config-dir" in added) == (command in ("bench", "tokenize"))
+
+
+@pytest.mark.parametrize("name", ["ü", "a (1)", "it's", "a,b"])
+def test_outputs_lie_in_a_folder_of_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that read Hydra's grammar get the path in quotes, the others as it is."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "blockyard.yaml").write_text("outputs: outputs\n")
+    monkeypatch.chdir(folder)
+    for command in ("train", "check"):
+        (text,) = with_project(command, [])
+        assert parse_override(text).value() == str(folder / "outputs")
+    assert with_project("sweep", []) == [f"outputs={folder / 'outputs'}"]
+
+
+def test_a_user_that_does_not_exist_is_the_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "blockyard.yaml").write_text("outputs: ~nosuchuser/x\n")
+    assert read(tmp_path / "blockyard.yaml").outputs == str(tmp_path / "~nosuchuser" / "x")

@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
+from blockyard.engine.context_parallel import model_problems
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
+from blockyard.position.xpos import XPos
 from tests.support.engine_runs import config, run
+from tests.support.helpers import context
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 
@@ -39,3 +45,26 @@ def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> Non
     from blockyard.config.compose import compose
 
     assert compose([f"debug={choice}"]).config["trainer"]["max_epochs"] is None
+
+
+def test_half_precision_needs_a_gpu() -> None:
+    """Lightning would train in bfloat16 in its place."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UserError, match=r"trainer\.precision=16-mixed needs a GPU, and this machine has none"):
+        TrainerPlan(precision="16-mixed", max_steps=1).device_type()
+
+
+def test_half_precision_does_not_hold_long_keys_of_xpos() -> None:
+    plan = TrainerPlan(precision="16-mixed", max_steps=1)
+    short, long = (XPos(context(dim=32, grid=(tokens,), causal=True)) for tokens in (512, 8192))
+    assert not [problem for problem in plan.model_problems(short) if "xpos" in problem]
+    assert [problem for problem in plan.model_problems(long) if "use position.span=" in problem]
+
+
+def test_parts_of_a_sequence_have_positions_of_one_kind() -> None:
+    for rescale, problems in ((1.0, 0), (2.0, 1)):
+        composed = compose(["experiment=gpt_code_small", f"position.rescale={rescale}"])
+        assert not composed.issues, composed.issues
+        model = Components(composed.config).meta_model()
+        assert sum("other positions" in text for text in model_problems(model, 2)) == problems

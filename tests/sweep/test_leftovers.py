@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from blockyard.errors import UserError
 from blockyard.runs.lock import RunLock, lock_path
-from blockyard.sweep.cell.trial_store import StorageFailedError, storage_failures
+from blockyard.sweep.cell.trial_store import StorageFailedError, open_study, storage_failures
 from blockyard.sweep.cells import SEARCH_LOCK
 from blockyard.sweep.plan.history import store_plan
 from tests.sweep.search_runs import plan
@@ -45,3 +46,12 @@ def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, kind: str) 
     assert "\n" not in str(caught.value)
     assert "search.db cannot be used: " in str(caught.value)
     assert str(caught.value).endswith(("full", "device"))
+
+
+def test_a_database_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
+    """A folder from a stranger may hold one that leads to a file of the user."""
+    victim = tmp_path / "victim.sqlite"
+    (tmp_path / "search.db").symlink_to(victim)
+    with pytest.raises(UserError, match="is not opened, since it is a link"):
+        open_study(tmp_path, "a", {"metric": "m", "pruner": "none", "space": {}, "seed": 0, "identity": "i"}, "max")
+    assert not victim.exists()
