@@ -50,7 +50,7 @@ def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> Non
 def test_half_precision_needs_a_gpu() -> None:
     """Lightning would train in bfloat16 in its place."""
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has a GPU")
     with pytest.raises(UserError, match=r"trainer\.precision=16-mixed needs a GPU, and this machine has none"):
         TrainerPlan(precision="16-mixed", max_steps=1).device_type()
 

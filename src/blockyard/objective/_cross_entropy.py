@@ -73,7 +73,7 @@ def chunked_cross_entropy(
     z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return what `cross_entropy` does of the projection's logits. There is no second derivative.
+    """Return `cross_entropy` of the projection's logits, computed by chunks. It has no second derivative.
 
     Matrix products have the type of autocast, and everything else is in float32 at least.
 

@@ -299,7 +299,7 @@ def _result(
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     against = rivals(data, baseline)
-    by_looks = _terms_of_looks(data, terms, values)
+    by_looks = _sequential_terms(data, terms, values)
     results = (
         sequential.compare_arms(values, baseline, by_looks)
         if by_looks
@@ -365,7 +365,7 @@ def _result(
     )
 
 
-def _terms_of_looks(data: ComparisonInput, terms: _Terms, values: Values) -> sequential.Terms | None:
+def _sequential_terms(data: ComparisonInput, terms: _Terms, values: Values) -> sequential.Terms | None:
     """Return the terms of a sweep that stops when it is decided; None for a fixed number of seeds."""
     if data.standing is None:
         return None

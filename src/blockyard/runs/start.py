@@ -170,7 +170,7 @@ def _clear_damaged(
     command: Sequence[str] | None,
     choices: Mapping[str, str | None] | None,
 ) -> None:
-    """Rename what lies in place of a run's files and is no file, links, and a run.json that cannot be read."""
+    """Rename links, anything but a regular file under the name of a run's file, and an unreadable run.json."""
     for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER, SOURCE_TOKENIZER):
         path = run.path / name
         if os.path.lexists(path) and (not is_regular(path) or path.is_symlink()):
@@ -225,7 +225,7 @@ def _begin(
 
 
 def _links(folder: Path) -> list[Path]:
-    """The symbolic links in a folder, by name; none where there is no folder."""
+    """Return the symbolic links in a folder, sorted; an empty list if the folder does not exist."""
     return sorted(path for path in folder.glob("*") if path.is_symlink())
 
 

@@ -132,7 +132,7 @@ def check_projections(
 
 
 def _check_map(token_map: TokenMap) -> None:
-    """Raise ValueError where it is no function of each token alone."""
+    """Raise ValueError for a map whose output for a token depends on other tokens."""
     node: Any = token_map
     if node.func.empty:
         raise ValueError(f"token_mixer.map: {node.func.__name__} maps nothing; use null")

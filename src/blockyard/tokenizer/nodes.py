@@ -94,7 +94,7 @@ class Nodes(GraphTokenizer):
         return codes
 
     def encode_edges(self, edges: Tensor) -> Tensor:
-        """Return codes (m,): the rank of each row from 2, or 1 where the training split lacks it. 0 is no edge."""
+        """Return codes (m,): 2 or more for a row of the training split, 1 for any other; 0 is reserved for no edge."""
         codes_by_row = {tuple(row): code for code, row in enumerate(self._edges, start=2)}
         if not edges.numel():  # `unique` takes no empty rows
             return torch.full((len(edges),), codes_by_row.get((), 1))

@@ -258,8 +258,8 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
         for state, runs in states.items():
             reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
             reason = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            cells = max(arm.planned, len(arm.runs))  # of averages, each seed has several
-            yield f"{arm.name}: {len(runs)} of {cells} cells {state}{reason}, {_seeds(runs)}"
+            # With averages, each seed has several cells.
+            yield f"{arm.name}: {len(runs)} of {max(arm.planned, len(arm.runs))} cells {state}{reason}, {_seeds(runs)}"
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:

@@ -31,7 +31,7 @@ function foldSection(id) {
   const up = foldedUp(id);
   node.classList.toggle("folded", up);
   const button = node.querySelector("h2 > button");
-  if (button) { // on a wide screen nothing folds: the heading is no button to anybody
+  if (button) { // nothing folds on a wide screen, so the heading takes no focus there
     button.disabled = !PHONE.matches;
     if (PHONE.matches) button.setAttribute("aria-expanded", String(!up));
     else button.removeAttribute("aria-expanded");
