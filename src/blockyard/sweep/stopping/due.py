@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
@@ -119,17 +120,18 @@ class _Rounds:
     def _judged(self, clauses: Sequence[ArmComparison], seeds: Sequence[int]) -> list[Judgement]:
         metric = self.plan.facts["metric"]
         margin, signs = self.plan.question.get("margin"), of_metric(metric["name"]) is not None
-        return judge(clauses, self._by_seed(), seeds, metric["direction"], margin, signs=signs)
+        return judge(clauses, self._by_seed, seeds, metric["direction"], margin, signs=signs)
 
     def _active(self, judged: Sequence[Judgement], seeds: Sequence[int]) -> list[str]:
         """The arms of the open comparisons; one that has no value on any of the first seeds has failed."""
-        values = self._by_seed()
+        values = self._by_seed
         lost = {arm for arm, _ in self.own if not any(seed in values.get(arm, {}) for seed in seeds)}
         lost |= {arm.name for arm in self.plan.arms} - {arm for arm, _ in self.own}  # refused
         open_ones = [one.comparison.arms for one in judged if one.outcome is None]
         wanted = {arm for arms in open_ones if not lost & set(arms) for arm in arms}
         return [arm for arm in dict.fromkeys(arm for arm, _ in self.own) if arm in wanted]
 
+    @cached_property  # the files of runs are read once, not after every seed
     def _by_seed(self) -> dict[str, dict[int, float]]:
         """The finite values of the sweep's metric: arm -> seed -> value."""
         name = self.plan.facts["metric"]["name"]
