@@ -11,7 +11,7 @@ LOCKED := $(PIP) --no-build-isolation --require-hashes --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 # Workers for pytest; tiny models want one thread each. Three on two cores were slower when it was tried (595 s, 569 s).
 WORKERS ?= 2
-# What old versions of libraries can break: all but style, pages in a browser, and the documentation.
+# What old versions of libraries break first. Left out: style, pages, reports, pictures, exported and imported weights.
 CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
 .PHONY: run test test-all test-gpu test-oldest battery schedulers lint format bench docs lock audit clean

@@ -1,6 +1,6 @@
 """A training step of ours against those of other libraries: equal shapes, data, optimizer and precision.
 
-    python benchmarks/peers.py [--rounds 20] [--threads 2] [--rows gpt-fp32 gpt-bf16 llama-fp32 vit-fp32 mixer-fp32]
+    python benchmarks/peers.py [--rounds 20] [--threads 2] [--rows gpt-fp32 gpt-bf16 llama-fp32 ...]
 
 A step is forward, loss, backward, clipping and AdamW, on random data. The sides of a row alternate step by step in one
 process, and their order is turned after every round. Share of peak: the FLOPs of the step's matrix products (those of
@@ -78,6 +78,8 @@ def gpt2_of_transformers() -> tuple[Any, Callable[[Any, Any], Any]]:
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
+        activation_function="gelu_pytorch_tanh",  # its default is the same function in several calls
+        use_cache=False,
     )
     return next_token(GPT2LMHeadModel(config), lambda out: out.logits)
 
@@ -92,6 +94,7 @@ def llama_of_transformers() -> tuple[Any, Callable[[Any, Any], Any]]:
         num_hidden_layers=GPT["depth"],
         num_attention_heads=GPT["heads"],
         max_position_embeddings=GPT["context"],
+        use_cache=False,
     )
     return next_token(LlamaForCausalLM(config), lambda out: out.logits)
 

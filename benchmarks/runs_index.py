@@ -76,7 +76,7 @@ def main() -> int:
         last = write_runs(outputs, args.arms, args.seeds)
         where = f"outputs={outputs}"
         for each in range(args.rounds):
-            if not each:  # it takes minutes and is rare
+            if not each:  # it is rare
                 (outputs / INDEX).unlink(missing_ok=True)
                 rows["no index: it is written"].append(seconds(outputs, where))
             rows["index"].append(seconds(outputs, where))

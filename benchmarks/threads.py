@@ -1,6 +1,6 @@
 """Seconds of a training step with one CPU thread and with all of them, against the FLOPs of the step.
 
-`trainer.threads=auto` gives a run one thread more for every `engine.threads.FLOPS_PER_THREAD` FLOPs of a batch;
+`trainer.threads=auto` gives a run one thread more for every `engine.setup_model.FLOPS_PER_THREAD` FLOPs of a batch;
 this table is what that number was read from. Both sides run in one process and alternate. A cell of the table is
 the fastest step of all rounds, because on a shared machine anything above it measures the neighbours.
 

@@ -7,7 +7,7 @@ Ours is `blockyard train experiment=...` on the file, with further overrides as 
 beam=4 length_penalty=0` of the test split. The other side is MarianMTModel, an encoder and a decoder after Vaswani et
 al. 2017 with tied tables and sinusoidal positions, of nearly as many parameters as ours. It reads the same tokens of
 the same training pairs in batches of as many pairs with similar lengths, and is trained with AdamW, label smoothing,
-warm-up and a cosine for as much CPU time as our whole command took, start and evaluation included. Both write by beam
+warm-up and a cosine for as much CPU time as our whole command took, evaluation included. Both write by beam
 search of width 4 with the sums of log probabilities as scores. Prints a Markdown table: BLEU and chrF of the two, of
 copying the source, and of the target of the nearest training source. Needs the `dev` extra.
 """
@@ -151,7 +151,8 @@ def write(model: Any, side: Side, sources: Sequence[str], length: int) -> list[s
 def ours(path: str, seed: int, outputs: str, experiment: str, overrides: Sequence[str]) -> tuple[float, Path]:
     """Train and write with blockyard; returns the CPU seconds of the training command and the run's folder."""
     name = f"translation_{Path(path).stem}"
-    command = ["train", f"experiment={experiment}", f"data.path={path}", f"name={name}", f"seed={seed}"]
+    # A run that is done would not be trained again, and its peer would get no time.
+    command = ["train", f"experiment={experiment}", f"data.path={path}", f"name={name}", f"seed={seed}", "force=true"]
     began = time.process_time()
     if blockyard([*command, "logger=none", f"outputs={outputs}", *overrides]):
         raise SystemExit("the training of ours did not end well")

@@ -17,9 +17,10 @@ import blockyard
 def main() -> None:
     """Fit, validate, test and predict."""
     module, data = blockyard.lightning("experiment=vit_digits", "trainer.max_epochs=3", *sys.argv[1:])
+    length = module.trainer_arguments()["max_epochs"]
     save = ModelCheckpoint("lightning/checkpoints", monitor="val/loss", filename="best")
     trainer = pl.Trainer(
-        max_epochs=3,
+        max_epochs=length,
         accelerator="auto",
         callbacks=[save, EarlyStopping("val/accuracy", mode="max", patience=3), LearningRateMonitor()],
         logger=CSVLogger("lightning"),

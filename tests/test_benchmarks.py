@@ -53,6 +53,7 @@ def test_the_gpu_check_sees_a_mask_that_is_left_out(monkeypatch: pytest.MonkeyPa
     assert every(values["error"] > 1e-2 for values in wrong.values())
 
 
+@pytest.mark.full
 def test_the_gpu_check_says_when_there_is_no_gpu() -> None:
     import torch
 
@@ -158,6 +159,7 @@ def test_peers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert every(line.count("|") == 9 for line in lines)
 
 
+@pytest.mark.full
 def test_the_loss_of_vocabularies_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

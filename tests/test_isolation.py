@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.support.paths import ROOT
@@ -49,6 +50,7 @@ def test_nothing_of_the_user_is_left() -> None:
     assert not (Path.home() / ".netrc").exists()
 
 
+@pytest.mark.full
 def test_a_used_checkout_passes(tmp_path: Path) -> None:
     """A checkout with runs, a project file, exported variables and a home folder with accounts."""
     checkout, home = tmp_path / "checkout", tmp_path / "home"

@@ -70,6 +70,7 @@ def test_it_holds_the_page(installed):
     assert "style.css" in ours
 
 
+@pytest.mark.full
 def test_it_holds_every_sweep(installed, tmp_path):
     shipped = {path.stem for path in (ROOT / "sweeps").glob("*.yaml")}
     assert {path.stem for path in (installed / "blockyard/sweeps").glob("*.yaml")} == shipped

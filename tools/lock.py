@@ -46,6 +46,8 @@ def main() -> None:
         constraints.write_text("\n".join(_kept(sys.argv[1:])), encoding="utf-8")
         dev = _compiled(["pyproject.toml", "--extra", "dev"], constraints)
         alone = _compiled(["-", "--no-deps"], constraints, [*ALONE])
+        # What only `supply` needs stands in its own lock and not among the versions of the others.
+        constraints.write_text("\n".join([*_kept(sys.argv[1:]), *_kept(sys.argv[1:], LOCKS / "supply.lock")]))
         supply = _compiled(["-"], constraints, project["project"]["optional-dependencies"]["supply"])
         # One version of a package in all locks but `supply`.
         constraints.write_text("\n".join(dev), encoding="utf-8")
@@ -55,13 +57,14 @@ def main() -> None:
     _write_lock("supply", supply)
 
 
-def _kept(words: list[str]) -> list[str]:
-    """The versions in constraints.txt that stay as they are."""
-    if "--upgrade" in words or not VERSIONS.exists():
+def _kept(words: list[str], file: Path = VERSIONS) -> list[str]:
+    """The versions in constraints.txt, or in a lock, that stay as they are."""
+    if "--upgrade" in words or not file.exists():
         return []
     released = {word for flag, word in pairwise(words) if flag == "--package"}
-    lines = VERSIONS.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if "==" in line and line.partition("==")[0] not in released]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    versions = [line.removesuffix("\\").strip() for line in lines if re.match(r"[\w.\[\]-]+==", line)]
+    return [version for version in versions if version.partition("==")[0] not in released]
 
 
 def _compiled(words: list[str], constraints: Path, requirements: list[str] | None = None) -> Entries:
@@ -83,7 +86,7 @@ def _write(locks: dict[str, Entries]) -> None:
         # One that an earlier lock has for other platforms only is there twice.
         _write_lock(name, {key: entry for key, entry in entries.items() if seen.get(key) != entry})
         seen |= entries
-    head = f"# The versions in requirements/*.lock, for `pip install --constraint`. {WRITTEN}"
+    head = f"# The versions in build.lock, run.lock and dev.lock, for `pip install --constraint`. {WRITTEN}"
     VERSIONS.write_text(head + "".join(f"{key}\n" for key in sorted(seen)), encoding="utf-8")
 
 

@@ -134,13 +134,12 @@ class Tree:
         return f"{statistics.median(counts):.0f} (largest {max(counts)})"
 
     def batch(self) -> str:
-        """The hops of a batch, by the first list whose calls are all in the source."""
-        for text in (walks.WALKS["batch"], walks.BATCH_BEFORE):
-            calls = walks.read(text)
-            if not list(walks.problems(calls, self.package)):
-                count, back = walks.hops(calls)
-                return f"{count} / {back}"
-        return "the lists of tools/walks.py do not fit this tree"
+        """The hops of a batch, where the walk of today is that of this tree."""
+        calls = walks.read(walks.WALKS["batch"])
+        if list(walks.problems(calls, self.package)):
+            return "another walk"
+        count, back = walks.hops(calls)
+        return f"{count} / {back}"
 
     # -- length ----------------------------------------------------------------------------------------
 
@@ -302,7 +301,7 @@ class Tree:
         return f"{len(rooms)} / {loose}"
 
     def arrows(self) -> str:
-        """Arrows between rooms, and how many of them climb by the table of tests/test_layers.py."""
+        """Arrows between rooms, and how many of them climb by the table of tools/import_graph.py."""
         pairs = {(layers.room(i.importer), layers.room(i.imported)) for i in self.imports}
         pairs = {pair for pair in pairs if pair[0] != pair[1]}
         rooms = {room for pair in pairs for room in pair}

@@ -187,10 +187,6 @@ def _key(record: dict[str, Any], key: str) -> str | None:
     return next((line[len(start) :].strip() for line in text.splitlines() if line.startswith(start)), None)
 
 
-def _code(text: str | None) -> str:
-    return f"`{text}`" if text else ""
-
-
 def _row(arm: dict[str, Any], digits: int, *, seeds: bool) -> str:
     mean = "no result" if arm["mean"] is None else f"{arm['mean']:.{digits}f}"
     difference = ""

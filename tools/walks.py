@@ -1,6 +1,7 @@
 """The drawings of docs/architecture.md: the floors, and who calls whom for a batch, an override, a cell and a result.
 
-    python tools/walks.py            compares every call with the source, and the page with the drawings
+    python tools/walks.py            compares the page with the drawings, and the drawings with the source: each
+                                     function is there, and its caller's file uses its name
     python tools/walks.py --write    writes them into the page
 
 A walk is an indented list. Each line names a file below src/blockyard and a function in it, then what happens
@@ -34,7 +35,8 @@ engine/loader.py BatchDataset.__getitem__ | in a worker process: batch n of the 
   data/splits/order.py step_indices | the sample numbers of this step, process and micro-batch
   data/splits/order.py take | asks the split for them
     data/splits/images.py ImageSplit.batch | gathers all samples at once: inputs, targets, lengths as one `Batch`
-  objective/masked_token.py MaskedToken.prepare | what is predicted; a classifier leaves the batch as it is
+  contracts/objective.py Objective.ready | the batch for the model and the loss; dummy samples do not count
+    objective/masked_token.py MaskedToken.prepare | what is predicted; a classifier leaves the batch as it is
 engine/module.py Learner.training_step | in the training process, called by Lightning
   model/_transformer.py Transformer.forward via model | inputs to predictions, below
   objective/_classes.py ClassObjective.loss | predictions and targets to one number
@@ -92,22 +94,6 @@ commands/compare.py run | or the end of `blockyard sweep`
   report/page/document.py write | one HTML file
 """,
 }
-# The way of a batch in the tree before the floor plan, for `tools/structure.py`.
-BATCH_BEFORE = """
-engine/loader.py Numbered.__getitem__ | -
-  data/splits/order.py step_indices | -
-  data/splits/order.py take | -
-    data/splits/images.py ImageSplit.batch | -
-engine/module.py Learner.training_step | -
-  engine/loader.py Layout.draw via key ^ | -
-  objective/masked_token.py MaskedToken.prepare | -
-  model/_transformer.py Transformer.forward via model | -
-  objective/classify.py Classify.loss | -
-engine/module.py Learner.on_before_optimizer_step | -
-  engine/faults/nan_guard.py Guard.look | -
-engine/module.py Learner.optimizer_step | -
-  schedule/cosine.py Cosine.factor | -
-"""
 
 
 @dataclass(frozen=True)
@@ -152,9 +138,20 @@ def problems(calls: list[Call], package: Path) -> Iterator[str]:
             yield f"{call.path} has no {call.function}"
         elif call.caller is not None and (package / call.caller.path).is_file():
             # Helpers of the caller's own file may stand between.
-            source = (package / call.caller.path).read_text(encoding="utf-8")
-            if not re.search(rf"\b{re.escape(call.name)}\b", source):
-                yield f"{call.caller.path} does not mention {call.name}"
+            used = _names_in_code((package / call.caller.path).read_text(encoding="utf-8"))
+            if call.name not in used:
+                yield f"{call.caller.path} does not use {call.name}"
+
+
+def _names_in_code(text: str) -> set[str]:
+    """The names that a file's code reads or defines, and the attributes; docstrings and comments do not count."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return (
+        {node.id for node in nodes if isinstance(node, ast.Name)}
+        | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        | {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    )
 
 
 def _source(package: Path, call: Call) -> str | None:

@@ -186,6 +186,7 @@ def test_a_bad_override_is_refused(case: int, tmp_path: Path, record_property: C
     record_property("cases", len(chosen))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(range(4), short=1))
 def test_every_problem_is_told_once(case: int, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Three bad values of the defaults together: three messages."""
@@ -214,6 +215,7 @@ def test_every_problem_is_told_once(case: int, tmp_path: Path, record_property: 
     record_property("cases", len(groups))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(range(8), short=1))
 def test_choices_that_do_not_go_together_are_refused(
     case: int, tmp_path: Path, record_property: Callable[[str, object], None]

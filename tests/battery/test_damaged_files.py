@@ -129,6 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("damage")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", cases(range(PARTS), short=1))
 def test_a_damaged_file_is_named_and_does_no_harm(
     folder: Path, part: int, record_property: pytest.RecordProperty

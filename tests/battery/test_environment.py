@@ -160,6 +160,7 @@ def test_a_disk_that_is_full_for_the_page(tmp_path: Path, reference: RunFolder) 
 # -- paths ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", cases(NAMES, short=1, names=ascii))
 def test_a_working_folder_of_any_name(name: str, tmp_path: Path, reference: RunFolder) -> None:
     """Train, find the run again, compare and sweep with a search where the folder has this name."""

@@ -128,7 +128,7 @@ def _assert_failed(run_folder: RunFolder, message_file: Path) -> None:
 
 
 @pytest.mark.parametrize("case", cases(ERRORS, short=4, names=_name))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(100)
 def test_whatever_a_component_raises_is_a_failure_that_a_resume_makes_good(
     tmp_path: Path, whole: dict[str, RunFolder], case: tuple[str, str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_thin_and_large_images_take_bounded_memory(shape: tuple[int, int], tmp_p
     assert taken < MEMORY
 
 
+@pytest.mark.full
 def test_memory_is_measured_from_where_the_work_begins() -> None:
     """What this process has used before hides nothing of what the work takes."""
     assert len(b"x" * (600 * 2**20))

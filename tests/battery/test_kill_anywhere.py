@@ -38,6 +38,7 @@ STOP = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "call
 EVERY_ATTENTION = ("callbacks=attention_maps", "callbacks.attention_maps.every_evaluation=true")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("choice", "most_kills"),
     [pytest.param(CONFIGS[0], FEW_KILLS, id="few")]

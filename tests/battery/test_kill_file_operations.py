@@ -100,6 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kills")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(range(PARTS), short=1))
 def test_a_run_that_was_killed_there_ends_as_if_it_had_not_been(
     tmp_path: Path, folder: Path, case: int, record_property: pytest.RecordProperty

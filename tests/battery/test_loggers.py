@@ -36,6 +36,7 @@ def outputs(tmp_path: Path) -> Iterator[Path]:
     unmount(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(CASES, short=2))
 def test_a_logger_that_fails_leaves_the_run_as_it_is(case: Case, outputs: Path, undisturbed: RunFolder) -> None:
     if case.prepare is not None:

@@ -144,6 +144,7 @@ def _server() -> None:
     assert forked(lambda: 0) == 0
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("case", cases(CASES, short=2))
 def test_the_run_ends_soon_with_the_reason_and_the_rank(tmp_path: Path, case: Case) -> None:
     run = two(tmp_path, case.kind, base=ranks.CUT if case.kind == "context" else ranks.TWO)

@@ -23,6 +23,7 @@ pytestmark = battery("resume_components")
 SAVED, LEFT = 6, 7  # the step of the checkpoint, and the one after which the process ends
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("choice", cases(run_catalogue.registered(), short=3, names="=".join))
 def test_a_component_resumes_with_the_same_bits(choice: Choice, data_files: Path, tmp_path: Path) -> None:
     overrides = (*run_catalogue.overrides(*choice, data_files), f"callbacks.checkpoint.every={SAVED}")

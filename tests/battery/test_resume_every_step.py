@@ -68,6 +68,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return train
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("point", cases(POINTS, short=4, names=lambda point: f"{point[0]}-{point[1]}"))
 def test_a_run_resumed_at_this_step_ends_with_the_same_bits(
     point: tuple[str, int], undisturbed: Callable[[str], Path], tmp_path: Path

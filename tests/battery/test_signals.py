@@ -206,6 +206,7 @@ def _assert_ended_by(case: Case, code: int, run_folder: RunFolder) -> None:
     assert not list(run_folder.path.rglob(".tmp-*"))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("case", cases(ALONE, short=3))
 def test_a_signal_interrupts_a_run_that_then_ends_with_the_same_bits(
     tmp_path: Path, whole: Callable[[str], RunFolder], case: Case
@@ -220,6 +221,7 @@ def test_a_signal_interrupts_a_run_that_then_ends_with_the_same_bits(
     assert_same_bits(only_run(tmp_path), whole("cpu"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(OF_TWO, short=1))
 def test_a_signal_to_one_of_two_processes_interrupts_both(
     tmp_path: Path, whole: Callable[[str], RunFolder], case: Case
@@ -269,6 +271,7 @@ def _workers() -> list[Any]:
     return children
 
 
+@pytest.mark.full
 def test_a_stopped_worker_is_not_waited_for_without_end(tmp_path: Path) -> None:
     def plant() -> None:
         def act() -> None:

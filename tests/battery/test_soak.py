@@ -62,6 +62,7 @@ class Plan(NamedTuple):
         return f"{self.runs}x{self.steps}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plan", cases([Plan(12, 4, 8, 24), Plan(200, 10, 40, 32)], short=1))
 def test_runs_in_one_process_keep_nothing(plan: Plan, tmp_path: Path) -> None:
     kinds = [configured(*SMALL, *kind, *steps(plan.steps, plan.steps), f"outputs={tmp_path}") for kind in KINDS]

@@ -116,6 +116,7 @@ def assert_nothing_ran(root: Path) -> None:
     assert sorted(path.name for path in root.rglob(f"{stranger_folder.MARK}*")) == []
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("line", left_to_the_battery(tuple(COMMANDS), SHORT))
 def test_a_command_runs_nothing_of_its_folder(line: str, folder: Path, record_property: pytest.RecordProperty) -> None:
     """The installed command: no file of any kind runs, and the command does what it does elsewhere."""
@@ -136,6 +137,7 @@ def test_a_module_runs_nothing_of_its_folder(line: str, folder: Path, record_pro
     assert done.returncode == COMMANDS[line], done.stderr
 
 
+@pytest.mark.full
 def test_the_functions_run_nothing_of_the_folder(folder: Path, record_property: pytest.RecordProperty) -> None:
     """`import blockyard` where Python has the working folder first on the path, as in a notebook."""
     record_property("cases", len(stranger_folder.kinds(installed_command=False)))

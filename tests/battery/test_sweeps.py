@@ -184,6 +184,7 @@ def check_end(here: Path, file: str, undisturbed: Any, again: Ended) -> None:
 LOCAL = [*_local(), *_searched()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(LOCAL, short=1))
 def test_a_disturbed_sweep_goes_on_to_the_same_figures(case: Case, tmp_path: Path, undisturbed: Any) -> None:
     here = scene(tmp_path, case.file)

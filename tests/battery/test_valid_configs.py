@@ -91,6 +91,7 @@ def _in_a_fork(folder: Path, work: Callable[[], int]) -> int:
     return forked(reported, limit=1200)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", cases(range(NUMBER), short=1))
 def test_a_valid_config_trains_evaluates_and_resumes(case: int, tmp_path: Path) -> None:
     def report() -> str:

@@ -57,6 +57,7 @@ def test_the_file_of_paraphrases_keeps_the_splits(tmp_path: Path, capsys: pytest
     assert not set(parts[0]) & {*parts[1], *parts[2]}
 
 
+@pytest.mark.full
 def test_the_other_model_is_as_large_and_predicts_what_it_is_to_write(tmp_path: Path) -> None:
     import translation
 

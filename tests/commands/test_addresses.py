@@ -46,6 +46,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.full if name == "train multirun" else ()) for name in COMMANDS]
 )

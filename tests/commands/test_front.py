@@ -113,6 +113,7 @@ def test_explain_prints_what_a_choice_declares(capsys):
     assert "acts on: rotate" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_list_compatible_prints_what_check_accepts(capsys):
     overrides = ["experiment=gpt_code_small", "position=none", "model.depth=1"]
     assert main(["list", "norm", "block", "--compatible", *overrides, "norm=batch"]) == 0

@@ -24,6 +24,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "My-Study"
 
 
+@pytest.mark.full
 def test_it_trains_and_sweeps(project: Path) -> None:
     done = blockyard(project, "train", "experiment=baseline", "token_mixer=running_mean", *SMALL)
     assert done.returncode == 0, done.stderr
@@ -33,6 +34,7 @@ def test_it_trains_and_sweeps(project: Path) -> None:
     assert (project / "outputs" / "sweeps" / "running_mean" / "report.html").is_file()
 
 
+@pytest.mark.full
 def test_its_component_does_what_it_declares(project: Path) -> None:
     done = blockyard(project, "verify", "token_mixer=running_mean")
     assert done.returncode == 0, done.stderr

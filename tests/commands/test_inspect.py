@@ -52,6 +52,7 @@ def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
     return numbers
 
 
+@pytest.mark.full
 def test_figures_of_a_run_from_elsewhere_are_sent_only_where_that_is_asked_for(
     image_run: RunFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_figures_reach_tensorboard(image_run: RunFolder) -> None:
     assert {"inspect/mixing", "inspect/mixing_grid"} <= set(events.Tags()["images"])
 
 
+@pytest.mark.full
 def test_text(text_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = inspect_run(text_run, "attention", "samples=1", "log=false")
     assert numbers["pictures"] == ["attention_maps.png", "attention_tokens.png", "attention_entropy.png"]

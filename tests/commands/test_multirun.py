@@ -113,6 +113,7 @@ def test_multirun_goes_on_after_a_bad_job(tmp_path):
     assert len(run_folders(tmp_path)) == 1
 
 
+@pytest.mark.full
 def test_a_job_equals_a_process_of_its_own_bit_by_bit_after_one_that_died(tmp_path):
     (tmp_path / "ruinous").mkdir()
     (tmp_path / "ruinous" / "__init__.py").write_text(RUINOUS)

@@ -177,6 +177,7 @@ def test_families_are_completed() -> None:
     assert complete("blockyard new channel_mixer mine kind=") == ["kind=routing"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_without_compilation")
 def test_a_routing_mixer_that_balances_padding_is_broken(here: Path) -> None:
     """Its outputs are those of a sound one; the loss that training adds is not."""
@@ -238,6 +239,7 @@ def test_the_command_that_explain_prints_succeeds(family: str, here: Path, capsy
     assert len(list(here.glob("outputs/*/s0/summary.json"))) == 1
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_without_compilation")
 def test_the_commands_of_contributing_succeed(here: Path) -> None:
     """The commands on a component of one's own work as the page prints them, with the files that it shows."""

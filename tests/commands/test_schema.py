@@ -41,7 +41,7 @@ def errors(group: str, content: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("group", catalog.groups())
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 def test_every_choice_is_valid(group: str) -> None:
     for name, choice in catalog.choices(group).items():
         assert errors(group, catalog.content(choice.path) or {}) == [], name

@@ -262,6 +262,7 @@ def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
     assert (plan.folder / stale.PAGE).is_file()
 
 
+@pytest.mark.full
 def test_two_files_of_one_name_do_not_share_a_folder(here, capsys):
     from blockyard.sweep.plan import history
 

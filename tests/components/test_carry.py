@@ -148,6 +148,7 @@ def test_checkpointed_blocks_have_the_same_gradients(setting: str) -> None:
         assert torch.equal(parameter.grad, gradients[name].grad), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "setting", [name if name in ("gated", "all") else pytest.param(name, marks=pytest.mark.full) for name in SETTINGS]
 )
@@ -226,6 +227,7 @@ def test_generation_reports_the_smaller_cache() -> None:
     assert len(tokens[0]) == len(full_tokens[0])
 
 
+@pytest.mark.full
 @torch.inference_mode()
 def test_the_compiled_step_skips_layers_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockyard.generate.compiled_step.BACKEND", "eager")

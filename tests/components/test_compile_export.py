@@ -78,6 +78,7 @@ def compare(preset: str, backend: str) -> None:
         assert_close(fast, plain, **CLOSE)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.filterwarnings("ignore:.*_flat_weights.*were assigned during export")  # torch's own recurrent cells
 @pytest.mark.parametrize("preset", short(EXPORTED))
 def test_a_preset_exports(preset: str) -> None:
@@ -91,6 +92,7 @@ def test_a_preset_exports(preset: str) -> None:
             assert_close(exported(**batch.facts()), model(batch), **CLOSE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", short(TRACED))
 def test_a_preset_compiles_into_one_graph(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
@@ -123,6 +125,7 @@ def test_block_masks_compile_with_the_model(preset: str, override: str, monkeypa
     assert_close(compiled(model, "eager")(batch), plain, **CLOSE)
 
 
+@pytest.mark.full
 def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward that asks a tensor for its values neither exports nor compiles into one graph."""
     add_prefix = Tower._add_prefix
@@ -142,6 +145,7 @@ def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 STATES = ("delta_rule", "decayed_attention", "mamba2", "mlstm", "selective_ssm", "gated_conv")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("mixer", [STATES[0], *(pytest.param(name, marks=pytest.mark.full) for name in STATES[1:])])
 @torch.no_grad()

@@ -138,6 +138,7 @@ def test_words_that_training_lacks_are_counted(tmp_path: Path, caplog: pytest.Lo
         Captions(path=str(tmp_path), context=3).load(Word())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not EMOJI.is_dir(), reason="no shared data beside the checkout")
 def test_shared_emoji() -> None:
     data = Captions(path=str(EMOJI), size=16)

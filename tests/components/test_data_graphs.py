@@ -23,6 +23,7 @@ PROPERTIES = {
 }
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_the_atlas_is_that_of_networkx(name: str) -> None:
     splits = Atlas(property=name).load(Nodes())  # type: ignore[arg-type]
@@ -99,5 +100,6 @@ def test_what_does_not_fit_is_refused(arguments: list[str], message: str, capsys
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_planarity_is_a_class() -> None:
     assert main(["check", "experiment=atlas", "data.property=planar", "objective=classify", "logger=none"]) == 0

@@ -41,6 +41,7 @@ def test_a_saved_data_set_is_the_table_with_its_class_names(tmp_path: Path) -> N
         torch.testing.assert_close(ours.batch(order, None).target, theirs.batch(order, None).target)
 
 
+@pytest.mark.full
 def test_one_data_set_is_split_by_the_options_and_files_are_read_as_tables(tmp_path: Path) -> None:
     one = datasets.Dataset.from_list([{"text": row["text"], "label": str(row["label"])} for row in ROWS])
     one.save_to_disk(str(tmp_path / "one"))

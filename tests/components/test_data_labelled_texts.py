@@ -72,6 +72,7 @@ def test_a_package_without_a_window_is_refused() -> None:
         CodeTopics(context=60_000).load(Byte())
 
 
+@pytest.mark.full
 def test_baselines_are_those_of_scikit_learn(topics: CodeTopics) -> None:
     splits = topics.load(Word())
     train, test = splits.train, splits.test
@@ -87,6 +88,7 @@ def test_baselines_are_those_of_scikit_learn(topics: CodeTopics) -> None:
     assert baselines["tf_idf"]["accuracy"] > 0.6 > 0.3 > baselines["majority"]["accuracy"]
 
 
+@pytest.mark.full
 def test_baselines_of_the_e_mails_are_the_known_figures(shared_data: Path) -> None:
     data = Table(path=str(shared_data / "spamassassin" / "spamassassin.tsv.gz"), context=256)
     baselines = Classify().baselines(data.load(Word()).test)

@@ -250,6 +250,7 @@ def test_several_labels_and_chosen_values_are_read_from_keys(tmp_path: Path) -> 
 ESOL = ("molecules/esol_delaney.graphs.jsonl.gz", "molecules/esol_delaney.csv")
 
 
+@pytest.mark.full
 @pytest.mark.shared_data
 def test_esol_as_it_is_shipped(shared_data: Path) -> None:
     path, table = (str(shared_data / name) for name in ESOL)

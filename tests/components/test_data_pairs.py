@@ -65,6 +65,7 @@ def test_other_languages_and_iso() -> None:
         Translation(source="de")
 
 
+@pytest.mark.full
 def test_a_language_has_several_spellings(tmp_path: Path) -> None:
     """As CLDR or as the web writes it, in any case; two spellings of one language are not two sides."""
     expected = Translation(source="en_GB").splits()

@@ -135,6 +135,7 @@ def test_one_graph() -> None:
     assert_close(program.module()(inputs), model(inputs))
 
 
+@pytest.mark.full
 def test_blocks_compile_whole() -> None:
     model = alternating("rope", "alibi").float()
     inputs = token_ids(2, LENGTH)

@@ -251,6 +251,7 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path, caplog: pytest.LogCa
     assert data.test_texts([0, 1], Char()) == ["go", "red"]
 
 
+@pytest.mark.full
 def test_generated_sentences_need_their_context() -> None:
     """Names of all types share most words; no sentence is in two splits; the same seed gives the same ones."""
     data = TaggedText()
@@ -289,6 +290,7 @@ def test_a_model_without_words_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "nothing at" in capsys.readouterr().err
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(("model", "tokenizer"), [("encoder", "word"), ("decoder", "char")])
 def test_a_file_from_training_to_tags(
     model: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

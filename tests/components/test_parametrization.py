@@ -134,7 +134,7 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
         ("timm_optim optimizer.name=lion", "adam", "adam"),
     ],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(100)
 def test_rates_and_decays_by_role(optimizer: str, matrices: UpdateRule, rest: UpdateRule) -> None:
     settings = [f"optimizer={optimizer.split()[0]}", *optimizer.split()[1:], "optimizer.weight_decay=0.1"]
     narrow, wide = (components(MUP, f"model.dim={dim}", *settings, "channel_mixer=experts") for dim in (64, 256))

@@ -229,6 +229,7 @@ def test_a_batch_without_a_source_is_refused() -> None:
         source_as_input(Batch(torch.zeros(2, 3, dtype=torch.int64)))
 
 
+@pytest.mark.full
 def test_each_side_of_a_pair_has_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     """What both learned is saved with the run, and read again."""
     overrides = (

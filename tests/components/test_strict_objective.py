@@ -152,6 +152,7 @@ def test_what_is_strict_is_let_through() -> None:
     assert check(compose([*options.split(), "block=no_residual"])) == []
 
 
+@pytest.mark.full
 def test_it_trains_and_does_not_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = (
         "experiment=gpt_code_small objective.shift=0 token_mixer=strict_attention token_mixer.asks=learned "

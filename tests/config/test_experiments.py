@@ -17,7 +17,7 @@ TWO_STEPS = (*steps(2, 2), *ONE_BATCH, "logger=none")
 
 
 @pytest.mark.parametrize("name", list(experiments()))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = own_data(name, tmp_path / "own") if (tmp_path / "own").mkdir() is None else []

@@ -44,6 +44,7 @@ def run(folder: Path, *arguments: str, **content: object) -> subprocess.Complete
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -60,6 +61,7 @@ def test_the_config_is_that_of_the_command_line(overrides: tuple[str, ...], tmp_
     assert json.loads(done.stdout.splitlines()[-1]) == compose([*typed, "logger=none"]).config
 
 
+@pytest.mark.full
 def test_values_and_keys_of_the_applications_file(tmp_path: Path) -> None:
     """Its own keys may be interpolated; what is written wrongly below one of blockyard's is refused with the name."""
     done = run(tmp_path, rate=0.25, optimizer={"lr": "${rate}"}, mine={"a": [1]})
@@ -73,6 +75,7 @@ def test_values_and_keys_of_the_applications_file(tmp_path: Path) -> None:
     assert "far: lists of overrides are composed from blockyard's command line only" in done.stderr
 
 
+@pytest.mark.full
 def test_a_config_without_the_groups_is_refused(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     done = run(tmp_path, defaults=["_self_", {"norm": "rms"}])
@@ -80,6 +83,7 @@ def test_a_config_without_the_groups_is_refused(tmp_path: Path) -> None:
     assert "norm" not in done.stderr.partition("put")[0].partition("has no")[2]
 
 
+@pytest.mark.full
 def test_the_applications_own_groups_come_first(tmp_path: Path) -> None:
     (tmp_path / "conf" / "norm").mkdir(parents=True)
     (tmp_path / "conf" / "norm" / "rms.yaml").write_text(
@@ -90,6 +94,7 @@ def test_the_applications_own_groups_come_first(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["norm"]["eps"] == 0.5
 
 
+@pytest.mark.full
 def test_multirun_of_the_application_runs_each_combination(tmp_path: Path) -> None:
     done = run(tmp_path, "--multirun", "norm=layer,rms", "hydra.job.chdir=true")
     assert done.returncode == 0, done.stderr

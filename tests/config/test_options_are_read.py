@@ -215,6 +215,7 @@ def test_an_option_is_read(family: str, name: str, option: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_what_cannot_be_told() -> None:
     """Is an option still, and rounding does not count as a difference."""
     assert {each[1:] for each in OPTIONS} >= (UNTOLD | ALIKE).keys()
@@ -249,6 +250,7 @@ class NoStd(Learned):
         super().__init__(ctx)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     ("family", "name", "option", "target"),
     [

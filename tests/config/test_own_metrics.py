@@ -158,6 +158,7 @@ def test_a_finished_run_is_evaluated_with_it(tmp_path: Path, capsys: pytest.Capt
     assert float(values["test/share"]) == pytest.approx(float(values["test/accuracy"]))
 
 
+@pytest.mark.full
 def test_options_of_a_metric_are_part_of_the_identity(tmp_path: Path) -> None:
     """Two configs with other options of a metric are two runs; a default that is written out is the same run."""
     names = ["{}", "{index: 0}", "{index: 3}"]

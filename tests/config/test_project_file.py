@@ -174,6 +174,7 @@ def test_ones_own_link_leads_to_the_folder_of_the_file(
     assert "links" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_sweep_file_says_what_it_needs_and_grants_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

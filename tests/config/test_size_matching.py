@@ -55,6 +55,7 @@ STATES = {
 }
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("case", STATES)
 def test_bytes_of_state_are_a_budget(case: str) -> None:
     """Those of a cache that has read as many tokens; of attention by hand."""

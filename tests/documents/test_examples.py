@@ -34,6 +34,7 @@ def alone(folder: Path, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(path.stem, ()):
@@ -50,6 +51,7 @@ def test_every_example_is_on_the_page() -> None:
     assert f"examples/{NOTEBOOK.name}" in page
 
 
+@pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """Its cells one after the other; in git it is without outputs. A kernel is not needed."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

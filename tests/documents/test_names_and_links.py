@@ -57,6 +57,7 @@ def test_links_lead_somewhere(path: Path, component_pages: dict[str, str]) -> No
     assert broken_links(path, component_pages) == []
 
 
+@pytest.mark.full
 def test_links_of_generated_pages_lead_somewhere(component_pages: dict[str, str]) -> None:
     broken = {name: broken_links(components.FOLDER / name, component_pages) for name in component_pages}
     assert {name: targets for name, targets in broken.items() if targets} == {}

@@ -20,6 +20,7 @@ from tests.support.tolerances import float32
 SHORT = ("trainer.max_steps=3", "trainer.eval_every=3", "token_mixer.dropout=0", "position=alibi")
 
 
+@pytest.mark.full
 def test_training_by_another_kernel_is_the_same(tmp_path: Path) -> None:
     plain = state(run(tmp_path / "auto", *SHORT))
     for name in ("online", "eager"):

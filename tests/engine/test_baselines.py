@@ -87,6 +87,7 @@ def test_a_baseline_that_fails_loses_nothing(
     assert "baseline linear: no value" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_run_whose_baseline_is_killed_is_done(tmp_path: Path) -> None:
     """As by a lack of memory: figures and reason are on disk. The next run tries once more, those after it do not."""
 

@@ -31,6 +31,7 @@ SHORT = ("trainer.max_steps=6", "trainer.eval_every=3", "trainer.log_every=3")
 BASE = (*TEXT, "tokenizer=char", *CARRIED, *SHORT)
 
 
+@pytest.mark.full
 def test_a_checkpointed_run_has_the_same_bits(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", base=BASE)
     again = run(tmp_path / "again", "trainer.checkpoint_blocks=true", base=BASE)
@@ -50,6 +51,7 @@ def test_checkpointing_keeps_no_keys_of_every_layer() -> None:
     assert [names for index, names in carried if index in (1, 3)] == [{"keys_and_values"}] * 3
 
 
+@pytest.mark.full
 def test_two_processes_follow_the_loss_of_one(tmp_path: Path) -> None:
     one = run(tmp_path / "one", base=BASE)
     base = tuple(override for override in BASE if not override.startswith("trainer="))
@@ -61,6 +63,7 @@ def test_two_processes_follow_the_loss_of_one(tmp_path: Path) -> None:
     assert two.identity == one.identity
 
 
+@pytest.mark.full
 def test_other_libraries_have_no_place_for_it(tmp_path: Path) -> None:
     """An export names the options; the same model without them is a Llama."""
     llama = ("preset=llama", "data=code", "objective=next_token", "logger=none", "callbacks=quiet", "trainer=cpu")
@@ -113,6 +116,7 @@ def gradients_of(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters()]
 
 
+@pytest.mark.full
 def test_sharded_blocks_have_the_same_gradients(tmp_path: Path) -> None:
     """What leaves a block by the side takes its gradient back through a block whose weights are sharded."""
     with ThreadPool(2) as pool:

@@ -12,6 +12,7 @@ from tests.support.engine_runs import rows, text_run
 from tests.support.tolerances import float32
 
 
+@pytest.mark.full
 def test_a_run_is_the_same_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = ("tokenizer=byte", "head.tied=true", "objective.label_smoothing=0.1", "objective.z_loss=1e-3")
     plain = text_run(tmp_path / "plain", *overrides, "trainer.log_every=1", "trainer.accumulate=2")

@@ -80,6 +80,7 @@ def test_a_broken_decoder_is_no_decoder_without_a_cache(monkeypatch: pytest.Monk
         decoding(model)
 
 
+@pytest.mark.full
 def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path) -> None:
     """Counted by hand at the width to which the first batch is padded; a longer task costs more."""
     overrides = ("data=listops", "tokenizer=symbols", "objective=classify", "head=mean_pool")
@@ -96,6 +97,7 @@ def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path)
         assert summary["flops_per_sample"]["forward"] == wanted
 
 
+@pytest.mark.full
 def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> None:
     """Linux's getrusage hands a parent's on: here that of one with 600 MB."""
     own = "from blockyard.engine.system.process import resident_peak; print(resident_peak())"

@@ -39,6 +39,7 @@ def components(*overrides: str) -> Components:
     return Components(configured(*SMALL, *overrides)[0])
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_with_its_shift(tmp_path: Path) -> None:
     """Also in the middle between two rows of the log, whose loads are those of the last step."""
     overrides = (*BIAS, "callbacks.checkpoint.every=3", "trainer.max_steps=12", "trainer.accumulate=2")

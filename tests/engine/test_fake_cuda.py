@@ -74,7 +74,7 @@ def _without_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", list(experiments()))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_an_experiment_on_a_fake_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()

@@ -80,6 +80,7 @@ def test_rows_count_what_was_trained_on(tmp_path: Path) -> None:
     assert [(row["samples"], row["tokens"]) for row in logged] == [growth.seen(step + 1) for step in range(STEPS)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [BATCH, (*CONTEXT, "trainer.num_workers=1")], ids=["batch", "context"])
 def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Killed while sizes grow, one step behind a checkpoint and before the next one."""
@@ -90,6 +91,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, options: tuple[
     assert_same_bits(run(tmp_path / "killed", *options, base=BASE), whole)
 
 
+@pytest.mark.full
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:
     one = run(tmp_path / "one", *BATCH, *CONTEXT, base=BASE)
     two = run(tmp_path / "two", *BATCH, *CONTEXT, "trainer.accumulate=2", base=BASE)
@@ -124,6 +126,7 @@ def test_a_trainer_of_ones_own_is_told() -> None:
     assert any("trainer.first_batch" in each for each in sentences)
 
 
+@pytest.mark.full
 def test_planted_sizes_of_a_resumed_process_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that grow from the first step that a process takes, and not from that of the run."""
     whole = run(tmp_path / "whole", *BATCH, base=BASE)

@@ -69,6 +69,7 @@ LORA = (
 )
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     ("overrides", "kills"), [(THAWED, (7,)), (GRADUAL, (2, 9)), (LORA, (7,))], ids=["thawed", "gradual", "lora"]
 )

@@ -36,7 +36,7 @@ ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE, "hyperball": HYPE
 
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.full), "fsdp", "context"])
 @pytest.mark.parametrize("ability", ABILITIES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(100)
 def test_two_processes_follow_the_loss_of_one(tmp_path: Path, kind: str, ability: str) -> None:
     overrides = ABILITIES[ability]
     one = run(tmp_path / "one", *overrides, base=BASE)

@@ -61,6 +61,7 @@ def test_processes_and_micro_batches_share_a_step(sizes: dict[str, int]) -> None
         assert torch.equal(whole.slice, (whole.sample >= 40).long())
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("options", [(), ("trainer.num_workers=1", *RAMP)], ids=["plain", "worker"])
 def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Killed while the weights change, between two checkpoints."""
@@ -117,6 +118,7 @@ def test_predictions_say_which_part_a_sample_is_of(tmp_path: Path) -> None:
     assert metrics["test/accuracy"] == pytest.approx(right.mean(), rel=1e-6)
 
 
+@pytest.mark.full
 def test_planted_counts_of_a_resumed_process_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples of a part that are counted from the first step that a process takes, and not from that of the run."""
     whole = run(tmp_path / "whole", SCHEDULE, base=BASE)

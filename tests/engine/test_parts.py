@@ -37,6 +37,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 LINES = ("tokenizer=byte", "position=rope", "data.batch_size=8", "callbacks=default", "schedule=constant")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rows_of", ["data.sample=line", "data.packed=true"])
 def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp_path: Path, rows_of: str) -> None:
     overrides = (*LINES, "trainer.log_every=1", rows_of)
@@ -47,6 +48,7 @@ def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp
         assert left == pytest.approx(right, rel=1e-3)
 
 
+@pytest.mark.full
 def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every piece's mean counts alike, however little it asks for."""
     whole = rows(text_run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))

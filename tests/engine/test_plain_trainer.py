@@ -142,6 +142,7 @@ def test_the_learning_rate_finder_sets_what_is_trained_with(tmp_path: Path) -> N
     assert not same(weights(module), first)
 
 
+@pytest.mark.full
 def test_the_batch_size_finder_sets_the_data(tmp_path: Path) -> None:
     module, data = blockyard.lightning(*TINY, "data.batch_size=8")
     finder = BatchSizeFinder(max_trials=3, steps_per_trial=2, init_val=4)
@@ -248,6 +249,7 @@ with open(f"{folder}/{trainer.global_rank}.json", "w") as file:
 """
 
 
+@pytest.mark.full
 def test_two_processes_test_and_train_as_one(tmp_path: Path) -> None:
     """DDP over gloo, as a script: counts are equal to the last digit, sums up to the order of their additions.
 

@@ -68,6 +68,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tu
         return own, run(tmp_path / "lightning", *STEPS, *overrides)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     "overrides",
     [

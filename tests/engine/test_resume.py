@@ -55,6 +55,7 @@ SOUND = (
 
 
 # masked_contrast hides spans and draws the others by the code of quantized_contrast, which is in the default suite.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "objective", ["ctc", pytest.param("masked_contrast", marks=pytest.mark.full), "quantized_contrast"]
 )

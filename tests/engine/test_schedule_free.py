@@ -21,6 +21,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [5, 9])
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, step: int) -> None:
     whole = run(tmp_path / "whole", *OPTIONS)

@@ -131,6 +131,7 @@ def text_of_changed(path: Path) -> list[str]:
     return texts(f"objective.teacher={path}", f"objective.teacher_sha256={sha}")
 
 
+@pytest.mark.full
 def test_two_processes_follow_the_loss_of_one(tmp_path: Path, teacher: RunFolder) -> None:
     still = (*taught(teacher), "token_mixer.dropout=0", "data.shift=0")
     one = run(tmp_path / "one", *still)

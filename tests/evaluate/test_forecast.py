@@ -137,6 +137,7 @@ def test_the_weeks_of_co2_are_saturdays() -> None:
     assert {datetime.date.fromisoformat(time).weekday() for time in times} == {5}
 
 
+@pytest.mark.sampled(100)
 def test_the_command_writes_a_table_and_a_picture(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

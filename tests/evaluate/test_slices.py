@@ -138,6 +138,7 @@ def test_a_split_is_a_split() -> None:
     assert len(split) == SAMPLES
 
 
+@pytest.mark.full
 def test_eval_gives_the_slices_of_the_run(tmp_path: Path) -> None:
     overrides = ("data=code_topics", "data.context=256", "tokenizer=byte", "head=mean_pool", *steps(3, 3))
     run_folder = run(tmp_path, *overrides, "trainer.log_every=3", "trainer.limit_test=null")

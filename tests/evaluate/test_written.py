@@ -112,6 +112,7 @@ def dates(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("dates"), "trainer.write=true", base=DATES)
 
 
+@pytest.mark.full
 def test_a_run_that_writes_has_the_scores_of_the_verb(dates: RunFolder) -> None:
     """With `trainer.write=true` the test metrics and the file are those of `eval write=true`."""
     written, loaded = evaluate_written(dates.path)

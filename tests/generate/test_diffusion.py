@@ -50,6 +50,7 @@ def drawn(order: Order, steps: int, count: int = 3_000) -> np.ndarray:
     return counts
 
 
+@pytest.mark.full
 def test_a_token_at_a_time_has_the_distribution_of_the_model() -> None:
     counts = drawn("random", N)
     assert stats.chisquare(counts, JOINT.numpy() * counts.sum()).pvalue > 0.001

@@ -41,6 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
     return loaded_runs | {"bytes": replace(loaded_runs["small"], tokenizer=Byte())}
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("draft", ["small", "ngram"])
 def test_greedy_text_of_20_prompts_is_that_of_plain_decoding(runs: dict[str, Loaded], draft: str) -> None:
     assert len(PROMPTS) == 20

@@ -37,6 +37,7 @@ def test_error_rates_of_written_texts_are_those_of_the_metrics(tones: RunFolder)
     assert len(written.texts) == 4
 
 
+@pytest.mark.full
 def test_a_decoder_writes_texts_of_sounds_and_they_are_scored(tmp_path: Path) -> None:
     """As Whisper does, token after token; files are written down as the samples of the split are."""
     whisper = ("model=encoder_decoder", "model.shared=false", "objective=translate", "source_position=sinusoidal")

@@ -85,6 +85,7 @@ def by_path(numbers: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {layer["path"]: layer for layer in numbers["layers"]}
 
 
+@pytest.mark.full
 def test_each_axis_has_the_labels_of_its_own_sequence(translation: RunFolder) -> None:
     maps, mixing = (
         by_path(inspect_run(translation, kind, "samples=1", drawn=True)) for kind in ("attention", "mixing")
@@ -220,6 +221,7 @@ def test_circuits_of_cross_attention_and_latents(
     assert "none of these heads has token circuits" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_circuits_show_no_tokens_of_a_source_of_another_kind(tmp_path: Path) -> None:
     """Pictures in front of a caption, and words that an encoder reads before codes are drawn."""
     small = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data.samples=64", "data.batch_size=8")

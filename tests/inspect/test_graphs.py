@@ -27,6 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_attention_is_drawn_on_the_graph(run: Path, tmp_path: Path) -> None:
     assert main(["inspect", f"run={run}", "attention", "query=1", f"out={tmp_path}"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from blockyard.cli import main
@@ -14,6 +15,7 @@ from tests.support import engine_runs
 from tests.support.tiny import DRAWS
 
 
+@pytest.mark.full
 def test_samples_are_images_and_attention_is_drawn_on_them(tmp_path: Path) -> None:
     run_folder = engine_runs.run(tmp_path, "tokenizer.order=snake", base=DRAWS)
     loaded = load(run_folder.path)

@@ -71,6 +71,7 @@ def test_models_without_keys_are_refused() -> None:
         key_mixers(tiny(channel_mixer="glu"))
 
 
+@pytest.mark.full
 def test_the_command_on_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = engine_runs.text_run(tmp_path, "tokenizer=char", "model.depth=2")
     arguments = ["inspect", f"run={run_folder.path}", "memory", "log=false", "train_samples=20"]

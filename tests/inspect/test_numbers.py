@@ -92,7 +92,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("case", LONG)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(100)
 def test_a_fading_pattern_is_not_a_band(tmp_path: Path, case: str) -> None:
     start, overrides = LONG[case]
     model, samples = build_model(tmp_path, "model=decoder", "data.context=48", "position=none", *overrides)

@@ -57,6 +57,7 @@ def test_models_without_positions_to_show_are_refused(scheme: str, axes: int) ->
         position_codes(tiny(axes=axes, position=scheme))
 
 
+@pytest.mark.full
 def test_the_command_draws_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = engine_runs.run(tmp_path, "position=learned", base=SHORTEST)
     arguments = ["inspect", f"run={run_folder.path}", "log=false"]

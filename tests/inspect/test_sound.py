@@ -110,6 +110,7 @@ def check_written_picture(folder: Path) -> None:
     assert picture.stat().st_size < 200_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stem", [pytest.param("waveform", marks=pytest.mark.full), "log_mel"])
 def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
     overrides = ("experiment=tones_ctc", f"source_tokenizer={stem}", "trainer.max_epochs=null", f"outputs={tmp_path}")
@@ -126,6 +127,7 @@ def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
     assert numbers["sound"]["rate"] == 8000
 
 
+@pytest.mark.full
 def test_the_command_of_an_encoder_decoder(tmp_path: Path) -> None:
     overrides = ("experiment=tones_ctc", "model=encoder_decoder", "model.shared=false", "objective=translate")
     assert main(["train", *overrides, "trainer.max_epochs=null", f"outputs={tmp_path}", *SMALL]) == 0

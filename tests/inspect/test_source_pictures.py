@@ -48,6 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return request.param, folder
 
 
+@pytest.mark.full
 def test_words_are_drawn_over_the_source(run: tuple[str, Path], tmp_path: Path) -> None:
     kind, folder = run
     assert main(["inspect", f"run={folder}", "attention", f"out={tmp_path}", "samples=32"]) == 0

@@ -43,6 +43,7 @@ def test_against_both_references(kind: str, causal: bool, position: str, prefix:
 
 
 # Flex attention is traced anew each time.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "causal", "position", "prefix", "kv_heads"), in_pairs(CASES))
 def test_flex_attention_against_the_reference(
     kind: str, causal: bool, position: str, prefix: int, kv_heads: int

@@ -56,6 +56,7 @@ def defined(
     return see
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("rule", "kind", "causal", "position", "prefix"),
     in_pairs([*product(range(len(NEAR)), FACTS, [False, True], ["no", "alibi"], [0, PREFIX])]),
@@ -100,6 +101,7 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
     assert_close(attend(q, k, v, fresh, fresh, plain), eager(q, k, v, fresh, fresh, plain))  # masks are kept apart
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "causal", "position", "prefix", "rule"),
     in_pairs([*product(FACTS, [False, True], ["no", "alibi"], [0, PREFIX], RULES)]),

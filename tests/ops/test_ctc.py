@@ -47,6 +47,7 @@ def test_the_loss_of_torch_and_a_search_that_drops_nothing_are_the_sum_over_alig
         assert least_tokens(labels) <= tokens
 
 
+@pytest.mark.full
 def test_a_narrow_search_is_a_lower_bound_and_may_beat_the_best_alignment() -> None:
     better = 0
     for seed in range(40):

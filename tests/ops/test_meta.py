@@ -21,6 +21,7 @@ def run(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.full
 def test_a_forward_pass_on_the_meta_device_imports_no_compiler() -> None:
     code = """
 from blockyard.ops.flops import counter

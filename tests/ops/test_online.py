@@ -86,6 +86,7 @@ def test_other_keys_ties_pairs_and_scale() -> None:
     assert_equal(qkv(torch.float64), graph, seq, seq, FULL, None)
 
 
+@pytest.mark.full
 def test_gradcheck() -> None:
     where = learned("alibi")
     seq = facts("both", where, PREFIX)

@@ -36,6 +36,7 @@ def assert_sums(results: Results, name: str, case: str) -> None:
     torch.testing.assert_close(together, whole(case), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_gradients_are_those_of_one_process(results: Results, case: str) -> None:
     assert_sums(results, case, case)

@@ -55,6 +55,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, s
     return out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("shape", "kind", "hidden", "position", "prefix", "kv_heads"), in_pairs(CASES))
 def test_all_paths(shape: str, kind: str, hidden: str, position: str, prefix: int, kv_heads: int) -> None:
     seq, visibility, shaping = facts(kind, scheme(position), prefix), HIDDEN[hidden], SHAPINGS[shape]

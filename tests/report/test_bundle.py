@@ -381,6 +381,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("outputs/*/s0"))
 
 
+@pytest.mark.full
 def test_a_repeated_run_has_the_same_bits_and_its_weights_load(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

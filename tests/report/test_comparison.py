@@ -238,6 +238,7 @@ def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:
     assert provenance["host"]["name"] == "host"
 
 
+@pytest.mark.full
 def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:
     plan = many(tmp_path)
     before = os.times()

@@ -56,6 +56,7 @@ def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_clusters() -> N
     assert gap.error == pytest.approx(float(robust.bse[0]) * np.sqrt(25 / 24))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("over", ["samples", "both"])
 def test_intervals_cover_the_mean_of_new_texts(over: str) -> None:
     """Twenty texts of very different lengths; sequences of a text err together, so that sequences alone cover less."""
@@ -76,6 +77,7 @@ def test_intervals_cover_the_mean_of_new_texts(over: str) -> None:
     assert np.mean(apart) < 0.75
 
 
+@pytest.mark.full
 def test_a_sweep_of_language_models_is_judged_for_new_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(30):

@@ -53,6 +53,7 @@ def test_the_simulation_sees_a_missing_correction(monkeypatch: pytest.MonkeyPatc
     assert _false_positives(_sweeps(5, 1_000)) > 0.08
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n", [3, 5])
 def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
     """`compare_arms` on simulated sweeps: the same verdicts as its parts give."""
@@ -64,6 +65,7 @@ def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
     assert np.mean(by_hand) == pytest.approx(_false_positives(figures))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("n", SEEDS)
 def test_accuracies_of_few_images_do_not_make_effects(n: int) -> None:
     """Values in steps of 1/360, in single precision: many ties and equal differences."""
@@ -87,6 +89,7 @@ def test_intervals_cover_what_they_say(n: int) -> None:
     assert one == pytest.approx([float(end[0]) for end in t_interval(figures[:1, 1])])
 
 
+@pytest.mark.full
 def test_bca_covers_about_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "RESAMPLES", 999)
     draw = np.random.default_rng(0)

@@ -79,6 +79,7 @@ def row_keys(page: Any) -> list[str]:
     return list(page.locator(".runs tbody tr").evaluate_all("each => each.map((one) => one.dataset.row)"))
 
 
+@pytest.mark.full
 def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, content(tmp_path))
     assert row_keys(page) == ["vit-0002", "vit-0001", "vit-0000"]  # the latest first, without the archived one

@@ -92,6 +92,7 @@ def test_what_has_no_law_is_refused() -> None:
         ladder(negative, "a")
 
 
+@pytest.mark.full
 def test_a_rung_that_is_missed_by_no_more_than_its_runs_explain_has_a_law() -> None:
     """The same means, from runs that agree and from runs that do not."""
     bent = [1.0, 0.98, 0.62, 0.6]  # within 10 % of a law, and not within 5 %
@@ -117,6 +118,7 @@ def test_a_law_that_hardly_falls_needs_endless_compute() -> None:
     assert flat.compute(flat.loss(1e12)) == pytest.approx(1e12)
 
 
+@pytest.mark.full
 def test_an_arm_that_no_law_fits_does_not_change_the_others() -> None:
     arms = runs(np.random.default_rng(0), BASE, ARM, 5, 0.005)
     wild = {seed: [(c, 3.0 - 0.6 * (k % 2)) for k, (c, _) in enumerate(curve)] for seed, curve in arms["base"].items()}
@@ -154,6 +156,7 @@ def sizes(folder: Path, **more: Any) -> Comparison:
     return compare(plan, changes=False, baseline="post_norm-16", **more)
 
 
+@pytest.mark.full
 def test_a_grid_of_sizes_has_a_ladder(tmp_path: Path) -> None:
     result = sizes(tmp_path, ladder="size")
     assert result.ladder is not None
@@ -203,6 +206,7 @@ def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> 
     assert "Ladder of sizes" in render(result.as_dict())
 
 
+@pytest.mark.full
 def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path) -> None:
     result = climbed(tmp_path, arms=("pre", "post", "branch"))
     assert result.ladder is not None
@@ -215,6 +219,7 @@ def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path)
     assert columns.ladders(result.as_dict())[1][-1][:2] == ["branch", "no law fits"]
 
 
+@pytest.mark.full
 def test_a_ladder_with_floors_of_their_own(tmp_path: Path) -> None:
     shared = climbed(tmp_path).ladder
     own = climbed(tmp_path / "own", ladder={"flops": [16.0, 32.0, 64.0, 128.0], "floors": "own"})
@@ -229,6 +234,7 @@ def test_a_ladder_with_floors_of_their_own(tmp_path: Path) -> None:
     assert grid["floors"] == "own"
 
 
+@pytest.mark.full
 def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path: Path) -> None:
     result = climbed(tmp_path)
     for rung in SIZES:
@@ -246,6 +252,7 @@ def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path:
     assert not any("different numbers of samples" in warning for warning in result.warnings)
 
 
+@pytest.mark.full
 def test_a_ladder_of_one_arm_is_its_law(tmp_path: Path) -> None:
     result = climbed(tmp_path, arms=("post",))
     assert result.ladder is not None
@@ -254,6 +261,7 @@ def test_a_ladder_of_one_arm_is_its_law(tmp_path: Path) -> None:
     assert f"The loss of post follows {arm['floor']:.3g} + {arm['scale']:.3g} / C^{arm['power']:.3g}" in result.answer
 
 
+@pytest.mark.full
 def test_arms_of_one_rung_with_other_budgets_are_told(tmp_path: Path) -> None:
     plan_of_one = climbed(tmp_path, ladder={"flops": [16.0]})
     assert not any("different numbers" in warning for warning in plan_of_one.warnings)
@@ -261,6 +269,7 @@ def test_arms_of_one_rung_with_other_budgets_are_told(tmp_path: Path) -> None:
     assert any("different numbers of samples" in warning for warning in grid.warnings)
 
 
+@pytest.mark.full
 def test_a_ladder_without_a_law_says_so_and_compares_the_rest(tmp_path: Path) -> None:
     result = climbed(tmp_path, gains={"16": 0.05, "32": 0.6, "64": 0.1, "128": 0.7})
     assert result.ladder is None

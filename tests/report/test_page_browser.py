@@ -147,6 +147,7 @@ def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_p
     assert picture.bounding_box()["width"] > 400
 
 
+@pytest.mark.full
 def test_only_what_was_fitted_is_called_least_squares(opened):
     result = comparison(arms=4, grid=True)
     page = opened(result)
@@ -300,6 +301,7 @@ def test_the_choice_of_cost_and_the_pareto_line(opened):
     assert {row[0] for row in cells if row[3] == "yes"} == front
 
 
+@pytest.mark.full
 def test_long_names_of_a_grid_stay_apart(opened):
     factors = ("post_norm", "pre_norm"), ("0.0001", "0.0003")
     levels = [{"block": a, "optimizer.lr": b} for a in factors[0] for b in factors[1]]
@@ -329,6 +331,7 @@ def test_settings_not_chosen_do_not_enter_the_curves(opened):
     assert page.locator("#curves .more tbody tr").first.locator("td").first.text_content() == "2"
 
 
+@pytest.mark.full
 def test_day_and_night(opened):
     page = opened(comparison(arms=2))
     assert ground(page) == "rgb(255, 255, 255)"

@@ -152,6 +152,7 @@ def test_labels_of_the_cost_chart_stay_inside_and_off_the_line(opened: Opened) -
     assert inside
 
 
+@pytest.mark.full
 def test_the_menu_does_not_put_the_legend_over_a_heading(opened: Opened) -> None:
     page = opened(comparison(arms=12))
     scroll(page)

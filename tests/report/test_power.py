@@ -42,6 +42,7 @@ def _power(effect: float, n: int, alpha: float) -> float:
     return float(quad(density, 0, end, limit=500, points=[max(0.0, (shift - 9) / critical)])[0])
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("alpha", [0.05 / arms for arms in (1, 2, 7, 100)])
 def test_seeds_and_effects_are_those_at_which_the_power_is_reached(alpha: float) -> None:
     """Also where statsmodels' power is NaN: many arms and few seeds."""

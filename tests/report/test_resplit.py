@@ -119,6 +119,7 @@ def test_data_with_one_split_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "data.split_seed changes nothing here" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_sweep_trains_each_seed_on_its_split_and_its_answer_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

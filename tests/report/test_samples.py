@@ -185,6 +185,7 @@ def test_the_pictures_are_those_of_the_test_split(tmp_path: Path) -> None:
     assert "it has changed since" in str(views(run_folder.path, "0" * 64, [0])[1])
 
 
+@pytest.mark.full
 def test_the_texts_are_what_the_model_reads(tmp_path: Path) -> None:
     overrides = ("data=code_topics", "tokenizer=byte", "model=encoder", "head=mean_pool", "objective=classify")
     run_folder = text_run(tmp_path, *overrides, "data.context=64")

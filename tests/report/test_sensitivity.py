@@ -51,6 +51,7 @@ def test_the_test_set_has_a_grain() -> None:
     assert len(lines(test_size=359, metric="test/loss")) == 1
 
 
+@pytest.mark.full
 def test_a_dry_run_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(

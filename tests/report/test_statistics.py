@@ -139,6 +139,7 @@ def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
     assert (one.n, one.t_p, one.permutation_p, one.smallest_p) == (1, None, 1.0, 1.0)
 
 
+@pytest.mark.full
 def test_p_is_corrected_over_the_arms_that_can_have_a_verdict() -> None:
     ps = {"a": 0.01, "b": 0.04, "c": 0.03}
     result = {name: Difference(5, 0.1, t_p=p) for name, p in ps.items()} | {"few": Difference(2, 0.1, t_p=1e-9)}

@@ -54,6 +54,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.full
 def test_the_summary_run_is_of_the_sweeps_group_and_holds_table_curves_and_figures(tmp_path: Path) -> None:
     plan, result = answered(tmp_path)
     message = mirror(result, plan, seconds=PATIENT)
@@ -102,6 +103,7 @@ def test_nothing_is_said_where_the_logger_is_another_or_off(tmp_path: Path, node
     assert not (plan.folder / "wandb.json").exists()
 
 
+@pytest.mark.full
 def test_a_network_that_swallows_everything_delays_by_less_than_15_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

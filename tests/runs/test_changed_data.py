@@ -50,6 +50,7 @@ def test_a_file_with_other_content_is_refused(tmp_path: Path, overrides: tuple[s
         folder(tmp_path / "out", *overrides)
 
 
+@pytest.mark.full
 def test_a_sweep_refuses_it_before_it_starts_anything(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     question = tmp_path / "norms.yaml"
     base = ", ".join(

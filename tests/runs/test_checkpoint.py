@@ -74,6 +74,7 @@ def test_a_truncated_last_gives_way_to_the_previous_with_a_word(tmp_path: Path) 
         assert "using previous.ckpt (step 1)" in str(loaded)
 
 
+@pytest.mark.full
 def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
     path, chance = tmp_path / LAST, random.Random(0)
     checkpoint_io().save_checkpoint(tiny_content(7), path)
@@ -150,6 +151,7 @@ def _write_for_ever(path: Path, counter: Any) -> None:
         counter.value = step
 
 
+@pytest.mark.full
 def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
     context, chance = multiprocessing.get_context("fork"), random.Random(0)
     counter = context.Value("q", 0, lock=False)

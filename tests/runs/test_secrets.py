@@ -112,6 +112,7 @@ def test_a_secret_option_does_not_come_back_in_an_error(
 TOKEN = "ghp_" + "a1B2c3D4e5" * 4
 
 
+@pytest.mark.full
 def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Names, tags, groups and projects are redacted for W&B, TensorBoard, the pages and the screen alike."""
     from blockyard.cli import main
@@ -175,6 +176,7 @@ def test_pages_and_exported_weights_hold_no_token(tmp_path: Path, capfd: pytest.
     assert TOKEN not in "".join(capfd.readouterr())
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     ("preset", "formats"),
     [
@@ -210,6 +212,7 @@ def test_files_for_other_libraries_hold_no_token(
     assert TOKEN not in "".join(capfd.readouterr())
 
 
+@pytest.mark.full
 def test_a_wandb_sweep_file_and_the_page_of_a_sweep_hold_no_token(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

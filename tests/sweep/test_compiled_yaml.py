@@ -90,6 +90,7 @@ def json_of(path: Path, text: str, monkeypatch: Any, *, whole: bool) -> str:
             return f"refused: {error}"
 
 
+@pytest.mark.full
 def test_json_entry_by_entry_is_that_of_the_whole(tmp_path, monkeypatch):
     numbers = random.Random(1)
     config = yaml.dump({"data": {"size": 3, "parts": ["a", "b: c"]}, "name": None, "seed": 0, "text": "one\n\ntwo\n"})

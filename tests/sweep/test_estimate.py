@@ -60,6 +60,7 @@ def sizes(plan: SweepPlan) -> RunSizes:
 EPOCHS = ["trainer.limit_train=null", "trainer.max_steps=null", "trainer.max_epochs=2"]
 
 
+@pytest.mark.full
 def test_a_dry_run_measures_what_no_finished_run_tells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """FLOPs of epochs come from the data, the time from the first steps of the first arm; nothing is left behind."""
     for overrides in ([], EPOCHS):
@@ -70,6 +71,7 @@ def test_a_dry_run_measures_what_no_finished_run_tells(here: Path, capsys: pytes
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 
 
+@pytest.mark.full
 def test_a_measured_run_is_taken_apart(here: Path) -> None:
     """The whole run has all its steps, an evaluation after each epoch and one of the test split."""
     whole = ("trainer.limit_val=null", "trainer.limit_test=null", "trainer.eval_every=null")
@@ -186,6 +188,7 @@ def test_epochs_are_cut_as_the_engine_cuts_them(here: Path) -> None:
     assert split_sizes.samples(other) is None
 
 
+@pytest.mark.full
 def test_a_shared_queue_has_no_known_number_of_slots(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("submitit")
     plan = planned(here)

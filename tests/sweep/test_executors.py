@@ -146,6 +146,7 @@ def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, pool, monkeypatch
     assert not held(path)
 
 
+@pytest.mark.full
 def test_a_cell_that_hangs_is_killed(tmp_path, pool, monkeypatch):
     """A stopped process neither saves nor ends by itself."""
     monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 2.0)

@@ -79,6 +79,7 @@ def test_a_rung_is_hit_by_the_best_width_of_the_baseline(climbed: SweepPlan) -> 
     assert config["model"]["dim"] == best
 
 
+@pytest.mark.full
 def test_match_says_what_the_arms_of_a_rung_share(tmp_path: Path) -> None:
     record = plan_from(tmp_path, f"{TEXT}{ARMS}{FLOPS}match: params").facts["ladder"]
     for rung in ("1e10", "1e12"):
@@ -87,6 +88,7 @@ def test_match_says_what_the_arms_of_a_rung_share(tmp_path: Path) -> None:
         assert arm["flops"] == pytest.approx(float(rung), rel=0.03)
 
 
+@pytest.mark.full
 def test_rungs_of_parameters_keep_the_budget_of_the_base(tmp_path: Path) -> None:
     plan = plan_from(tmp_path, f"{IMAGES}arms: {{plain: [], glu: [channel_mixer=glu]}}\n{PARAMS}")
     for name, size in plan.facts["ladder"]["arms"].items():
@@ -100,6 +102,7 @@ def test_rungs_of_parameters_keep_the_budget_of_the_base(tmp_path: Path) -> None
     assert size["flops"] == RunSizes(read, FinishedRuns(), DataReader()).flops("glu-8e4")
 
 
+@pytest.mark.full
 def test_rungs_of_parameters_may_set_the_tokens(tmp_path: Path) -> None:
     ladder = "ladder: {params: [1e4, 2e4, 4e4, 8e4], tokens_per_param: 10}\n"
     record = plan_from(tmp_path, TEXT + ARMS.partition("expect")[0] + ladder).facts["ladder"]["arms"]
@@ -140,6 +143,7 @@ def test_an_arm_of_the_command_line_is_meant_at_all_rungs(climbed: SweepPlan) ->
         SweepArgs(file="x", arms="mlpp").only(climbed)
 
 
+@pytest.mark.full
 def test_rates_are_tuned_at_every_rung_or_carried_over(tmp_path: Path, climbed: SweepPlan) -> None:
     one_rate = "may suit one width alone"
     assert any(one_rate in note for note in climbed.facts["notes"])
@@ -151,6 +155,7 @@ def test_rates_are_tuned_at_every_rung_or_carried_over(tmp_path: Path, climbed: 
     assert not any(one_rate in note for note in mup.facts["notes"])
 
 
+@pytest.mark.full
 def test_data_that_is_read_again_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(TEXT + "arms: {mlp: []}\n" + FLOPS.replace("1e12", "1e13"))
@@ -235,6 +240,7 @@ def test_tokens_of_other_data_are_refused(tmp_path: Path, base: str, what: str) 
     assert any(f"the data of a are {what}; write ladder: {{params:" in problem for problem in problems), problems
 
 
+@pytest.mark.full
 def test_an_arm_without_a_width_is_refused_and_says_why(tmp_path: Path) -> None:
     plan = plan_from(tmp_path, f"{TEXT}arms: {{a: [], b: ['channel_mixer.expansion=2048']}}\n{FLOPS}")
     refused = {one.arm: one.reasons[0] for one in plan.refused}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from blockyard.config.layer_kinds import nodes_of_kinds
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.search.trial_config import arm_template
@@ -40,6 +42,7 @@ def test_arms_and_grid(tmp_path: Path) -> None:
     assert families == {"alike": set(), "none": {"position"}, "alibi": {"position"}}
 
 
+@pytest.mark.full
 def test_tuned(tmp_path: Path) -> None:
     tune = "tune: {layers.kinds.far.channel_mixer.expansion: [1, 2]}\n"
     variants = plan_from(tmp_path, BASE + ARMS + tune).variants.values()
@@ -47,6 +50,7 @@ def test_tuned(tmp_path: Path) -> None:
     assert sorted(expansions) == [1, 1, 1, 2, 2, 2]
 
 
+@pytest.mark.full
 def test_searched(tmp_path: Path) -> None:
     """A kind gets a node of its own where a trial sets an option of it, and none where that says nothing."""
     plan = plan_from(tmp_path, BASE + ARMS + SEARCH)

@@ -67,6 +67,7 @@ def test_searched(tmp_path: Path, key: str) -> None:
         assert value == (get(config, key) if "." in key else choices.get(key, LEFT_OUT.get(key)))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("what", ["params", "flops"])
 def test_loops_are_matched(tmp_path: Path, what: str) -> None:
     """At equal parameters a looped model is as wide, and computes more; at equal FLOPs it is narrower."""

@@ -35,6 +35,7 @@ def test_each_width_is_the_best_there_is(tmp_path):
         assert abs(match["value"] - target) == best, name
 
 
+@pytest.mark.full
 def test_flops_are_matched_too(tmp_path):
     sweep_plan = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
     record = sweep_plan.facts["match"]
@@ -90,6 +91,7 @@ def test_what_is_chosen_must_not_undo_the_match(tmp_path, chosen):
     assert len(plan_from(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4
 
 
+@pytest.mark.full
 def test_states_are_matched(tmp_path):
     """Bytes of cache of linear attention, of a square in each head, and of all keys and values of attention."""
     text = (

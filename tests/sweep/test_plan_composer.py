@@ -12,6 +12,7 @@ from blockyard.sweep.plan.cell_composer import CellComposer
 from tests.support.paths import ROOT
 
 
+@pytest.mark.full
 def test_the_composer_reports_what_check_reports():
     """Also for invalid configs whose parts appear in valid ones."""
     base = ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"]

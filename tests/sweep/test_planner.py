@@ -225,6 +225,7 @@ def test_a_search_leaves_its_cells_open(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_a_plan_is_small(tmp_path):
     """Nodes are kept once: thirty arms weigh little more than one."""
     rates = ", ".join(str(n / 1000) for n in range(1, 31))

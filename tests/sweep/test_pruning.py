@@ -57,6 +57,7 @@ def task(tmp_path: Path, optuna_study: optuna.Study, *overrides: str) -> Task:
 GOOD = [[0.99] * 4] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.full), "halving"])
 def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path: Path, pruner: str) -> None:
     optuna_study = study(tmp_path / "study", pruner, GOOD)
@@ -78,6 +79,7 @@ def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path
     assert_same_bits(whole, run(tmp_path / "undisturbed"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pruner", ["none", "median"])
 def test_a_good_trial_is_not_pruned_and_its_whole_curve_is_told(tmp_path: Path, pruner: str) -> None:
     optuna_study = study(tmp_path / "study", pruner, [[0.0] * 4] * 5)
@@ -88,11 +90,13 @@ def test_a_good_trial_is_not_pruned_and_its_whole_curve_is_told(tmp_path: Path, 
     assert len(values) == 4  # at 8, 16, 24 and 30 of 30 updates
 
 
+@pytest.mark.full
 def test_the_last_evaluation_prunes_nothing(tmp_path: Path) -> None:
     optuna_study = study(tmp_path / "study", "median", [[0.0, 0.0, 0.0, 1.0]] * 4)
     assert execute.execute(task(tmp_path, optuna_study)).code == 0
 
 
+@pytest.mark.full
 def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: Path) -> None:
     assert killed_at(20, tmp_path) == -9
     optuna_study = study(tmp_path / "study", "median", [[0.0, 0.0, 0.99, 0.99]] * 4)
@@ -102,6 +106,7 @@ def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: 
     assert list(optuna_study.trials[-1].intermediate_values) == [1, 2, 3]
 
 
+@pytest.mark.full
 def test_a_record_that_does_not_answer_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     optuna_study = study(tmp_path / "study", "median", GOOD)
     trial_task = task(tmp_path, optuna_study)

@@ -37,6 +37,7 @@ def _ill(config: dict[str, Any]) -> Any:
     return (1, "no memory today") if ill else peak(config)
 
 
+@pytest.mark.full
 def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
     lines: list[str] = []
     sweep_plan = plan(tmp_path, sampler="random", trials=6)
@@ -78,6 +79,7 @@ def test_what_fails_again_stays_failed_and_can_be_tried_once_more(tmp_path: Path
     assert _states(finished, "pre") == ["complete"] * 4
 
 
+@pytest.mark.full
 def test_a_copy_of_a_failed_trial_follows_its_second_attempt(tmp_path: Path) -> None:
     space = {"optimizer.lr": [1e-3, 1e-2]}
     sweep_plan = plan(tmp_path, sampler="random", trials=6, space=space, arms=ARMS[:1])
@@ -88,6 +90,7 @@ def test_a_copy_of_a_failed_trial_follows_its_second_attempt(tmp_path: Path) -> 
     assert _states(finished, "pre") == ["complete"] * 6
 
 
+@pytest.mark.full
 def test_an_attempt_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     sweep_plan = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
     search_runner.run_search(sweep_plan, Fake(_ill))
@@ -104,6 +107,7 @@ def test_an_attempt_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     assert _states(finished, "pre") == ["complete"] * 4
 
 
+@pytest.mark.full
 def test_no_more_trials_are_open_than_run_together(tmp_path: Path) -> None:
     class Queue(Fake):
         most = 0
@@ -137,6 +141,7 @@ def test_slurm_says_how_many_run_together_where_it_is_told() -> None:
     assert build("slurm", {"setup": ["module load cuda"], "sbatch": ["nice=5"]}).parallel is None
 
 
+@pytest.mark.full
 def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

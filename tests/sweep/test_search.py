@@ -41,6 +41,7 @@ def test_the_best_setting_of_each_arm_becomes_its_cells(tmp_path: Path) -> None:
     assert finished.facts["search"]["metric"] == "val/accuracy"
 
 
+@pytest.mark.full
 def test_random_tries_the_same_settings_for_every_arm_and_repeats_none_after_a_restart(tmp_path: Path) -> None:
     def settings(result: SweepPlan, arm: str) -> list[Any]:
         return [trial.user_attrs["setting"] for trial in trials(result, arm)]
@@ -66,6 +67,7 @@ def test_tpe_learns_from_what_it_has_seen(tmp_path: Path) -> None:
         assert better == (sampler == "tpe")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
@@ -107,6 +109,7 @@ def test_a_run_that_the_executor_lost_is_made_once_more(tmp_path: Path) -> None:
     assert len(executor.tasks) == 6
 
 
+@pytest.mark.full
 def test_an_arm_of_which_every_trial_fails_is_refused_with_the_reasons(tmp_path: Path) -> None:
     def score(config: dict[str, Any]) -> Any:
         return (1, "no luck") if "PostNorm" in config["block"]["_target_"] else peak(config)
@@ -118,6 +121,7 @@ def test_an_arm_of_which_every_trial_fails_is_refused_with_the_reasons(tmp_path:
     assert "no luck" in str(refused.reasons)
 
 
+@pytest.mark.full
 def test_what_check_refuses_is_a_failed_trial_with_the_reason_and_no_run(tmp_path: Path) -> None:
     executor = Fake()
     space = {"model.heads": [2, 3], "token_mixer.dropout": {"low": 0.0, "high": 0.5}}
@@ -131,6 +135,7 @@ def test_what_check_refuses_is_a_failed_trial_with_the_reason_and_no_run(tmp_pat
     assert len(executor.tasks) == 8 - len(refused)
 
 
+@pytest.mark.full
 def test_a_space_of_choices_ints_steps_and_families(tmp_path: Path) -> None:
     space = {
         "norm": ["layer", "rms"],
@@ -153,6 +158,7 @@ def test_a_space_of_choices_ints_steps_and_families(tmp_path: Path) -> None:
     assert set(states(finished, "pre")) == {"COMPLETE"}
 
 
+@pytest.mark.full
 def test_the_same_setting_again_counts_and_is_not_run_again(tmp_path: Path) -> None:
     space = {"optimizer.lr": [1e-3, 1e-2]}
     finished = search_runner.run_search(
@@ -163,6 +169,7 @@ def test_the_same_setting_again_counts_and_is_not_run_again(tmp_path: Path) -> N
     assert len({trial.value for trial in trials(finished, "pre")}) == 2
 
 
+@pytest.mark.full
 def test_a_pruned_trial_is_no_candidate(tmp_path: Path) -> None:
     def score(config: dict[str, Any]) -> Any:
         return PRUNED if config["optimizer"]["lr"] < 0.005 else peak(config)
@@ -175,6 +182,7 @@ def test_a_pruned_trial_is_no_candidate(tmp_path: Path) -> None:
     assert every("pruned at step 8" in trial["reason"] for trial in pruned)
 
 
+@pytest.mark.full
 def test_a_metric_that_falls_is_minimised_and_one_that_is_not_measured_refused(tmp_path: Path) -> None:
     finished = search_runner.run_search(plan(tmp_path, metric="test/loss", arms=ARMS[:1]), Fake())
     (variant,) = finished.variants.values()
@@ -211,6 +219,7 @@ def noisy(config: dict[str, Any]) -> float:
     return peak(config) + (0.5 if config["seed"] == 0 else -0.5) * (rate > 0.02)
 
 
+@pytest.mark.full
 def test_a_setting_is_tried_on_several_seeds_and_chosen_by_the_mean(tmp_path: Path) -> None:
     several = plan(tmp_path, trials=8, sampler="random", seeds=4)
     several.search["seeds"] = 3
@@ -233,6 +242,7 @@ def test_a_setting_is_tried_on_several_seeds_and_chosen_by_the_mean(tmp_path: Pa
     assert again.tasks == []
 
 
+@pytest.mark.full
 def test_a_search_on_several_seeds_goes_on_within_a_trial(tmp_path: Path) -> None:
     """What a killed process left: some seeds of a trial have ended, or all, without a value of the trial."""
     several = plan(tmp_path, trials=4, sampler="random", seeds=3, arms=ARMS[:1])
@@ -246,6 +256,7 @@ def test_a_search_on_several_seeds_goes_on_within_a_trial(tmp_path: Path) -> Non
     assert done + len(second.tasks) == 8
 
 
+@pytest.mark.full
 def test_a_seed_that_fails_fails_the_trial(tmp_path: Path) -> None:
     several = plan(tmp_path, trials=3, sampler="random", seeds=2, arms=ARMS[:1])
     several.search["seeds"] = 2
@@ -256,6 +267,7 @@ def test_a_seed_that_fails_fails_the_trial(tmp_path: Path) -> None:
     assert finished.cells == ()
 
 
+@pytest.mark.full
 def test_a_key_that_only_one_arm_has(tmp_path: Path) -> None:
     own = {"pre": {"block.dropout": [0.0, 0.1, 0.2]}}
     conditional = plan(tmp_path, trials=6, sampler="random")

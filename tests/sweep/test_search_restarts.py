@@ -78,6 +78,7 @@ def test_two_processes_share_one_budget_and_no_trial_is_made_twice(tmp_path: Pat
     assert states(plan(tmp_path), "pre") == ["COMPLETE"] * 6
 
 
+@pytest.mark.full
 def test_a_killed_process_leaves_nothing_that_another_cannot_finish(tmp_path: Path) -> None:
     context = server()
     done = context.Queue()
@@ -101,6 +102,7 @@ class Killed(BaseException):
     """No `except Exception` on the way sees it: so much is left to clean up as by a kill."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("values", "sampler"),
     [(1, "tpe"), *(pytest.param(*case, marks=pytest.mark.full) for case in [(0, "tpe"), (0, "random"), (1, "random")])],
@@ -139,6 +141,7 @@ def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
     assert "RUNNING" not in states(finished, "pre")
 
 
+@pytest.mark.full
 def test_a_run_that_another_process_has_is_waited_for(tmp_path: Path) -> None:
     sweep_plan = plan(tmp_path, trials=1, arms=ARMS[:1])
     state: dict[str, Any] = {"messages": 0}
@@ -158,6 +161,7 @@ def test_a_run_that_another_process_has_is_waited_for(tmp_path: Path) -> None:
     assert state["messages"] == 2
 
 
+@pytest.mark.full
 def test_another_question_under_the_same_name_starts_anew_and_keeps_the_old_trials(tmp_path: Path) -> None:
     search_runner.run_search(plan(tmp_path, trials=2), Fake())
     other = (Arm("pre", ("block=pre_norm", "norm=rms")), ARMS[1])

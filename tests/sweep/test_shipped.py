@@ -42,7 +42,7 @@ SLOW = ("ladder_field", "ladder_image", "ladder_rates", "recall_state")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in SWEEPS]
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_a_shipped_sweep_can_be_planned_and_written_for_wandb(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

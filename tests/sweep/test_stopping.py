@@ -413,6 +413,7 @@ def test_a_real_sweep_stops_at_its_budget(undisturbed: tuple[SweepPlan, Standing
     assert not any(sweep_plan.path(cell).exists() for cell in sweep_plan.cells if cell.seed > 3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.full)])
 def test_a_sweep_that_is_killed_at_random_comes_to_the_same_decision(
     kills: int, undisturbed: tuple[SweepPlan, Standing], tmp_path: Path

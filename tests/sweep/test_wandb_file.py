@@ -160,6 +160,7 @@ def test_the_schema_is_strict(tmp_path: Path) -> None:
     assert list(validator.iter_errors(config | {"parameters": {"optimizer/lr": {"values": [1]}}}))
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("kind", ["arms", "grid", "zip", "one_at_a_time", "leave_one_out"])
 def test_the_agent_runs_exactly_the_cells_of_the_sweep(tmp_path: Path, kind: str) -> None:
@@ -245,6 +246,7 @@ def test_a_cell_of_a_sweep_that_splits_anew_has_the_split_of_its_seed(tmp_path: 
     assert identity(config) == identity(plan.config(cell))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("once")
 def test_words_that_name_no_cell_are_refused(tmp_path: Path) -> None:
     arms, grid, tune = (question(tmp_path, kind) for kind in ("arms", "grid", "tune"))

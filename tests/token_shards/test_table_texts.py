@@ -31,6 +31,7 @@ def tokenize(*arguments: object) -> int:
     return main(["tokenize", *map(str, arguments), "tokenizer=byte", "workers=1"])
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv.gz", "x.parquet"])
 def test_the_shards_are_those_of_a_plain_file(tmp_path: Path, name: str) -> None:
     table, plain = write_table(tmp_path / name), tmp_path / "plain.txt"

@@ -63,7 +63,7 @@ def tokenize(*arguments: object) -> int:
 )
 @pytest.mark.parametrize("split_by", ["range", "document"])
 @pytest.mark.parametrize("small", [False, True])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 def test_the_ids_are_those_of_text_file(
     choice: str, make: Any, split_by: str, small: bool, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,11 +106,13 @@ def test_the_losses_are_those_of_text_file(choice: str, texts: Path, tmp_path: P
     assert_same_losses(texts, tmp_path, f"tokenizer={choice}", *options)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="no shared data beside the checkout")
 def test_the_losses_on_shakespeare_are_those_of_text_file(tmp_path: Path) -> None:
     assert_same_losses(SHAKESPEARE, tmp_path, "tokenizer=char")
 
 
+@pytest.mark.full
 def test_ids_in_another_order_are_noticed(texts: Path, tmp_path: Path) -> None:
     """The planted bug: shards in which the first ids of the training split are rotated by one."""
     out = tmp_path / "out"
@@ -135,6 +137,7 @@ def test_texts_are_cut_between_words(tmp_path: Path) -> None:
     assert len(list(cut(Span(str(unbroken), 0, 1000), 100))) == 1
 
 
+@pytest.mark.full
 def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL in the middle: no shard is half written, none of the finished ones is written again."""
     monkeypatch.setattr(plan, "ENCODED", 150)
@@ -170,6 +173,7 @@ def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: p
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in (tmp_path / "whole").iterdir())
 
 
+@pytest.mark.full
 def test_a_run_resumes_in_the_middle_with_the_same_bits(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tokenize(texts, f"out={out}", "tokenizer=char")
@@ -196,6 +200,7 @@ def test_a_run_resumes_in_the_middle_with_the_same_bits(texts: Path, tmp_path: P
     assert_same_bits(resumed, whole)
 
 
+@pytest.mark.full
 def test_options_that_are_null_stay_so(texts: Path, tmp_path: Path) -> None:
     """Of `like`: the ids of special tokens that a tokenizer of somebody else has not."""
     own = Tokenizer(models.BPE())
@@ -209,6 +214,7 @@ def test_options_that_are_null_stay_so(texts: Path, tmp_path: Path) -> None:
     assert tokenize(texts / "c.txt", f"out={tmp_path / 'second'}", f"like={first}") == 0
 
 
+@pytest.mark.full
 def test_sources_share_a_tokenizer(texts: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert tokenize(texts / "a.txt", f"out={first}", "tokenizer=bpe", "tokenizer.vocab_size=280") == 0
@@ -305,6 +311,7 @@ def test_bad_input_is_refused(
     assert not (out / "manifest.json").exists()
 
 
+@pytest.mark.full
 def test_force_writes_again(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert tokenize(texts, f"out={out}", "tokenizer=byte") == 0
@@ -314,6 +321,7 @@ def test_force_writes_again(texts: Path, tmp_path: Path) -> None:
     assert "char" in (out / "manifest.json").read_text()
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     ("name", "content"),
     [("thesis.tex", "years of work"), ("train-00000.bin.bak", ""), ("manifest.json", '{"name": "an app"}')],

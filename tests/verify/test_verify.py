@@ -53,6 +53,7 @@ def test_a_sound_component_holds_what_it_declares(own: Path) -> None:
     assert verdicts == {each.name: "not declared" if each.name in undeclared else "holds" for each in OF_ALL}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(("override", "broken"), [("leak=false", set()), ("random=true", {"determinism"})])
 def test_a_component_for_decoders_alone_is_checked_in_a_decoder(own: Path, override: str, broken: set[str]) -> None:
@@ -83,6 +84,7 @@ def test_what_is_broken_comes_with_a_counter_example(
     assert detail in finding.detail
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_compiler")
 def test_the_command_says_it_and_exits_with_1(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "verify token_mixer=mine 'allow=[mine]' --config-dir myconf"
@@ -100,6 +102,7 @@ def test_ours_hold_too() -> None:
     assert {each.verdict for each in findings.values()} == {"holds"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("choice", ["residual=hyper", "norm=rms", "token_mixer=delta_rule"])
 def test_sizes_do_not_depend_on_the_width(choice: str) -> None:
@@ -107,6 +110,7 @@ def test_sizes_do_not_depend_on_the_width(choice: str) -> None:
     assert findings["sizes over widths"].verdict == "holds", findings["sizes over widths"].detail
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_compiler")
 def test_a_wrong_exponent_of_a_rate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = MuP.rate
@@ -182,6 +186,7 @@ def test_a_run_refuses_a_mixer_that_reads_padding(own: Path, capsys: pytest.Capt
     assert ("reads padding" in printed) == wrong
 
 
+@pytest.mark.full
 def test_the_look_leaves_the_run_as_it_is(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run without the look has the same metrics, to the last digit."""
     assert main(shlex.split(f"{TRAIN} outputs=with")) == 0
@@ -215,6 +220,7 @@ def test_a_family_without_properties_is_refused(choice: str, capsys: pytest.Capt
     assert "verify has no checks of" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_compiler")
 def test_the_component_of_the_guide_is_verified_as_the_guide_says(own: Path) -> None:
     """Its files and its command as CONTRIBUTING.md prints them: code 0, and 1 once it reads later tokens."""

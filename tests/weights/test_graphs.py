@@ -37,6 +37,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Loaded:
     return run
 
 
+@pytest.mark.sampled(100)
 @torch.no_grad()
 def test_torch_reads_a_graph_without_pickles(loaded: Loaded, tmp_path: Path) -> None:
     export_weights(loaded, tmp_path / "out", kind="pt2")
@@ -64,6 +65,7 @@ def test_onnx_runs_a_graph(loaded: Loaded, tmp_path: Path) -> None:
     assert_close(torch.from_numpy(answer), expected, **close)
 
 
+@pytest.mark.full
 def test_the_one_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx = pytest.importorskip("onnx.reference")
     run = load(untrained(tmp_path / "run", *RUNS["vit"]))

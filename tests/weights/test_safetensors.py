@@ -22,6 +22,7 @@ PRESETS = [
 ]
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_an_exported_run_predicts_the_same_bits(preset: str, tmp_path: Path) -> None:
     base = (*ON_CPU, *ONE_BATCH, *steps(1, None), *small(preset), "data.batch_size=2")

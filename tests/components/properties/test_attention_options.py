@@ -88,7 +88,7 @@ def test_every_option_is_traced() -> None:
 @pytest.mark.parametrize(
     ("mixer", "options"), [*TRACED, *(pytest.param(*case, marks=pytest.mark.full) for case in CASES)], ids=str
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(100)
 def test_compiled_and_exported(mixer: str, options: dict[str, Any]) -> None:
     model = one_layer(mixer, options)
     compiles(model, LENGTH)

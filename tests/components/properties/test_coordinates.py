@@ -235,6 +235,7 @@ def test_a_table_with_the_role_of_a_map_is_caught() -> None:
     assert sizes["blocks.0"].start < right["blocks.0"].start - 0.3
 
 
+@pytest.mark.full
 def test_the_change_does_not_grow_with_depth_under_a_base_depth() -> None:
     """The stream after training moves as far in a deep model as in a shallow one (CompleteP); without, farther."""
     moved: dict[int | None, list[float]] = {}

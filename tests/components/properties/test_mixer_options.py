@@ -40,7 +40,7 @@ def test_what_it_declares(mixer: str, options: dict[str, Any], causal: bool) -> 
 
 
 @pytest.mark.parametrize(("mixer", "options"), CASES, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.full
 def test_compiled_and_exported(mixer: str, options: dict[str, Any]) -> None:
     model = tiny(token_mixer=mixer, options={"token_mixer": options}, sizes={"depth": 1})
     compiles(model, LENGTH)

@@ -112,6 +112,7 @@ def test_every_model_with_blocks_has_it(name: str, residual: str) -> None:
 TRACED = [("dense", {}), ("hyper", {"dynamic": False, "streams": 3})]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "options"),
     [case if case in TRACED else pytest.param(*case, marks=pytest.mark.full) for case in VARIANTS],

@@ -237,6 +237,7 @@ def test_registers_in_front_are_left_out(plan: Any) -> None:
     assert wider.model(0)(batch).shape == plan.model(0)(batch).shape
 
 
+@pytest.mark.full
 def test_steps_raise_the_information_and_reach_every_parameter(plan: Any) -> None:
     model, batch = plan.model(0).train(), plan.objective.ready(take(plan.splits.test, torch.arange(8), None))
     optimizer = torch.optim.Adam(model.parameters(), 0.003)

@@ -298,6 +298,7 @@ def test_the_state_can_be_reordered() -> None:
     assert_close(mixer(x[:, 5:], sequence(1, start=5), cache), expected)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_map_has_the_declared_properties(feature: str) -> None:
     for chunk in (2, 64):

@@ -86,6 +86,7 @@ def test_a_shift_is_felt_by_prefix_tokens_alone() -> None:
         assert torch.allclose(model.train()(ids), plain) is same
 
 
+@pytest.mark.full
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     overrides = (
         *("position=rope", "position.jitter=2", "position.shift=0.5", "callbacks.checkpoint.every=3"),

@@ -168,6 +168,7 @@ def test_a_smaller_map_keeps_the_rows_sums_and_the_triangle(count: int, side: in
 WATCHED = ("callbacks=attention_maps", "callbacks.progress.bar=false", "model.depth=2")
 
 
+@pytest.mark.full
 def test_a_run_keeps_its_maps_at_the_end(tmp_path: Path) -> None:
     run_folder = run(tmp_path, *WATCHED)
     kept = read_json(run_folder.path / FILE)
@@ -184,6 +185,7 @@ def test_a_run_keeps_its_maps_at_the_end(tmp_path: Path) -> None:
     assert_same_bits(run_folder, plain)
 
 
+@pytest.mark.full
 def test_chosen_layers_heads_and_evaluations_and_a_resume(tmp_path: Path) -> None:
     overrides = (
         *WATCHED,

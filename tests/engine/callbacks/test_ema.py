@@ -111,6 +111,7 @@ def test_a_decay_of_zero_is_the_raw_weights(tmp_path: Path) -> None:
     assert metrics["test/loss@ema"] == metrics["test/loss"]
 
 
+@pytest.mark.full
 def test_a_killed_run_ends_with_the_same_average(run_folder: RunFolder, tmp_path: Path) -> None:
     assert killed_at(11, tmp_path, *OPTIONS, SAVE) == -9
     again = run(tmp_path, *OPTIONS, SAVE)

@@ -185,6 +185,7 @@ def test_a_signal_to_another_process_interrupts(tmp_path: Path) -> None:
     assert str(killed) == "stopped by SIGTERM in process 1"
 
 
+@pytest.mark.full
 def test_processes_that_wait_name_the_one_that_does_not(tmp_path: Path) -> None:
     for rank in (1, 3):
         write_note(tmp_path, Note(rank, "RuntimeError: Timed out", waited="timeout"))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from pytorch_lightning import seed_everything
 
@@ -61,6 +62,7 @@ def test_the_functions_can_still_be_pickled() -> None:
         assert pickle.loads(pickle.dumps(each)) is each
 
 
+@pytest.mark.full
 def test_a_run_whose_logger_seeds_has_the_bits_of_one_without_a_logger(tmp_path: Path) -> None:
     dropout = "token_mixer.dropout=0.3"
     own = ("logger._target_=tests.battery.own_loggers.Own", "allow=[tests]", "logger.at=log", "logger.how=seed")

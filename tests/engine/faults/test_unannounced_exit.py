@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from blockyard.engine.callbacks.loop import LoopCallback
 from tests.battery.attempts import attempt, run_folder
 from tests.battery.same_run import assert_same_run
@@ -25,6 +27,7 @@ def _leave_at_step_four() -> None:
     LoopCallback.on_train_batch_start = left  # type: ignore[method-assign]
 
 
+@pytest.mark.full
 def test_the_run_is_not_done_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = attempt(configured(*FEW, f"outputs={tmp_path / 'whole'}"))
     run = configured(*FEW, f"outputs={tmp_path / 'left'}")

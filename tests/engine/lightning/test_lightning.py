@@ -51,6 +51,7 @@ def test_learning_rate_monitor_adds_columns(tmp_path: Path) -> None:
     assert len({row["lr"] for row in logged}) > 4
 
 
+@pytest.mark.full
 def test_averaged_weights_are_evaluated_saved_and_tested(tmp_path: Path) -> None:
     run_folder = run(tmp_path, *EMA)
     plain = run(tmp_path / "plain")
@@ -68,6 +69,7 @@ def test_averaged_weights_are_evaluated_saved_and_tested(tmp_path: Path) -> None
     assert evaluate(run_folder.path)["test/loss"] == run_folder.summary()["metrics"]["test/loss"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("overrides", [EMA, pytest.param(SWA, marks=pytest.mark.full)], ids=["ema", "swa"])
 def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     whole = run(tmp_path / "whole", *overrides, SAVE)
@@ -82,6 +84,7 @@ def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, overrides: tupl
         torch.testing.assert_close(value, averages[1][name], rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_stochastic_weight_averaging_ends_with_the_average(tmp_path: Path) -> None:
     run_folder = run(tmp_path, *SWA, "callbacks=quiet")
     content = read(run_folder.checkpoints / "last.ckpt")
@@ -195,6 +198,7 @@ def test_a_callback_of_ones_own_sees_epochs_and_validation_and_logs(tmp_path: Pa
     assert {step: row["mine/epoch"] for step, row in table.items() if "mine/epoch" in row} == {20: 0, 40: 1, 45: 2}
 
 
+@pytest.mark.full
 def test_the_state_of_a_callback_survives_a_kill(tmp_path: Path, own: tuple[str, ...]) -> None:
     assert killed_at(30, tmp_path, *own, SAVE, "trainer.max_steps=45") == -signal.SIGKILL
     run_folder = run(tmp_path, *own, SAVE, "trainer.max_steps=45")
@@ -202,6 +206,7 @@ def test_the_state_of_a_callback_survives_a_kill(tmp_path: Path, own: tuple[str,
     assert read(run_folder.checkpoints / "last.ckpt")["callbacks"]["Witness"]["steps"] == 45
 
 
+@pytest.mark.full
 def test_a_callback_that_only_watches_changes_nothing(tmp_path: Path, own: tuple[str, ...]) -> None:
     watched, plain = run(tmp_path / "a", *own), run(tmp_path / "b", "trainer.eval_every=20")
     for key, value in state(plain).items():
@@ -223,6 +228,7 @@ def test_callbacks_that_do_what_the_run_does_are_refused(tmp_path: Path, name: s
     assert reason in str(issue)
 
 
+@pytest.mark.full
 def test_extra_flags_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainers: list[pl.Trainer] = []
     original = job.lightning_trainer

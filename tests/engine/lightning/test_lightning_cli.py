@@ -35,6 +35,7 @@ def command_line(options: dict[str, Any]) -> list[str]:
     return [f"--trainer.{key}={json.dumps(value)}" for key, value in options.items()]
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("by_file", [False, True], ids=["arguments", "config"])
 def test_the_command_line_of_lightning_fits_the_same_weights(by_file: bool, tmp_path: Path) -> None:
     """The module and the data module are of two calls, and each learns the same characters."""

@@ -83,6 +83,7 @@ def private_names(path: Path) -> set[str]:
     return {name for name in dotted if name.split(".")[0] in LIBRARIES and private.search(name)}
 
 
+@pytest.mark.full
 def test_every_private_name_of_a_library_is_listed() -> None:
     """Also one that a module outside the engine reads, such as an operator."""
     listed = " ".join(part.name for part in PARTS)

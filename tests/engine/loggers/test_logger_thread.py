@@ -44,6 +44,7 @@ def test_a_thread_that_never_begins_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert not thread.is_alive()
 
 
+@pytest.mark.full
 def test_a_run_continues_without_the_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

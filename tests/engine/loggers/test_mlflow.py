@@ -51,6 +51,7 @@ def curve(outputs: Path, run: Any, name: str) -> list[tuple[int, float]]:
     return sorted((metric.step, metric.value) for metric in history)
 
 
+@pytest.mark.full
 def test_the_record_holds_config_metrics_summary_and_no_secret(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, data={"password": SECRET, "words": "x" * 9000}, objective={"k@1": 1})
     log = RunLog(folder, MLflow(tags=["t2"], group="sweep", name="post s0"), finish_seconds=BOUND)
@@ -192,6 +193,7 @@ def _failing() -> None:
     LoopCallback.on_train_batch_start = fail  # type: ignore[method-assign]
 
 
+@pytest.mark.full
 def test_a_run_that_fails_is_failed_in_mlflow(tmp_path: Path) -> None:
     run = logged(tmp_path, "logger=mlflow", sabotage=_failing, patient=True)
     assert run.code == 1

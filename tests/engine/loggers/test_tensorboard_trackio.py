@@ -43,6 +43,7 @@ def test_tensorboard_shows_a_sweep_by_arm_and_seed(tmp_path: Path) -> None:
     assert not list(tmp_path.parent.glob("up*"))
 
 
+@pytest.mark.full
 def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = (

@@ -145,6 +145,7 @@ def _in_a_process(kind: str, outputs: Path, **environment: str) -> tuple[float, 
     return float(waited), time.monotonic() - float(imported), done.stderr
 
 
+@pytest.mark.full
 def test_wandbs_helper_killed_in_the_middle_is_one_warning(tmp_path: Path) -> None:
     waited, _, output = _in_a_process("kill", tmp_path)
     assert waited < BOUND
@@ -160,6 +161,7 @@ def test_wandbs_helper_stopped_in_the_middle_delays_a_run_by_a_bounded_time(tmp_
     assert "is abandoned" in output
 
 
+@pytest.mark.full
 def test_a_dead_network_delays_a_run_by_a_bounded_time_and_the_record_is_offline(tmp_path: Path) -> None:
     waited, lived, output = _in_a_process("dead", tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="0" * 40)
     assert waited < BOUND

@@ -82,6 +82,7 @@ def sync(folder: RunFolder, server: WandbServer, home: Path) -> subprocess.Compl
     )
 
 
+@pytest.mark.full
 def test_an_offline_run_is_synced_later(tmp_path: Path) -> None:
     run = logged(tmp_path / "outputs", "logger=wandb", environment={"WANDB_MODE": "offline"}, patient=True)
     assert (run.code, run.lines) == (0, [])
@@ -150,6 +151,7 @@ def test_artifacts_of_an_offline_run_are_synced_later(tmp_path: Path) -> None:
     assert_artifacts(server, run.folder)
 
 
+@pytest.mark.full
 def test_a_resumed_run_has_one_record_and_the_artifacts_of_a_whole_one(tmp_path: Path) -> None:
     with WandbServer() as server:
         online: dict[str, Any] = {"environment": server.environment, "patient": True}

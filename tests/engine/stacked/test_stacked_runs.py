@@ -88,6 +88,7 @@ def case(name: str, *overrides: str, marks: Any = ()) -> Any:
     return pytest.param(overrides, id=name, marks=marks)
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -124,6 +125,7 @@ def test_stacked_runs_end_where_lone_ones_do(tmp_path: Path, overrides: tuple[st
         assert sizes[0] == pytest.approx(sizes[1], rel=0.05)  # of one run, not of all
 
 
+@pytest.mark.full
 def test_runs_of_other_rates_schedules_and_scales_share_steps(tmp_path: Path) -> None:
     each = (("optimizer.lr=0.01",), ("schedule=constant", "model.init_std=0.05"), ("optimizer.weight_decay=0.5",))
     joint = tasks(tmp_path / "joint", *DIGITS, "optimizer=adamw", each=each)
@@ -136,6 +138,7 @@ def test_runs_of_other_rates_schedules_and_scales_share_steps(tmp_path: Path) ->
         assert facts(tmp_path / "joint" / task.key)["together"] == 12
 
 
+@pytest.mark.full
 def test_schedules_that_part_within_a_burst_are_each_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both begin alike, so that their first steps are taken by one optimizer; planted: so are the others."""
     each = (("schedule=constant",), ("schedule=wsd", "schedule.decay=0.5"))
@@ -180,6 +183,7 @@ def test_what_cannot_be_stacked_is_trained_alone_to_the_bit(
         assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) == 0
 
 
+@pytest.mark.full
 def test_models_that_differ_in_a_number_are_found_out(tmp_path: Path) -> None:
     """Its weights have one shape for each base of the rotation: only the first step tells."""
     cells = tasks(tmp_path, *CODE, "position=rope", seeds=2, each=(("position.base=10000",), ("position.base=10",)))
@@ -194,6 +198,7 @@ def test_models_of_other_shapes_are_found_out(tmp_path: Path) -> None:
     assert "differ in the shape" in facts(tmp_path / cells[0].key)["reason"]
 
 
+@pytest.mark.full
 def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
     overrides = ("experiment=translate_dates", *ON_CPU, *ONE_LAYER, "model.encoder_depth=1", "data.batch_size=2")
     overrides = (*overrides, *steps(6, 3), *ONE_BATCH, "name=stacked", "block.dropout=0", "model.dropout=0")
@@ -207,6 +212,7 @@ def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
         assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) < 1e-3
 
 
+@pytest.mark.full
 def test_a_run_that_diverges_fails_alone(tmp_path: Path) -> None:
     each = ((), ("optimizer.lr=1e30", "schedule=constant"), ())
     cells = tasks(tmp_path, *DIGITS, "optimizer=sgd", "trainer.gradient_clip=null", each=each)
@@ -216,6 +222,7 @@ def test_a_run_that_diverges_fails_alone(tmp_path: Path) -> None:
     assert facts(tmp_path / cells[0].key)["together"] == 12
 
 
+@pytest.mark.full
 def test_a_run_whose_data_fails_in_a_burst_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Burst.batches
     count = iter(range(100))
@@ -246,6 +253,7 @@ def test_an_error_between_steps_ends_all_runs(tmp_path: Path, monkeypatch: pytes
     assert "planted" in str(outcomes[cells[1].key].reason)
 
 
+@pytest.mark.full
 def test_done_runs_are_not_trained_again_and_others_go_on(tmp_path: Path) -> None:
     cells = tasks(tmp_path, *DIGITS, "optimizer=adamw")
     assert execute(cells[1]).code == 0
@@ -254,6 +262,7 @@ def test_done_runs_are_not_trained_again_and_others_go_on(tmp_path: Path) -> Non
     assert STACKED not in read_json(tmp_path / cells[1].key / "run.json")
 
 
+@pytest.mark.full
 def test_each_run_has_a_record_at_wandb(tmp_path: Path) -> None:
     cells = tasks(tmp_path, *DIGITS, "logger=wandb", "logger.mode=offline", "optimizer=adamw", seeds=2)
     assert {outcome.code for outcome in together(cells).values()} == {0}
@@ -263,6 +272,7 @@ def test_each_run_has_a_record_at_wandb(tmp_path: Path) -> None:
         assert "left out" not in (tmp_path / task.key / "log.txt").read_text()
 
 
+@pytest.mark.full
 def test_the_seconds_of_runs_add_up_to_those_of_their_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run does not count the turns of the others."""
     added: list[float] = []
@@ -281,6 +291,7 @@ def test_the_seconds_of_runs_add_up_to_those_of_their_steps(tmp_path: Path, monk
     assert 0 < sum(added) <= sum(took)
 
 
+@pytest.mark.full
 def test_a_signal_stops_all_of_them_and_each_resumes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = (*DIGITS, "optimizer=adamw", "optimizer.lr=0.001")
     joint, lone = tasks(tmp_path / "joint", *long, seeds=2), tasks(tmp_path / "lone", *long, seeds=2)
