@@ -30,7 +30,8 @@ FEWEST = 5  # seeds of a result that is shown
 HEAD = """# Verdicts
 
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
-and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
+and the runs short: these are verdicts about the data that the files name (digits, 1.3 million characters of Python code,
+generated sequences, tones, graphs and others), not about the papers.
 Means and differences are over seeds, paired by seed; brackets hold 95 % intervals, and confidence sequences where a
 sweep stopped when it was decided. There an arm may have fewer seeds (n) than the baseline: its mean is over its own,
 its difference over those that both have. Every result is over {fewest} seeds or more.
@@ -109,6 +110,7 @@ def page(records: list[dict[str, Any]]) -> str:
         ]
         if one.get("stopped"):
             lines += [one["stopped"], ""]
+        lines += _since(one)
         clauses = one.get("clauses") or []
         if len(clauses) > 1:
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
@@ -174,6 +176,18 @@ def _spent(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _since(record: dict[str, Any]) -> list[str]:
+    """What the sweep's file asks for by now, where these runs were made with fewer seeds."""
+    seeds = yaml.safe_load(_key(record, "seeds") or "null")
+    if not isinstance(seeds, dict):
+        return []
+    if not record.get("stopped"):
+        return [f"Run with {record['seeds']} fixed seeds; the file now goes on until it is decided.", ""]
+    if "most that the question allows" in record["stopped"] and seeds["most"] > record["seeds"]:
+        return [f"The file allows {seeds['most']} seeds by now.", ""]
+    return []
+
+
 def _claim(record: dict[str, Any]) -> str:
     """The claim as the sweep's file words it now."""
     return _key(record, "claim") or record["claim"]
@@ -204,9 +218,10 @@ def main() -> None:
         sys.exit(__doc__)
     records = {one["sweep"]: one for one in json.loads(DATA.read_text(encoding="utf-8"))}
     for folder in folders:
-        if (folder / "comparison.json").is_file():
-            # Notes are written by hand into the JSON and belong to results: new results drop them.
-            records[folder.name] = record(folder)
+        if not (folder / "comparison.json").is_file():
+            sys.exit(f"{folder} has no comparison.json: `blockyard sweep` writes it at its end")
+        # Notes are written by hand into the JSON and belong to results: new results drop them.
+        records[folder.name] = record(folder)
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(list(records.values())), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8"), list(records.values())), encoding="utf-8")
