@@ -30,8 +30,8 @@ FEWEST = 5  # seeds of a result that is shown
 HEAD = """# Verdicts
 
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
-and the runs short: these are verdicts about the data that the files name (digits, 1.3 million characters of Python code,
-generated sequences, tones, graphs and others), not about the papers.
+and the runs short: these are verdicts about the data that the files name (digits, 1.3 million characters of Python
+code, generated sequences, tones, graphs and others), not about the papers.
 Means and differences are over seeds, paired by seed; brackets hold 95 % intervals, and confidence sequences where a
 sweep stopped when it was decided. There an arm may have fewer seeds (n) than the baseline: its mean is over its own,
 its difference over those that both have. Every result is over {fewest} seeds or more.
