@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -22,8 +23,11 @@ from pytorch_lightning.callbacks import (
 from pytorch_lightning.loggers import CSVLogger
 
 import blockyard
-from blockyard.engine.plain_trainer import TrainerModule
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
+from blockyard.engine.plain_trainer import TrainerModule, unserved
 from blockyard.engine.plain_trainer_data import TrainerData
+from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import BadCheckpointError
@@ -195,6 +199,45 @@ def test_what_only_the_loop_of_a_run_does_is_refused(tmp_path: Path) -> None:
     module, data = blockyard.lightning(*TINY)
     with pytest.raises(UserError, match="give the Trainer max_steps or max_epochs"):
         trainer(module, tmp_path, max_steps=-1, max_epochs=-1).fit(module, datamodule=data)
+
+
+REFUSED = {
+    "strategy": "fsdp",
+    "attention": "eager",
+    "profile": "true",
+    "require_flash": "true",
+    "threads": "2",
+    "extrapolate": "[2]",
+    "loops": "[2]",
+    "write": "true",
+    "inspect": "[outliers]",
+    "first_batch": "4 trainer.batch_warmup=0.2",
+    "first_context": "4 trainer.context_warmup=0.2",
+}
+SERVED = (
+    *("accelerator", "devices", "num_nodes", "precision", "max_steps", "max_epochs", "eval_every", "log_every"),
+    *("gradient_clip", "group", "sampling", "accumulate", "checkpoint_blocks", "compile", "num_workers", "timeout"),
+    *("limit_train", "limit_val", "limit_test", "overfit", "deterministic", "extra"),
+)
+WITH_FIRST = ("batch_warmup", "context_warmup")  # of first_batch and first_context
+
+
+def test_every_option_of_the_trainer_is_served_or_refused() -> None:
+    names = set(inspect.signature(TrainerPlan).parameters)
+    assert {*REFUSED, *SERVED, *WITH_FIRST} == names
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_option_that_is_not_served_is_refused(name: str) -> None:
+    text = [*TEXT, "tokenizer=char"] if name in ("extrapolate", "first_context", "write") else [*TINY]
+    components = Components(compose([*text, *f"trainer.{name}={REFUSED[name]}".split()]).config)
+    assert [sentence for sentence in unserved(components) if f"trainer.{name}" in sentence]
+
+
+def test_workers_of_loaders_are_waited_for_as_long_as_the_config_says() -> None:
+    _, data = blockyard.lightning(*TINY, "trainer.num_workers=1", "trainer.timeout=7")
+    assert data.train_dataloader().timeout == 7
+    assert data.val_dataloader().timeout == 7
 
 
 def test_lightning_callbacks_of_the_config_come_with_the_module(tmp_path: Path) -> None:

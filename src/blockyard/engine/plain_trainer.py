@@ -62,6 +62,8 @@ def unserved(components: Components) -> Iterator[str]:
         yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
     if plan.profile:
         yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
+    if plan.threads != "auto":
+        yield f"trainer.threads={plan.threads} is set for the process of a run; use torch.set_num_threads"
     if plan.require_flash:
         yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
     for name in ("extrapolate", "loops", "write", "inspect"):

@@ -156,7 +156,8 @@ class TrainerData(pl.LightningDataModule):
     def _settings(self) -> dict[str, Any]:
         workers = self.plan.num_workers
         fork = {"multiprocessing_context": "fork"} if workers and sys.platform == "linux" else {}
-        return {"num_workers": workers, "pin_memory": torch.cuda.is_available(), **fork}
+        waits = {"timeout": self.plan.timeout} if workers else {}
+        return {"num_workers": workers, "pin_memory": torch.cuda.is_available(), **fork, **waits}
 
 
 def seed_of(components: Components) -> int:
