@@ -32,7 +32,7 @@ from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
 from blockyard.weights.convert.rotary import FULL, SLIDING, rotary, written_rotary
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 QK_EPS = 1e-6  # of our norms of queries and keys
@@ -44,6 +44,10 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
+# Positions that are not scaled, where those of other layers are: an option without an effect is refused.
+UNSCALED = tuple(
+    f"position.{option}" for option in ("scaling=none", "factor=1", "original=null", "gain=null", "truncate=true")
+)
 Maps = tuple[tuple[Any, ...], ...]
 AS_IS = (lambda x: x, lambda x: x)
 # Names of ours -> theirs, in a block.
@@ -101,7 +105,7 @@ class LayerFacts:
         if not self.normed:
             overrides.append("block.norm_tokens=false")
         if self.base is not None:
-            overrides += [f"position.base={self.base!r}", "position.scaling=none"]
+            overrides += [f"position.base={self.base!r}", *UNSCALED]
         return overrides if self.rotated else [*overrides, "position=none"]
 
 
@@ -115,12 +119,14 @@ class DecoderSizes:
         self,
         settings: LibrarySettings,
         *,
-        activation: str = "hidden_act",
+        activation: tuple[str, str] = ("hidden_act", "silu"),
+        theta: float = 10000.0,
         rope: Mapping[str, Any] | None = None,
         share: float | None = None,
     ) -> None:
-        """activation: the key of it; rope: the mapping of rotary positions, where it is not that of the config.
+        """activation: its key, and theirs where a config names none; theta: the base where a config has none.
 
+        rope: the mapping of rotary positions, where it is not that of the config
         share: of the channels that rotate, where a config does not say so; None where all must
         """
         self.settings = settings
@@ -130,13 +136,13 @@ class DecoderSizes:
         self.head_dim = settings.optional_integer("head_dim") or self.dim // self.heads
         self.hidden, self.vocabulary = settings.integer("intermediate_size"), settings.integer("vocab_size")
         self.positions = settings.integer("max_position_embeddings", 2048, is_dimension=False)
-        self.activation = settings.one_of(activation, ACTIVATIONS, "silu")
+        self.activation = settings.one_of(activation[0], ACTIVATIONS, activation[1])
         self.attention = [f"token_mixer.num_kv_heads={self.kv_heads}"]
         if self.head_dim * self.heads != self.dim:
             self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
         self.overrides = [
             *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
-            *rotary(settings, rope, share),
+            *rotary(settings, rope, share, theta=theta),
         ]
 
     def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
@@ -158,18 +164,24 @@ class DecoderSizes:
             )
         return f"norm.eps={eps!r}"
 
-    def window(self) -> int | None:
-        """Tokens that a windowed layer sees; None where no layer has a window."""
-        in_use = self.settings.flag("use_sliding_window", True)
-        window = self.settings.optional_integer("sliding_window") if in_use else None
-        self.settings.take("sliding_window", None)
-        return window
+    def window(self, default: int | None, *, has_switch: bool = False) -> int | None:
+        """Tokens that a windowed layer sees; None where no layer has a window.
+
+        default: where a config has no such key; has_switch: whether the class has windows only where a key says so
+        """
+        if not has_switch:
+            self.settings.must("use_sliding_window", True, why="the class does not read it")
+        elif not self.settings.flag("use_sliding_window", False):
+            self.settings.take("sliding_window", None)
+            return None
+        return self.settings.optional_integer("sliding_window", default, is_dimension=False)
 
     def layer_types(self, default: Sequence[str], other: str = SLIDING) -> list[str]:
         """Whether each layer attends to all tokens, or is the other type. Raises UserError for anything else."""
         types = self.settings.take("layer_types", None)
         types = default if types is None else types
-        if not isinstance(types, list | tuple) or len(types) != self.depth or not {*types} <= {other, FULL}:
+        known = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
+        if not known or len(types) != self.depth:
             raise UserError(
                 f"{self.settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the "
                 f"{self.depth} layers"
@@ -180,10 +192,11 @@ class DecoderSizes:
         self,
         overrides: Sequence[str],
         rules: Sequence[ConversionRule],
-        is_tied: bool,
         layers: Sequence[LayerFacts] = (),
+        *,
+        ignored: tuple[str, ...] = (),
     ) -> Foreign:
-        """Everything as one. rules: those of blocks have `{n}`."""
+        """Everything as one. rules: those of blocks have `{n}`; ignored: beginnings of names that are not read."""
         context = min(self.positions, CONTEXT)
         return Foreign(
             [*self.overrides, *self.attention, *overrides, *of_layers(layers, self.attention)],
@@ -192,7 +205,7 @@ class DecoderSizes:
             self.vocabulary,
             self.vocabulary,
             text=["data=code", f"data.context={context}"],
-            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or (is_tied and name == "lm_head.weight"),
+            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or name.startswith(ignored),
         )
 
 
@@ -278,10 +291,8 @@ def shared_expert_rules(number: int, hidden: int, theirs: str) -> list[Conversio
 
 def table_rules(is_tied: bool) -> list[ConversionRule]:
     """Of the table, the final norm and the head."""
-    table, final = "model.embed_tokens.weight", same("final_norm.weight", "model.norm.weight")
-    if is_tied:
-        return [tied(("embedder.symbols.weight", "head.proj.weight"), table), final]
-    return [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight"), final]
+    tables = table_and_head("model.embed_tokens.weight", is_tied=is_tied)
+    return [*tables, same("final_norm.weight", "model.norm.weight")]
 
 
 def dense_layers(settings: LibrarySettings, depth: int) -> list[bool]:

@@ -26,6 +26,7 @@ class ConversionRule:
     Either may be empty: what only theirs has is checked by `to_ours`, and made from nothing by `to_theirs`.
 
     copies: further names of theirs for the first of `theirs`, which are written and need not be there to be read
+    aliases: the same, but not written: a file leaves them out where its library ties them
     """
 
     ours: tuple[str, ...]
@@ -33,6 +34,7 @@ class ConversionRule:
     to_ours: Map
     to_theirs: Map
     copies: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     def named(self, **values: object) -> ConversionRule:
         """The rule with the fields of its names filled in."""
@@ -43,7 +45,8 @@ class ConversionRule:
                 filled = tuple(name.replace(f"{{{field}}}", str(value)) for name in filled)
             return filled
 
-        return replace(self, ours=fill(self.ours), theirs=fill(self.theirs), copies=fill(self.copies))
+        names = {key: fill(getattr(self, key)) for key in ("ours", "theirs", "copies", "aliases")}
+        return replace(self, **names)
 
 
 def same(ours: str, theirs: str) -> ConversionRule:
@@ -73,9 +76,12 @@ def scaled(ours: str, theirs: str, factor: float) -> ConversionRule:
     return mapped(ours, theirs, lambda x: x * factor, lambda x: x / factor)
 
 
-def tied(ours: Sequence[str], theirs: str) -> ConversionRule:
-    """One weight of theirs that several of ours share."""
-    return ConversionRule(tuple(ours), (theirs,), lambda x: [x[0]] * len(ours), lambda x: [x[0]])
+def table_and_head(theirs: str, head: str = "lm_head.weight", *, is_tied: bool) -> list[ConversionRule]:
+    """The table of token ids `theirs`, and the output layer `head`, which is that table where they are tied."""
+    ours = ("embedder.symbols.weight", "head.proj.weight")
+    if not is_tied:
+        return [same(ours[0], theirs), same(ours[1], head)]
+    return [ConversionRule(ours, (theirs,), lambda x: [x[0]] * 2, lambda x: [x[0]], aliases=(head,))]
 
 
 def stacked(
@@ -111,6 +117,23 @@ def per_block(rules: Iterable[ConversionRule], depth: int) -> list[ConversionRul
     return [rule.named(n=n) for rule in rules for n in range(depth)]
 
 
+def differing_copies(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """The weights of theirs that should be copies of another, and hold other numbers, with the name of the other.
+
+    transformers does not tie these, whatever its config says, so that each of them has an effect of its own.
+    """
+    return {
+        copy: rule.theirs[0]
+        for rule in rules
+        for copy in (*rule.copies, *rule.aliases)
+        if copy in weights and rule.theirs[0] in weights and not _equal(weights[copy], weights[rule.theirs[0]])
+    }
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((_full(one) == _full(other)).all())
+
+
 def convert(
     rules: Sequence[ConversionRule],
     weights: Mapping[str, Tensor],
@@ -136,7 +159,7 @@ def convert(
             continue
         if rule.ours and not ours:
             continue  # reported below: ours has nothing for it
-        left -= {*rule.theirs, *rule.copies}
+        left -= {*rule.theirs, *rule.copies, *rule.aliases}
         if rule.ours:
             own = wanted[ours[0]].dtype
             problems = [number_type_problem(name, weights[name].dtype, own, weights) for name in rule.theirs]
@@ -160,6 +183,8 @@ def convert(
         raise UserError(f"the weights hold {fold(sorted(left))}, which the preset has no counterpart for")
     if shapes:
         raise UserError(f"weights of another shape: {fold(shapes)}")
+    for copy, original in differing_copies(rules, weights).items():
+        raise UserError(f"{copy} differs from {original}, and in the preset both are one weight")
     _check_shapes(converted, wanted)
     return {name: converted[name].contiguous() for name in wanted if name in converted}
 

@@ -9,7 +9,6 @@ Reference: transformers DeepseekV3ForCausalLM
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from blockyard.weights.convert.llama_family import (
     shared_expert_rules,
     table_rules,
 )
-from blockyard.weights.convert.rotary import yarn_gain
+from blockyard.weights.convert.rotary import declared_rotary, yarn_gain
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
@@ -48,17 +47,19 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("scoring_func", "sigmoid")
     for spare in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
         settings.take(spare, None)
-    slope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
+    rope = declared_rotary(settings)
     sizes = DecoderSizes(settings)
     if sizes.kv_heads != sizes.heads:
         settings.problems.append(f"num_key_value_heads={sizes.kv_heads}: expected {sizes.heads}, that of the queries")
     key, rotated = settings.integer("qk_nope_head_dim", 128), settings.integer("qk_rope_head_dim", 64)
+    if rotated % 2:
+        raise UserError(f"{settings.name}: qk_rope_head_dim={rotated}: expected an even number of channels")
     value, rank = settings.integer("v_head_dim", 128), settings.integer("kv_lora_rank", 512)
-    query_rank = settings.optional_integer("q_lora_rank")
+    query_rank = settings.optional_integer("q_lora_rank", 1536)
     scale = "null"
-    if slope.get("rope_type", slope.get("type", "default")) != "default" and slope.get("mscale_all_dim"):
+    if rope.get("rope_type", rope.get("type", "default")) != "default" and rope.get("mscale_all_dim"):
         where = f"{settings.name}: rope_parameters"
-        factor, gain = (real_number(where, each, slope.get(each)) for each in ("factor", "mscale_all_dim"))
+        factor, gain = (real_number(where, each, rope.get(each)) for each in ("factor", "mscale_all_dim"))
         scale = repr((key + rotated) ** -0.5 * yarn_gain(factor, gain) ** 2)
     sizes.attention = [
         *(f"token_mixer.rank={rank}", f"token_mixer.query_rank={query_rank or 'null'}"),
@@ -71,7 +72,7 @@ def read(settings: LibrarySettings) -> Foreign:
     name = "num_local_experts" if "num_local_experts" in settings.values else "n_routed_experts"
     count, hidden = settings.integer(name, 256, is_dimension=False), settings.integer("moe_intermediate_size", 2048)
     number = settings.integer("n_shared_experts", 1, is_dimension=False)
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     normalise = settings.flag("norm_topk_prob", True)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=normalise),
@@ -95,9 +96,7 @@ def read(settings: LibrarySettings) -> Foreign:
     for layer in range(sizes.depth):
         rules += [rule.named(n=layer) for rule in (gated_rules(sizes.hidden) if layer < dense else routed)]
     layers = [LayerFacts(dense=mixer if layer < dense else ()) for layer in range(sizes.depth)]
-    foreign = sizes.foreign(overrides, rules, is_tied, layers)
-    ahead, ignored = f"model.layers.{sizes.depth}.", foreign.ignored
-    return replace(foreign, ignored=lambda each: each.startswith(ahead) or ignored(each))
+    return sizes.foreign(overrides, rules, layers, ignored=(f"model.layers.{sizes.depth}.",))
 
 
 def _attention_rules(

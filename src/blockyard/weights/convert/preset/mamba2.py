@@ -16,7 +16,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import CONTEXT
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
@@ -31,7 +31,7 @@ def read(settings: LibrarySettings) -> Foreign:
     heads, width = settings.integer("num_heads", 128), settings.integer("head_dim", 64)
     groups, state = settings.integer("n_groups", 8, is_dimension=False), settings.integer("state_size", 128)
     vocabulary, eps = settings.integer("vocab_size", 32768), settings.number("layer_norm_epsilon", 1e-5)
-    has_bias, is_tied = settings.flag("use_bias", False), settings.flag("tie_word_embeddings", False)
+    has_bias, is_tied = settings.flag("use_bias", False), settings.is_tied(False)
     settings.must("use_conv_bias", True)
     settings.must("hidden_act", "silu", "swish")
     settings.must("time_step_limit", *INFINITE, (0.0, math.inf))
@@ -46,11 +46,7 @@ def read(settings: LibrarySettings) -> Foreign:
         f"head.tied={boolean(is_tied)}",
     ]
     rules = per_block(_of_block(has_bias, heads), depth)
-    table = "backbone.embeddings.weight"
-    if is_tied:
-        rules += [tied(("embedder.symbols.weight", "head.proj.weight"), table)]
-    else:
-        rules += [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight")]
+    rules += table_and_head("backbone.embeddings.weight", is_tied=is_tied)
     return Foreign(
         overrides,
         [*rules, same("final_norm.weight", "backbone.norm_f.weight")],
@@ -58,7 +54,6 @@ def read(settings: LibrarySettings) -> Foreign:
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={CONTEXT}"],
-        ignored=lambda name: is_tied and name == "lm_head.weight",
     )
 
 

@@ -27,12 +27,12 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Command-R's config as overrides."""
-    sizes = DecoderSizes(settings)
+    sizes = DecoderSizes(settings, theta=5e5)
     settings.must("sliding_window", None)
     settings.must("use_sliding_window", False)
     settings.must("use_qk_norm", False)
     settings.must("attention_bias", False)
-    is_tied = settings.flag("tie_word_embeddings", True)
+    is_tied = settings.is_tied(True)
     overrides = [
         *sizes.gated(),
         f"norm.eps={settings.number('layer_norm_eps', 1e-5)!r}",
@@ -42,8 +42,8 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = [*attention_rules(sizes, (halves, halves, AS_IS)), *gated_rules(sizes.hidden)]
     rules += modules({ours: theirs for ours, theirs in NORMS.items() if "token_norm" in ours})
     rules += [rule for rule in table_rules(is_tied) if rule.ours != ("final_norm.weight",)]
-    rules += [scaled("final_norm.weight", "model.norm.weight", settings.number("logit_scale", 0.0625))]
-    return sizes.foreign(overrides, rules, is_tied)
+    rules += [scaled("final_norm.weight", "model.norm.weight", settings.number("logit_scale", 0.0625, above=0))]
+    return sizes.foreign(overrides, rules)
 
 
 def _halves(head_dim: int) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from blockyard.contracts import DataSpec
+from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import modules, per_block, same, spare, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
@@ -49,6 +50,8 @@ def read(settings: LibrarySettings) -> Foreign:
     """PatchTST's config as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)
+    for key in ("pre_norm", "pooling_type"):
+        settings.take(key)  # the class has another value where they are absent
     for key, allowed in _PLAIN.items():
         settings.must(key, *allowed)
     dim, depth = settings.integer("d_model", 128), settings.integer("num_hidden_layers", 3)
@@ -95,7 +98,8 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """PatchTST's config of a model of ours."""
-    assert run.ctx.data.values is not None
+    if run.ctx.data.values is None:
+        raise UserError("the data has no values to forecast")
     return {
         "num_input_channels": 1,
         "context_length": run.ctx.data.shape[0],

@@ -31,12 +31,13 @@ def read(settings: LibrarySettings) -> Foreign:
     sizes.attention += ["token_mixer.qk_norm=true"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     settings.must("use_sliding_window", False)
-    settings.take("sliding_window", None)
+    for key in ("sliding_window", "max_window_layers"):
+        settings.take(key, None)  # of windows, which are not in use
     name = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
     count, hidden = settings.integer(name, is_dimension=False), settings.integer("moe_intermediate_size")
     dense = dense_layers(settings, sizes.depth)
     mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=settings.flag("norm_topk_prob", False)),
         sizes.normed_eps(1e-6),
@@ -46,7 +47,7 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = [*attention_rules(sizes), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
     for layer, is_dense in enumerate(dense):
         rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
-    return sizes.foreign(overrides, rules, is_tied, [LayerFacts(dense=mixer if each else ()) for each in dense])
+    return sizes.foreign(overrides, rules, [LayerFacts(dense=mixer if each else ()) for each in dense])
 
 
 def write(run: Trained) -> LibraryConfig:

@@ -8,7 +8,6 @@ Reference: transformers Qwen3NextForCausalLM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -63,7 +62,7 @@ def read(settings: LibrarySettings) -> Foreign:
         settings.problems.append(f"shared_expert_intermediate_size: expected a multiple of {hidden}, that of an expert")
     dense = dense_layers(settings, sizes.depth)
     mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     normalise = settings.flag("norm_topk_prob", True)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=normalise),
@@ -82,9 +81,7 @@ def read(settings: LibrarySettings) -> Foreign:
         LayerFacts(dense=mixer if is_dense else (), recurrent=recurrent if each == LINEAR else ())
         for each, is_dense in zip(types, dense, strict=True)
     ]
-    foreign = sizes.foreign(overrides, rules, is_tied, layers)
-    ignored = foreign.ignored
-    return replace(foreign, ignored=lambda each: each.startswith("mtp.") or ignored(each))
+    return sizes.foreign(overrides, rules, layers, ignored=("mtp.",))
 
 
 def _attention_rules(sizes: DecoderSizes) -> list[ConversionRule]:
