@@ -130,6 +130,12 @@ def differing_copies(rules: Sequence[ConversionRule], weights: Mapping[str, Tens
     }
 
 
+def has_own_head(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> bool:
+    """Whether the output layer, the first alias of the table that is ours for both, differs from that table."""
+    heads = [rule.aliases[0] for rule in rules if "head.proj.weight" in rule.ours and rule.aliases]
+    return bool(differing_copies(rules, weights).keys() & heads)
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool((_full(one) == _full(other)).all())
 

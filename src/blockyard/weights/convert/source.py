@@ -18,7 +18,7 @@ from blockyard.errors import UserError, did_you_mean, quoted
 from blockyard.runs.weights_file import INDEX, WEIGHTS, files_of_folder, read_files, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.declared_sizes import Stored, mapping, names
-from blockyard.weights.convert.rules import differing_copies
+from blockyard.weights.convert.rules import has_own_head
 from blockyard.weights.convert.settings import LibrarySettings
 from blockyard.weights.convert.timm_models import checked_arguments, describe
 
@@ -118,7 +118,7 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
     settings.finish(converter.preset)
     tensors = read_files(files)
     weights = _aligned(tensors, foreign)
-    if differing_copies(foreign.rules, weights):  # transformers does not tie them either
+    if has_own_head(foreign.rules, weights):  # transformers does not tie it either
         settings = LibrarySettings(settings.values, settings.name, settings.stored, has_own_head=True)
         foreign = converter.read(settings)
         weights = _aligned(tensors, foreign)
