@@ -101,7 +101,12 @@ def test_another_weight_that_ours_has_once_is_refused(case: str, copy: str, orig
 def test_version_1_1_of_t5(resaved: bool, tmp_path: Path) -> None:
     """Its files say that nothing is tied; transformers 5 saves them as tied, with a head, and not scaled."""
     config = transformers.T5Config(
-        **{"vocab_size": 258, "d_model": 16, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4},
+        vocab_size=258,
+        d_model=16,
+        d_kv=6,
+        d_ff=40,
+        num_layers=2,
+        num_heads=4,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
     )
