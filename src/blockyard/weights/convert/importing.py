@@ -36,8 +36,6 @@ from blockyard.weights.convert.converter import Foreign
 from blockyard.weights.convert.rules import convert
 from blockyard.weights.convert.source import LibrarySource, read_source, special_id
 
-# A model of ours for a library's config, with or without data of the user's.
-
 
 def composed(preset: str, foreign: Foreign, overrides: Sequence[str]) -> Composed:
     """The config of a run: the preset, what the library's config says, and overrides of the user's.

@@ -32,8 +32,16 @@ from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
 from blockyard.weights.convert.rotary import FULL, SLIDING, rotary, written_rotary
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, table_and_head
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import (
+    BothWays,
+    ConversionRule,
+    modules,
+    per_block,
+    same,
+    stacked_modules,
+    table_and_head,
+)
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 QK_EPS = 1e-6  # of our norms of queries and keys
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
@@ -48,8 +56,6 @@ ACTIVATIONS = {
 UNSCALED = tuple(
     f"position.{option}" for option in ("scaling=none", "factor=1", "original=null", "gain=null", "truncate=true")
 )
-Maps = tuple[tuple[Any, ...], ...]
-AS_IS = (lambda x: x, lambda x: x)
 # Names of ours -> theirs, in a block.
 NORMS = {
     "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
@@ -224,16 +230,12 @@ def of_layers(layers: Sequence[LayerFacts], attention: Sequence[str]) -> list[st
     return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
 
 
-def attention_rules(sizes: DecoderSizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
+def attention_rules(sizes: DecoderSizes, maps: Sequence[BothWays] = ()) -> list[ConversionRule]:
     """Of the projections of attention. maps: of queries, keys and values."""
     layer = "model.layers.{n}.self_attn"
     widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]
-    rules = [
-        stacked(
-            f"blocks.{{n}}.token_mixer.proj_in.{kind}", [f"{layer}.{each}_proj.{kind}" for each in "qkv"], widths, maps
-        )
-        for kind in ("weight", "bias")
-    ]
+    names = [f"{layer}.{each}_proj" for each in "qkv"]
+    rules = stacked_modules("blocks.{n}.token_mixer.proj_in", names, widths, maps)
     return rules + modules({"blocks.{n}.token_mixer.proj_out": f"{layer}.o_proj"})
 
 
@@ -245,10 +247,7 @@ def gated_rules(
 ) -> list[ConversionRule]:
     """Of a gated channel mixer. names: of the gate, the value and what joins them, in their module."""
     gate, value, down = names
-    rules = [
-        stacked(f"{ours}.proj_in.{kind}", [f"{theirs}.{each}.{kind}" for each in (gate, value)], [hidden] * 2)
-        for kind in ("weight", "bias")
-    ]
+    rules = stacked_modules(f"{ours}.proj_in", [f"{theirs}.{gate}", f"{theirs}.{value}"], [hidden] * 2)
     return rules + modules({f"{ours}.proj_out": f"{theirs}.{down}"})
 
 
@@ -322,9 +321,33 @@ FREE_OF_EXPERTS = frozenset(
 )
 
 
+def written_experts(run: Trained) -> tuple[list[int], Mapping[str, Any], LibraryConfig]:
+    """The layers without experts, the options of those with experts, and the keys that the classes share.
+
+    Raises UserError where no layer has experts, or one has no channel mixer.
+    """
+    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
+    if len(dense) == run.ctx.depth:
+        raise UserError("no layer has channel_mixer=experts")
+    shapes = {layer: run.shape(f"blocks.{layer}.channel_mixer.proj_out.weight") for layer in dense}
+    if bare := [layer for layer, shape in shapes.items() if not shape]:
+        raise UserError(f"layer {bare[0]} has no channel mixer")
+    routed = min({*range(run.ctx.depth)} - {*dense})
+    mixer = run.layers[routed]["channel_mixer"]
+    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
+    normalise = mixer.get("normalise")
+    config = {
+        "intermediate_size": shapes[dense[0]][1] if dense else hidden,
+        "moe_intermediate_size": hidden,
+        "num_experts_per_tok": mixer["active"],
+        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
+    }
+    return dense, mixer, config
+
+
 def shared(run: Trained) -> LibraryConfig:
     """The keys of the family."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = inverse(ACTIVATIONS)
     mixers = [layer["channel_mixer"] for layer in run.layers]
     activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
     return {

@@ -186,7 +186,7 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     if isinstance(norm, str):
         filled["qk_norm"] = SAME_NORMS.get(norm, norm)
     if "normalise" in filled and filled["normalise"] is None:
-        filled["normalise"] = filled.get("route", "token") == "token" and filled.get("active", 2) > 1
+        filled["normalise"] = filled.get("route") == "token" and int(filled.get("active") or 0) > 1
     if "score_scale" in filled and filled["score_scale"] is None:
         filled["score_scale"] = float(filled.get("key_dim") or dim // heads) ** -0.5
     if filled.get("scaling") in ("yarn", "llama3") and filled.get("original") is None:

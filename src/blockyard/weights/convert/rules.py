@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,10 @@ from blockyard.errors import UserError, fold
 from blockyard.weights.convert.number_types import is_low_precision, number_type_problem
 
 Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+# What is done with a weight of theirs, and what undoes it.
+BothWays = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 KINDS = ("weight", "bias")
+AS_IS: BothWays = (lambda x: x, lambda x: x)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class ConversionRule:
                 filled = tuple(name.replace(f"{{{field}}}", str(value)) for name in filled)
             return filled
 
-        names = {key: fill(getattr(self, key)) for key in ("ours", "theirs", "copies", "aliases")}
-        return replace(self, **names)
+        ours, theirs, copies, aliases = map(fill, (self.ours, self.theirs, self.copies, self.aliases))
+        return replace(self, ours=ours, theirs=theirs, copies=copies, aliases=aliases)
 
 
 def same(ours: str, theirs: str) -> ConversionRule:
@@ -84,9 +88,7 @@ def table_and_head(theirs: str, head: str = "lm_head.weight", *, is_tied: bool) 
     return [ConversionRule(ours, (theirs,), lambda x: [x[0]] * 2, lambda x: [x[0]], aliases=(head,))]
 
 
-def stacked(
-    ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[tuple[Callable[[Tensor], Tensor], ...]] = ()
-) -> ConversionRule:
+def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[BothWays] = ()) -> ConversionRule:
     """Matrices (or biases) of theirs that we store below each other as one.
 
     sizes: outputs of each; maps: for each of theirs, what is done before stacking and after taking apart
@@ -100,6 +102,29 @@ def stacked(
         return [maps[i][1](each) if maps else each for i, each in enumerate(parts)]
 
     return ConversionRule((ours,), tuple(theirs), join, part)
+
+
+def stacked_modules(
+    ours: str,
+    theirs: Sequence[str],
+    sizes: Sequence[int],
+    maps: Sequence[BothWays] = (),
+    kinds: Iterable[str] = KINDS,
+) -> list[ConversionRule]:
+    """The same for modules, such as the maps to queries, keys and values: their matrices, and their biases."""
+    return [stacked(f"{ours}.{kind}", [f"{each}.{kind}" for each in theirs], sizes, maps) for kind in kinds]
+
+
+def permuted(order: Tensor) -> BothWays:
+    """Outputs in another order: ours at a position is theirs at `order` of it. Another number of them is refused."""
+    back = order.argsort()
+
+    def by(index: Tensor, x: Tensor) -> Tensor:
+        if len(x) != len(index):
+            raise ValueError(f"{len(x)} outputs, expected {len(index)}")
+        return x[index]
+
+    return partial(by, order), partial(by, back)
 
 
 def spare(theirs: str, *shape: int, dtype: torch.dtype = torch.float32) -> ConversionRule:

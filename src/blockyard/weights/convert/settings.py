@@ -12,6 +12,12 @@ from blockyard.weights.convert.declared_sizes import Stored, flag, mapping, real
 # The config of a class of transformers or timm, or a part of it, under the keys that the library gives them.
 LibraryConfig = dict[str, Any]
 
+
+def inverse(names: Mapping[str, str]) -> dict[str, str]:
+    """Their names of values by ours: of several for one of ours, the first."""
+    return {ours: theirs for theirs, ours in reversed(list(names.items()))}
+
+
 _ABSENT = object()
 _LONGEST = 64  # numbers in a list
 # Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked_modules
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 CLASSIFIER = "BertForSequenceClassification"
@@ -36,9 +36,8 @@ def layers(
     """Rules of blocks whose attention keeps queries, keys and values apart, or has none."""
     rules = modules({f"blocks.{{n}}.{ours}": f"{prefix}.{{n}}.{theirs}" for ours, theirs in names.items()})
     if inner:
-        for kind in ("weight", "bias"):
-            parts = [f"{prefix}.{{n}}.{inner}.{each}.{kind}" for each in ("query", "key", "value")]
-            rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+        parts = [f"{prefix}.{{n}}.{inner}.{each}" for each in ("query", "key", "value")]
+        rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
     return per_block(rules, depth)
 
 
@@ -173,7 +172,7 @@ def write(run: Trained) -> LibraryConfig:
 
 def shared(run: Trained) -> LibraryConfig:
     """The keys of BERT and FNet."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = inverse(ACTIVATIONS)
     return {
         "vocab_size": run.ctx.outputs,
         "hidden_size": run.ctx.dim,

@@ -9,10 +9,8 @@ Reference: transformers DeepseekV3ForCausalLM
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
@@ -28,9 +26,10 @@ from blockyard.weights.convert.llama_family import (
     shared,
     shared_expert_rules,
     table_rules,
+    written_experts,
 )
 from blockyard.weights.convert.rotary import declared_rotary, yarn_gain
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, stacked
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, permuted, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
@@ -45,8 +44,8 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("moe_layer_freq", 1)
     settings.must("topk_method", "noaux_tc")
     settings.must("scoring_func", "sigmoid")
-    for spare in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
-        settings.take(spare, None)
+    for unread in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
+        settings.take(unread, None)
     rope = declared_rotary(settings)
     sizes = DecoderSizes(settings)
     if sizes.kv_heads != sizes.heads:
@@ -111,34 +110,25 @@ def _attention_rules(
     of_latent = torch.cat([both[:, :key].flatten(), both[:, key:].flatten()])  # all keys, then all values
     queries, joined = heads * (key + rotated), rank + rotated
     names = [f"{THEIRS}.q_proj.weight", f"{THEIRS}.kv_a_proj_with_mqa.weight"]
-    maps = [_rows(of_queries), _rows(of_keys)]
+    maps = [permuted(of_queries), permuted(of_keys)]
     rules = modules({f"{OURS}.proj_out": f"{THEIRS}.o_proj", f"{OURS}.latent_norm": f"{THEIRS}.kv_a_layernorm"})
     if query_rank is not None:
-        names[0], maps[0], queries = f"{THEIRS}.q_a_proj.weight", _rows(torch.arange(query_rank)), query_rank
+        names[0], maps[0], queries = f"{THEIRS}.q_a_proj.weight", permuted(torch.arange(query_rank)), query_rank
         rules += modules({f"{OURS}.query_norm": f"{THEIRS}.q_a_layernorm"})
-        rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *_rows(of_queries)))
+        rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *permuted(of_queries)))
     return [
         *rules,
         stacked(f"{OURS}.proj_in.weight", names, [queries, joined], maps),
-        mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *_rows(of_latent)),
+        mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *permuted(of_latent)),
     ]
-
-
-def _rows(order: Tensor) -> tuple[Any, Any]:
-    """Outputs in another order, and back."""
-    back = order.argsort()
-    return (lambda x: x[order]), (lambda x: x[back])
 
 
 def write(run: Trained) -> LibraryConfig:
     """DeepSeek V3's config of a model of ours. Raises UserError where its first layers alone cannot be dense."""
-    dense = ["count" not in nodes["channel_mixer"] for nodes in run.layers]
-    first = dense.index(False) if False in dense else len(dense)
-    if first == len(dense) or True in dense[first:]:
-        raise UserError("layers without channel_mixer=experts must be the first ones, and not all")
-    config = {key: value for key, value in shared(run).items() if key != "head_dim"}
-    weights, mixer = f"blocks.{first}.channel_mixer", run.layers[first]["channel_mixer"]
-    hidden = run.shape(f"{weights}.expert.0.proj_out.weight")[1]
+    dense, mixer, of_experts = written_experts(run)
+    if dense != list(range(len(dense))):
+        raise UserError("layers without channel_mixer=experts must be the first ones")
+    config = {key: value for key, value in shared(run).items() if key != "head_dim"} | of_experts
     attention = run.layers[0]["token_mixer"]
     latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
     value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // run.ctx.heads
@@ -147,7 +137,6 @@ def write(run: Trained) -> LibraryConfig:
     query = run.shape("blocks.0.token_mixer.query_norm.weight")
     rotated = rotated - query[0] if query else (rotated - run.ctx.heads * key) // (run.ctx.heads + 1)
     rope = {**config["rope_parameters"], **_scaled(attention.get("score_scale"), key + rotated, config)}
-    normalise = mixer.get("normalise")
     return config | {
         "rope_parameters": rope,
         "rope_interleave": True,
@@ -156,15 +145,12 @@ def write(run: Trained) -> LibraryConfig:
         "qk_nope_head_dim": key,
         "qk_rope_head_dim": rotated,
         "v_head_dim": value,
-        "moe_intermediate_size": hidden,
         "n_routed_experts": mixer["count"],
         "n_shared_experts": mixer.get("shared") or 0,
-        "num_experts_per_tok": mixer["active"],
         "n_group": mixer.get("num_groups") or 1,
         "topk_group": mixer.get("active_groups") or 1,
         "routed_scaling_factor": float(mixer.get("scale") or 1.0),
-        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
-        "first_k_dense_replace": first,
+        "first_k_dense_replace": len(dense),
         "num_nextn_predict_layers": 0,
         "attention_bias": False,
     }

@@ -8,10 +8,8 @@ Reference: transformers FalconH1ForCausalLM
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +18,8 @@ from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.llama_family import DecoderSizes, shared
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, scaled, stacked, table_and_head
+from blockyard.weights.convert.preset.mamba2 import INFINITE, mixer_rules
+from blockyard.weights.convert.rules import BothWays, ConversionRule, modules, same, scaled, stacked, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ATTENTION, MAMBA = (f"blocks.{{n}}.token_mixer.members.{name}" for name in ("attention", "mamba2"))
@@ -29,7 +28,6 @@ NORMS = {
     "blocks.{n}.token_norm": f"{THEIRS}.input_layernorm",
     "blocks.{n}.channel_norm": f"{THEIRS}.pre_ff_layernorm",
 }
-INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 PLAIN_BIASES = ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias")
 ONES = ("lm_head", "embedding", "key", "attention_out", "attention_in", "ssm_in", "ssm_out")
 MEMBER = "token_mixer.members"
@@ -43,7 +41,7 @@ def read(settings: LibrarySettings) -> Foreign:
         settings.must(key, False)
     settings.must("mamba_conv_bias", True)
     settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE, (0.0, math.inf))
+    settings.must("time_step_limit", *INFINITE)
     settings.must("attn_layer_indices", None)
     settings.must("mamba_use_mlp", True)
     for key in ("num_logits_to_keep", "mlp_expansion_factor"):
@@ -104,7 +102,7 @@ def _inner(settings: LibrarySettings, dim: int) -> int:
     return settings.optional_integer("mamba_d_ssm") or multiple * dim
 
 
-def _times(factor: float) -> tuple[Any, Any]:
+def _times(factor: float) -> BothWays:
     """A factor, and its inverse."""
     return (lambda x: x * factor), (lambda x: x / factor)
 
@@ -120,19 +118,11 @@ def _mamba_rules(widths: Sequence[int], factors: Sequence[float], out: float) ->
     def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [torch.cat([*own]) / rows]
 
-    names = {
-        "decay.rate": "A_log",
-        "decay.step": "dt_bias",
-        "through": "D",
-        "gain": "norm.weight",
-        "conv.bias": "conv1d.bias",
-    }
     return [
-        *(same(f"{MAMBA}.{ours}", f"{theirs}.{name}") for ours, name in names.items()),
+        *(*mixer_rules(MAMBA, theirs), same(f"{MAMBA}.decay.step", f"{theirs}.dt_bias")),
         ConversionRule(
             (f"{MAMBA}.proj_in.weight", f"{MAMBA}.proj_steps.weight"), (f"{theirs}.in_proj.weight",), apart, join
         ),
-        mapped(f"{MAMBA}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
         scaled(f"{MAMBA}.proj_out.weight", f"{theirs}.out_proj.weight", out),
     ]
 

@@ -10,7 +10,7 @@ import re
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, table_and_head, transposed
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"} | {
     "silu": "silu",
@@ -79,15 +79,14 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """GPT-2's config of a model of ours."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {
         "vocab_size": run.ctx.outputs,
         "tie_word_embeddings": bool(run.option("head.tied")),
-        **shared(run, names),
+        **shared(run),
     }
 
 
-def shared(run: Trained, names: dict[str, str]) -> LibraryConfig:
+def shared(run: Trained) -> LibraryConfig:
     """The settings that GPT-2 and Image GPT have in common, by the library's keys."""
     return {
         "n_positions": run.ctx.tokens.max_len,
@@ -95,7 +94,7 @@ def shared(run: Trained, names: dict[str, str]) -> LibraryConfig:
         "n_layer": run.ctx.depth,
         "n_head": run.ctx.heads,
         "n_inner": run.hidden,
-        "activation_function": names.get(run.option("channel_mixer.activation"), "gelu_new"),
+        "activation_function": inverse(ACTIVATIONS).get(run.option("channel_mixer.activation"), "gelu_new"),
         "layer_norm_epsilon": run.option("norm.eps") or 1e-5,
         "bos_token_id": run.ctx.tokens.start,
         "eos_token_id": run.ctx.tokens.end,

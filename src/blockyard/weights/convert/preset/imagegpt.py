@@ -41,8 +41,7 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """Image GPT's config of a model of ours."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run, names)
+    return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run)
 
 
 CONVERTER = Converter(

@@ -16,13 +16,21 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import CONTEXT
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, table_and_head
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
 # How initial weights are drawn, and how it is computed.
-SPARE = ("expand", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "rescale_prenorm_residual")
-INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
+_ELSEWHERE = (
+    "expand",
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_rank",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+)
+INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], (0.0, math.inf))  # of steps, in each way of writing it
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -34,8 +42,8 @@ def read(settings: LibrarySettings) -> Foreign:
     has_bias, is_tied = settings.flag("use_bias", False), settings.is_tied(False)
     settings.must("use_conv_bias", True)
     settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE, (0.0, math.inf))
-    for key in (*SPARE, "residual_in_fp32"):
+    settings.must("time_step_limit", *INFINITE)
+    for key in _ELSEWHERE:
         settings.take(key, None)
     overrides = [
         *(f"model.dim={dim}", f"model.depth={depth}", "model.heads=1"),
@@ -57,6 +65,15 @@ def read(settings: LibrarySettings) -> Foreign:
     )
 
 
+def mixer_rules(ours: str, theirs: str) -> list[ConversionRule]:
+    """Of the weights of a mixer that both classes of transformers have as they are."""
+    names = {"decay.rate": "A_log", "through": "D", "gain": "norm.weight", "conv.bias": "conv1d.bias"}
+    return [
+        *(same(f"{ours}.{own}", f"{theirs}.{name}") for own, name in names.items()),
+        mapped(f"{ours}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
+    ]
+
+
 def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     def apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """The rows of z, x, B and C, and those of the steps."""
@@ -72,27 +89,14 @@ def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     def join_biases(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [torch.cat([own[0], torch.zeros(heads)]), own[1]]
 
-    names = {
-        "decay.rate": "A_log",
-        "through": "D",
-        "gain": "norm.weight",
-        "conv.bias": "conv1d.bias",
-        **({} if has_bias else {"decay.step": "dt_bias"}),
-    }
-    rules = [same(f"{OURS}.{ours}", f"{THEIRS}.{theirs}") for ours, theirs in names.items()]
+    step = same(f"{OURS}.decay.step", f"{THEIRS}.dt_bias")
     if has_bias:
-        ours, theirs = (f"{OURS}.proj_in.bias", f"{OURS}.decay.step"), (f"{THEIRS}.in_proj.bias", f"{THEIRS}.dt_bias")
-        rules.append(ConversionRule(ours, theirs, biases_apart, join_biases))
+        ours, theirs = (f"{OURS}.proj_in.bias", *step.ours), (f"{THEIRS}.in_proj.bias", *step.theirs)
+        step = ConversionRule(ours, theirs, biases_apart, join_biases)
     maps = (f"{OURS}.proj_in.weight", f"{OURS}.proj_steps.weight")
     return [
-        *rules,
+        *(*mixer_rules(OURS, THEIRS), step),
         ConversionRule(maps, (f"{THEIRS}.in_proj.weight",), apart, join),
-        ConversionRule(
-            (f"{OURS}.conv.weight",),
-            (f"{THEIRS}.conv1d.weight",),
-            lambda parts: [parts[0][:, 0]],
-            lambda own: [own[0][:, None]],
-        ),
         *modules({f"{OURS}.proj_out": f"{THEIRS}.out_proj"}),
         same("blocks.{n}.token_norm.weight", "backbone.layers.{n}.norm.weight"),
     ]

@@ -5,7 +5,6 @@ Reference: transformers Qwen3MoeForCausalLM
 
 from __future__ import annotations
 
-from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
     FREE_OF_EXPERTS,
@@ -20,6 +19,7 @@ from blockyard.weights.convert.llama_family import (
     gated_rules,
     shared,
     table_rules,
+    written_experts,
 )
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
@@ -52,19 +52,11 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """The config of Qwen3-MoE for a model of ours. Raises UserError where no layer has experts."""
-    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
-    if len(dense) == run.ctx.depth:
-        raise UserError("no layer has channel_mixer=experts")
-    routed = min({*range(run.ctx.depth)} - {*dense})
-    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
-    mixer = run.layers[routed]["channel_mixer"]
-    normalise = mixer.get("normalise")
-    return shared(run) | {
-        "intermediate_size": run.shape(f"blocks.{dense[0]}.channel_mixer.proj_out.weight")[1] if dense else hidden,
-        "moe_intermediate_size": hidden,
+    dense, mixer, config = written_experts(run)
+    return {
+        **shared(run),
+        **config,
         "num_local_experts": mixer["count"],
-        "num_experts_per_tok": mixer["active"],
-        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
         "router_aux_loss_coef": mixer["weight"],

@@ -13,6 +13,7 @@ from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import (
+    AS_IS,
     ConversionRule,
     mapped,
     modules,
@@ -20,6 +21,7 @@ from blockyard.weights.convert.rules import (
     same,
     scaled,
     stacked,
+    stacked_modules,
     table_and_head,
 )
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
@@ -82,7 +84,6 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
     """Rules of one stack. inner: of all heads together."""
     layer, root = f"{stack}.block.{{n}}.layer", width**0.5
     queries = (lambda x: x * root, lambda x: x / root)
-    plain = (lambda x: x, lambda x: x)
     names = {"token_norm": "0.layer_norm", "token_mixer.proj_out": "0.SelfAttention.o"}
     attention = {"token_mixer": "0.SelfAttention"}
     last = 1
@@ -92,8 +93,8 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
     names |= {"channel_norm": f"{last}.layer_norm", "channel_mixer.proj_out": f"{last}.DenseReluDense.wo"}
     rules = modules({f"{to}blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in names.items()}, ["weight"])
     for ours, theirs in attention.items():
-        parts = [f"{layer}.{theirs}.{each}.weight" for each in "qkv"]
-        rules.append(stacked(f"{to}blocks.{{n}}.{ours}.proj_in.weight", parts, [inner] * 3, (queries, plain, plain)))
+        parts, maps = [f"{layer}.{theirs}.{each}" for each in "qkv"], (queries, AS_IS, AS_IS)
+        rules += stacked_modules(f"{to}blocks.{{n}}.{ours}.proj_in", parts, [inner] * 3, maps, ["weight"])
     first, inside = f"{to}blocks.{{n}}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
     rules.append(
         stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"], [hidden] * 2)

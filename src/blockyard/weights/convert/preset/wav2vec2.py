@@ -13,7 +13,17 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modules, per_block, same, spare, stacked
+from blockyard.weights.convert.rules import (
+    KINDS,
+    ConversionRule,
+    mapped,
+    modules,
+    per_block,
+    permuted,
+    same,
+    spare,
+    stacked_modules,
+)
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 RATE, SECONDS = 16000, 20
@@ -92,9 +102,8 @@ def read(settings: LibrarySettings) -> Foreign:
     ]
     layer = "wav2vec2.encoder.layers.{n}"
     rules = modules({f"blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in _LAYER.items()})
-    for kind in ("weight", "bias"):
-        parts = [f"{layer}.attention.{each}_proj.{kind}" for each in "qkv"]
-        rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+    names_of_maps = [f"{layer}.attention.{each}_proj" for each in "qkv"]
+    rules += stacked_modules("blocks.{n}.token_mixer.proj_in", names_of_maps, [dim] * 3)
     features = "wav2vec2.feature_extractor.conv_layers"
     names = {f"embedder.convs.{n}": f"{features}.{n}.conv" for n in range(len(kernels))} | {
         "embedder.norms.0": f"{features}.0.layer_norm",
@@ -116,8 +125,7 @@ def read(settings: LibrarySettings) -> Foreign:
 def _head(vocabulary: int, blank: int) -> list[ConversionRule]:
     """Of the outputs: their blank is any token id, ours the last, behind all labels in their order."""
     order = torch.tensor([*(each for each in range(vocabulary) if each != blank), blank])
-    back = order.argsort()
-    return [mapped(f"head.proj.{kind}", f"lm_head.{kind}", lambda x: x[order], lambda x: x[back]) for kind in KINDS]
+    return [mapped(f"head.proj.{kind}", f"lm_head.{kind}", *permuted(order)) for kind in KINDS]
 
 
 def _audio() -> DataSpec:
