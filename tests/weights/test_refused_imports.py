@@ -122,6 +122,35 @@ def outside(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../one.safetensors"}}')
 
 
+def named_in_index(folder: Path, *names: str) -> None:
+    """An index over files of these names; the file of weights has another one."""
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    index = {"weight_map": {str(number): name for number, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def empty_index(folder: Path) -> None:
+    named_in_index(folder)
+
+
+def long_name(folder: Path) -> None:
+    named_in_index(folder, "x" * 300)
+
+
+def twice(folder: Path) -> None:
+    named_in_index(folder, "one.safetensors", "two.safetensors")
+    table = load_file(folder / "one.safetensors")["transformer.wte.weight"]
+    save_file({"transformer.wte.weight": torch.zeros_like(table)}, folder / "two.safetensors")
+
+
+def averaged(folder: Path) -> None:
+    """The same model twice, as training saves it beside its average."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    average = {f"ema.{name}": torch.full_like(value, 0.5) for name, value in weights.items()}
+    save_file({f"model.{name}": value for name, value in weights.items()} | average, path)
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -136,7 +165,11 @@ def bad_config(folder: Path) -> None:
         (pickled, r"pytorch_model\.bin may hold code"),
         (truncated, "damaged"),
         (extra, r"transformer\.h\.0\.adapter\.weight"),
-        (outside, "names no files of this folder"),
+        (outside, "names '../one.safetensors', which is not a file of its folder"),
+        (empty_index, "names no files"),
+        (long_name, "is damaged .*File name too long"),
+        (twice, "transformer.wte.weight is in two of its files"),
+        (averaged, r"the weights have no transformer\.h\.0"),
         (no_config, "timm=NAME"),
         (bad_config, "cannot be read"),
     ],
