@@ -105,7 +105,7 @@ class Converter:
     partly: why the library's model holds only a part of ours: imported weights are for `init.from` then, and nothing
         is exported
     families: those that must be what the preset says
-    free: options that may differ from what `read` says, because both ways mean the same to `write`
+    uncompared: options that may differ from what `read` says, because both ways mean the same to `write`
     """
 
     preset: str
@@ -117,7 +117,7 @@ class Converter:
     others: tuple[str, ...] = ()
     partly: str = ""
     families: tuple[str, ...] = MODEL
-    free: frozenset[str] = frozenset()
+    uncompared: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:

@@ -316,7 +316,7 @@ def experts(settings: LibrarySettings, sizes: DecoderSizes, count: int, key: str
 
 
 # Options of training that experts have: what `read` says of them does not matter.
-FREE_OF_EXPERTS = frozenset(
+UNCOMPARED_OF_EXPERTS = frozenset(
     f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
 )
 

@@ -17,7 +17,7 @@ from blockyard.weights.convert.importing import architecture, build, context_of
 from blockyard.weights.convert.settings import LibrarySettings
 
 # Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.
-_FREE = frozenset(
+_UNCOMPARED = frozenset(
     [
         "dropout",
         "drop_path",
@@ -154,8 +154,8 @@ def _of_family(
         yield f"{family}={_name(ours)}, expected {_name(theirs)}"
         return
     own, other = (_filled(each.get(family) or {}, run, family) for each in (config, expected))
-    for key in sorted({*own, *other} - _FREE):
-        if f"{family}.{key}" not in converter.free and not _equal(own.get(key), other.get(key), run):
+    for key in sorted({*own, *other} - _UNCOMPARED):
+        if f"{family}.{key}" not in converter.uncompared and not _equal(own.get(key), other.get(key), run):
             yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
 
 
@@ -197,7 +197,7 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
 def _equal(ours: Any, theirs: Any, run: Trained) -> bool:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         own, other = (_filled(each, run, "") for each in (ours, theirs))
-        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _FREE)
+        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _UNCOMPARED)
     numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
     if numbers and not isinstance(ours, bool) and not isinstance(theirs, bool):
         return math.isclose(ours, theirs, rel_tol=1e-9)

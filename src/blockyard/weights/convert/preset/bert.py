@@ -100,7 +100,7 @@ def read(settings: LibrarySettings) -> Foreign:
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={positions}"],
-        ignored=is_spare,
+        ignored=is_elsewhere,
     )
 
 
@@ -116,7 +116,7 @@ def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
     ]
 
 
-def is_spare(name: str) -> bool:
+def is_elsewhere(name: str) -> bool:
     """Whether a weight is of another task (the pooler, the next sentence), or there twice."""
     spare = ("bert.pooler.", "cls.seq_relationship.")
     return name.startswith(spare) or name.endswith(("position_ids", "token_type_ids"))
@@ -196,5 +196,5 @@ CONVERTER = Converter(
     write,
     model_type="bert",
     others=(CLASSIFIER, "BertForPreTraining"),
-    free=frozenset({"head.tied"}),
+    uncompared=frozenset({"head.tied"}),
 )

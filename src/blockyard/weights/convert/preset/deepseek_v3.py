@@ -16,8 +16,8 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     expert_rules,
@@ -176,5 +176,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="deepseek_v3",
-    free=(FREE_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
+    uncompared=(UNCOMPARED_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained
-from blockyard.weights.convert.preset.bert import LAYER, EncoderSizes, is_spare, layers, masked_head, shared
+from blockyard.weights.convert.preset.bert import LAYER, EncoderSizes, is_elsewhere, layers, masked_head, shared
 from blockyard.weights.convert.rules import ConversionRule, modules, spare
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
@@ -41,7 +41,7 @@ def read(settings: LibrarySettings) -> Foreign:
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={positions}"],
-        ignored=lambda name: is_spare(name.replace("fnet.", "bert.", 1)),
+        ignored=lambda name: is_elsewhere(name.replace("fnet.", "bert.", 1)),
     )
 
 
@@ -71,5 +71,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="fnet",
-    free=frozenset({"head.tied", "model.heads"}),  # it has no heads
+    uncompared=frozenset({"head.tied", "model.heads"}),  # it has no heads
 )

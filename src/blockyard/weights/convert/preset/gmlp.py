@@ -37,5 +37,5 @@ CONVERTER = Converter(
     read,
     write,
     families=("tokenizer", *MODEL),
-    free=frozenset({"model.heads"}),  # it has no heads
+    uncompared=frozenset({"model.heads"}),  # it has no heads
 )

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -116,5 +116,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="gpt_oss",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     attention_rules,
     expert_rules,
@@ -56,5 +56,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="mixtral",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
     QK_NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -72,5 +72,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="qwen3_moe",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

@@ -15,9 +15,9 @@ from torch import Tensor
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
     QK_NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     dense_layers,
@@ -164,7 +164,7 @@ def write(run: Trained) -> LibraryConfig:
 
 
 # Heads and widths that are written null, and what affects speed alone.
-FREE = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
+UNCOMPARED = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
 CONVERTER = Converter(
     "qwen3_next",
     "transformers",
@@ -172,5 +172,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="qwen3_next",
-    free=FREE_OF_EXPERTS | FREE,
+    uncompared=UNCOMPARED_OF_EXPERTS | UNCOMPARED,
 )
