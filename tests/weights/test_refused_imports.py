@@ -17,7 +17,7 @@ from blockyard.weights.convert.importing import import_weights
 from tests.support.every import every
 from tests.support.library_models import CASES, CODE
 
-NAMES = "deepseek_v3 falcon_h1 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst"
+NAMES = "deepseek_v3 falcon_h1 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst wav2vec2"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),
         ("qwen3_moe", {"moe_intermediate_size": 12}, "moe_intermediate_size=12: expected a multiple of 8"),
         ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj"),
+        ("wav2vec2", {"vocab_size": 200}, r"lm_head\.weight \(257, 16\), which head\.proj\.weight cannot be made of"),
         ("patchtst", {"pre_norm": True}, "pre_norm"),
         ("patchtst", {"channel_attention": True}, "channel_attention"),
         ("patchtst", {"loss": "nll"}, "loss='nll'"),

@@ -66,10 +66,8 @@ class EncoderSizes:
     def __init__(self, settings: LibrarySettings, activation: str = "gelu") -> None:
         """activation: theirs, where a config names none."""
         self.dim, self.depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
-        activation, eps = (
-            settings.one_of("hidden_act", ACTIVATIONS, activation),
-            settings.number("layer_norm_eps", 1e-12),
-        )
+        activation = settings.one_of("hidden_act", ACTIVATIONS, activation)
+        eps = settings.number("layer_norm_eps", 1e-12)
         self.overrides = [
             f"model.dim={self.dim}",
             f"model.depth={self.depth}",
@@ -91,8 +89,7 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = layers(LAYER, "bert.encoder.layer", sizes.depth, sizes.dim) + modules(names)
     if CLASSIFIER in (settings.values.get("architectures") or ()):
         return _classifier(settings, overrides, rules, vocabulary, positions)
-    is_tied = settings.is_tied(True)
-    rules += masked_head(is_tied, "bert")
+    rules += masked_head(settings.is_tied(True), "bert")
     return Foreign(
         [*overrides, *sizes.masked_head],
         rules,
@@ -118,8 +115,8 @@ def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
 
 def is_elsewhere(name: str) -> bool:
     """Whether a weight is of another task (the pooler, the next sentence), or there twice."""
-    spare = ("bert.pooler.", "cls.seq_relationship.")
-    return name.startswith(spare) or name.endswith(("position_ids", "token_type_ids"))
+    others = ("bert.pooler.", "cls.seq_relationship.")
+    return name.startswith(others) or name.endswith(("position_ids", "token_type_ids"))
 
 
 def _classifier(
