@@ -93,7 +93,7 @@ SETTINGS = [
     ("wav2vec2", {"conv_kernel": 3}, "not a list of 1 to 64 whole numbers"),
     ("wav2vec2", {"conv_kernel": [3] * 10_000}, "not a list of 1 to 64 whole numbers"),
     ("wav2vec2", {"conv_stride": [10**9] * 7}, "the size may be at most"),
-    ("wav2vec2", {"pad_token_id": 300}, "pad_token_id, which is the blank, must be below vocab_size=257"),
+    ("wav2vec2", {"pad_token_id": 257}, "pad_token_id, which is the blank, must be below vocab_size=257"),
     ("wav2vec2", {"layer_norm_eps": 1e-2}, "layer_norm_eps=0.01: expected 1e-05"),
     ("t5", {"dense_act_fn": "gelu"}, "dense_act_fn='gelu' .*: expected 'relu'"),
     ("t5", {"is_gated_act": True}, "is_gated_act='?True'? .*: expected False"),

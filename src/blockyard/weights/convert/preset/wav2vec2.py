@@ -85,8 +85,8 @@ def read(settings: LibrarySettings) -> Foreign:
     strides = settings.integers("conv_stride", [5, 2, 2, 2, 2, 2, 2])
     if len(set(channels)) != 1:
         settings.problems.append(f"conv_dim={channels}: expected the same number in every layer")
-    vocabulary = settings.integer("vocab_size", 32)
-    if settings.integer("pad_token_id", 0, least=0, is_dimension=False) >= vocabulary:
+    vocabulary, blank = settings.integer("vocab_size", 32), settings.integer("pad_token_id", 0, least=0)
+    if blank >= vocabulary:
         raise UserError(f"{settings.name}: pad_token_id, which is the blank, must be below vocab_size={vocabulary}")
     overrides = [
         f"model.dim={dim}",
@@ -102,8 +102,8 @@ def read(settings: LibrarySettings) -> Foreign:
     ]
     layer = "wav2vec2.encoder.layers.{n}"
     rules = modules({f"blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in _LAYER.items()})
-    names_of_maps = [f"{layer}.attention.{each}_proj" for each in "qkv"]
-    rules += stacked_modules("blocks.{n}.token_mixer.proj_in", names_of_maps, [dim] * 3)
+    parts = [f"{layer}.attention.{each}_proj" for each in "qkv"]
+    rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
     features = "wav2vec2.feature_extractor.conv_layers"
     names = {f"embedder.convs.{n}": f"{features}.{n}.conv" for n in range(len(kernels))} | {
         "embedder.norms.0": f"{features}.0.layer_norm",
@@ -115,7 +115,7 @@ def read(settings: LibrarySettings) -> Foreign:
         overrides,
         [
             *(*per_block(rules, depth), *modules(names), *_positions(), spare("wav2vec2.masked_spec_embed", dim)),
-            *_head(vocabulary, settings.integer("pad_token_id", 0, least=0, is_dimension=False)),
+            *_head(vocabulary, blank),
         ],
         DataSpec("text", (64,), variable=True, source=_audio()),
         outputs=vocabulary,
