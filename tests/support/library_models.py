@@ -146,6 +146,12 @@ def classified(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return model(ids).logits
 
 
+def spoken(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """wav2vec's predictions with the blank, which is its padding, behind all labels."""
+    logits, blank = model(batch["inputs"]).logits, model.config.pad_token_id
+    return torch.cat([logits[..., :blank], logits[..., blank + 1 :], logits[..., blank : blank + 1]], -1)
+
+
 def heard(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Whisper's predictions, from the spectrogram that `test_features_are_those_of_whisper` compares."""
     sound = batch["source"]
@@ -356,6 +362,25 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
+    "gemma3_scaled": Case(  # all but the layers with a window
+        "Gemma3ForCausalLM",
+        lambda: hf.Gemma3TextConfig(
+            **LLAMA | {"num_hidden_layers": 4, "head_dim": 12},
+            sliding_window=3,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "factor": 8.0,
+                    "rope_theta": 100.0,
+                    "original_max_position_embeddings": 64,
+                },
+                "sliding_attention": rope(1e4),
+            },
+        ),
+        CODE,
+        text,
+    ),
     "falcon_h1": Case(
         "FalconH1ForCausalLM",
         lambda: hf.FalconH1Config(**BESIDE, **MULTIPLIERS, mamba_rms_norm=True, mamba_norm_before_gate=False),
@@ -416,6 +441,23 @@ CASES: dict[str, Case] = {
             local_attention=4,
             **BERT | {"num_hidden_layers": 4},
             **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
+        ),
+        CODE,
+        text,
+    ),
+    "modernbert_scaled": Case(
+        "ModernBertForMaskedLM",
+        lambda: hf.ModernBertConfig(
+            vocab_size=257,
+            num_attention_heads=4,
+            max_position_embeddings=6,
+            local_attention=4,
+            **BERT | {"num_hidden_layers": 4},
+            **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 16e4},
+                "sliding_attention": rope(1e4),
+            },
         ),
         CODE,
         text,
@@ -493,5 +535,6 @@ CASES: dict[str, Case] = {
         ),
         ("data=dial_tones", "tokenizer=byte", "source_tokenizer.standardize=false"),
         lambda: {"inputs": noise(2, 600) * 0.1},
+        spoken,
     ),
 }

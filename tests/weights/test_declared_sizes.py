@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from blockyard.weights.convert.importing import import_weights
 from tests.support.library_models import CASES
 
 CLASSIFIER = "BertForSequenceClassification"
+NAMES = "gpt2 llama t5 bert wav2vec2 whisper gemma2 gemma3 deepseek_v3 palm qwen3"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     import timm
 
     folders = {}
-    for name in ("gpt2", "llama", "t5", "bert", "wav2vec2", "whisper"):
+    for name in NAMES.split():
         folders[name] = tmp_path_factory.mktemp(name)
         getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
     folders["vit"] = tmp_path_factory.mktemp("vit")
@@ -50,6 +52,7 @@ def copied(source: Path, to: Path, settings: dict[str, Any]) -> Path:
     return to
 
 
+DEEPSEEK_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 1.0}
 SETTINGS = [
     ("gpt2", {"n_layer": 10**6}, "the layers may be at most 1,024"),
     ("gpt2", {"n_layer": 1000}, "fewer than layers"),
@@ -90,6 +93,26 @@ SETTINGS = [
     ("wav2vec2", {"conv_kernel": 3}, "not a list of 1 to 64 whole numbers"),
     ("wav2vec2", {"conv_kernel": [3] * 10_000}, "not a list of 1 to 64 whole numbers"),
     ("wav2vec2", {"conv_stride": [10**9] * 7}, "the size may be at most"),
+    ("wav2vec2", {"pad_token_id": 257}, "pad_token_id, which is the blank, must be below vocab_size=257"),
+    ("wav2vec2", {"layer_norm_eps": 1e-2}, "layer_norm_eps=0.01: expected 1e-05"),
+    ("t5", {"dense_act_fn": "gelu"}, "dense_act_fn='gelu' .*: expected 'relu'"),
+    ("t5", {"is_gated_act": True}, "is_gated_act='?True'? .*: expected False"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0.0: expected a number above 0"),
+    ("gemma2", {"query_pre_attn_scalar": -4}, "query_pre_attn_scalar=-4.0: expected a number above 0"),
+    ("gemma2", {"use_sliding_window": False}, "use_sliding_window='?False'? .*: expected True"),
+    ("gemma3", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0.0: expected a number above 0"),
+    ("gemma3", {"query_pre_attn_scalar": -4}, "query_pre_attn_scalar=-4.0: expected a number above 0"),
+    ("gemma3", {"layer_types": [["a"], 1, 2, 3]}, "layer_types=.*each of the 4 layers"),
+    ("qwen3", {"layer_types": [{"a": 1}, {"b": 2}]}, "layer_types=.*each of the 2 layers"),
+    ("palm", {"logit_scale": 0}, "logit_scale=0.0: expected a number above 0"),
+    ("palm", {"head_dim": 5}, "head_dim=5: expected an even number"),
+    ("deepseek_v3", {"qk_rope_head_dim": 7}, "qk_rope_head_dim=7: expected an even number"),
+    (
+        "deepseek_v3",
+        {"rope_parameters": DEEPSEEK_ROPE | {"mscale_all_dim": -10 / math.log(4)}},
+        "mscale_all_dim=.* makes the factor of the scores 0",
+    ),
+    ("whisper", {"d_model": 2}, "d_model=2 is not a whole number of at least 4"),
     ("whisper", {"max_source_positions": 2**23}, "no tensor in its file of weights is that large"),
     ("vit", {"model_args": {"depth": 10**6}}, "the layers may be at most"),
     ("vit", {"model_args": {"embed_dim": 10**9}}, "the width may be at most"),
@@ -103,6 +126,9 @@ SETTINGS = [
     ("vit", {"model_args": {"pretrained": True}}, "pretrained=True is not taken"),
     ("vit", {"model_args": {"pretrained_cfg": {"file": "/etc/passwd"}}}, "pretrained_cfg=.* is not taken"),
     ("vit", {"model_args": {"features_only": True}}, "features_only=True is not taken"),
+    ("vit", {"model_args": {"act_layer": "foo"}}, "timm cannot build vit_tiny_patch16_224"),
+    ("vit", {"model_args": {"norm_layer": "foo"}}, "timm cannot build vit_tiny_patch16_224"),
+    ("vit", {"architecture": "vit_base_patch16_rpn_224"}, "its blocks are ResPostBlock"),
     ("vit", {"model_args": {"qkv_bias": "no"}}, "not true or false"),
     ("vit", {"model_args": [1]}, "not a mapping"),
 ]

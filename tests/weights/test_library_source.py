@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
+from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
@@ -123,3 +124,33 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     first = outline(find_source(f"hf:{tmp_path}")).sha256
     stir(model).save_pretrained(tmp_path)
     assert outline(find_source(f"hf:{tmp_path}")).sha256 != first
+
+
+BASE = ("preset=gpt2", "data=code", "data.context=6", "tokenizer=byte", "model.dim=16", "model.depth=2", "logger=none")
+
+
+@pytest.mark.parametrize("key", ["init.from", "objective.teacher"])
+def test_weights_without_a_config_are_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message advises nothing that only an import has."""
+    gpt2(tmp_path / "theirs")
+    (tmp_path / "theirs" / "config.json").unlink()
+    assert main(["check", *BASE, f"{key}=hf:{tmp_path / 'theirs'}"]) == 2
+    message = capsys.readouterr().err
+    assert f"{key}: {tmp_path / 'theirs'} has no config.json" in message
+    assert "timm=" not in message
+
+
+def test_an_index_of_impossible_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "x" * 300}}))
+    assert main(["check", *BASE, f"init.from={tmp_path}"]) == 2
+    assert f"{index} is damaged" in capsys.readouterr().err
+
+
+def test_every_file_that_is_read_is_watched(tmp_path: Path) -> None:
+    """The index and the tokenizer too: a change of them is seen."""
+    gpt2(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    names = {path.name for path in find_source(f"hf:{tmp_path}").files}
+    assert names == {"config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"}

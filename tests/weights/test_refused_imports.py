@@ -17,7 +17,7 @@ from blockyard.weights.convert.importing import import_weights
 from tests.support.every import every
 from tests.support.library_models import CASES, CODE
 
-NAMES = "deepseek_v3 falcon_h1 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst"
+NAMES = "deepseek_v3 falcon_h1 gpt2 gpt_oss llama mixtral qwen3 qwen3_moe qwen3_next smollm3 t5 patchtst wav2vec2"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
         ("qwen3_moe", {"mlp_only_layers": [2]}, "mlp_only_layers=.*numbers of the 2 layers"),
         ("qwen3_moe", {"moe_intermediate_size": 12}, "moe_intermediate_size=12: expected a multiple of 8"),
         ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj"),
+        ("wav2vec2", {"vocab_size": 200}, r"lm_head\.weight \(257, 16\), which head\.proj\.weight cannot be made of"),
         ("patchtst", {"pre_norm": True}, "pre_norm"),
         ("patchtst", {"channel_attention": True}, "channel_attention"),
         ("patchtst", {"loss": "nll"}, "loss='nll'"),
@@ -122,6 +123,35 @@ def outside(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../one.safetensors"}}')
 
 
+def named_in_index(folder: Path, *names: str) -> None:
+    """An index over files of these names; the file of weights has another one."""
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    index = {"weight_map": {str(number): name for number, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def empty_index(folder: Path) -> None:
+    named_in_index(folder)
+
+
+def long_name(folder: Path) -> None:
+    named_in_index(folder, "x" * 300)
+
+
+def twice(folder: Path) -> None:
+    named_in_index(folder, "one.safetensors", "two.safetensors")
+    table = load_file(folder / "one.safetensors")["transformer.wte.weight"]
+    save_file({"transformer.wte.weight": torch.zeros_like(table)}, folder / "two.safetensors")
+
+
+def averaged(folder: Path) -> None:
+    """The same model twice, as training saves it beside its average."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    average = {f"ema.{name}": torch.full_like(value, 0.5) for name, value in weights.items()}
+    save_file({f"model.{name}": value for name, value in weights.items()} | average, path)
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -136,7 +166,11 @@ def bad_config(folder: Path) -> None:
         (pickled, r"pytorch_model\.bin may hold code"),
         (truncated, "damaged"),
         (extra, r"transformer\.h\.0\.adapter\.weight"),
-        (outside, "names no files of this folder"),
+        (outside, "names '../one.safetensors', which is not a file of its folder"),
+        (empty_index, "names no files"),
+        (long_name, "is damaged .*File name too long"),
+        (twice, "transformer.wte.weight is in two of its files"),
+        (averaged, r"the weights have no transformer\.h\.0"),
         (no_config, "timm=NAME"),
         (bad_config, "cannot be read"),
     ],

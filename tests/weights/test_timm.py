@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
+from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.runs.load import load
 from blockyard.weights.convert.importing import import_weights
@@ -86,6 +89,40 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         assert_close(again(pictures), expected, **FLOAT32_STEPS)
     assert str(path) in exported.lines[0]
+
+
+@pytest.mark.parametrize("case", ["vit", "dinov2", "mixer"])
+def test_a_model_without_a_head_is_a_part_of_a_run(case: str, tmp_path: Path) -> None:
+    """Such as the released DINOv2: its weights start the blocks of a run."""
+    name, arguments = CASES[case]
+    write(tmp_path / "theirs", name, arguments | {"num_classes": 0})
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours")
+    assert not imported.loads
+    assert imported.missing == ["head.proj.weight", "head.proj.bias"]
+    with pytest.raises(UserError, match="it has no head"):
+        import_weights(tmp_path / "theirs", tmp_path / "other", overrides=["data=digits"])
+    if case == "mixer":
+        return
+    sizes = [*imported.source.foreign.overrides, "data=digits", "logger=none"]
+    composed = compose([f"preset={case}", *sizes, f"init.from=timm:{tmp_path / 'theirs'}"])
+    assert not check(composed)
+    components = Components(composed.config)
+    model = components.model(0)
+    components.node("init").load(components, model)
+    ours, theirs = model.state_dict(), load_file(tmp_path / "ours" / "model.safetensors")
+    assert theirs.keys() == ours.keys() - {"head.proj.weight", "head.proj.bias"}
+    for name, value in theirs.items():
+        assert_close(ours[name], value, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_the_number_of_heads_does_not_matter_without_heads(tmp_path: Path) -> None:
+    name, arguments = CASES["mixer"]
+    write(tmp_path / "theirs", name, arguments)
+    write_images(tmp_path / "photos", {"train": 2})
+    data = ["data=image_folder", f"data.root={tmp_path / 'photos'}", "data.size=64", "model.heads=2"]
+    imported = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=data)
+    assert export_weights(load(imported.folder), tmp_path / "back", kind="timm").folder.is_dir()
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def run(arguments: Sequence[str]) -> int:
     lines = [f"{imported.folder}: preset={source.converter.preset} from {source.name}"]
     lines += [f"sha256 {source.sha256[:16]} of {source.path}"]
     if imported.unread:
-        lines.append(f"not read, without a counterpart: {fold(imported.unread)}")
+        lines.append(f"not read, because nothing of the run depends on it: {fold(imported.unread)}")
     if imported.missing:
-        lines.append(f"not in it: {fold(imported.missing)}; {source.converter.partly}")
+        lines.append(f"not in it: {fold(imported.missing)}; {source.partly}")
     if imported.loads:
         lines.append(f"a run: blockyard eval run={imported.folder}, blockyard.load('{imported.folder}')")
-    else:
+    elif not source.partly:
         lines.append("no run: no data of its sizes is known; data=... makes it one")
     sizes = " ".join(source.foreign.overrides)
     lines.append(

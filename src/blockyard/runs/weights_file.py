@@ -73,12 +73,14 @@ def files_of_folder(folder: Path) -> list[Path]:
         return sorted(folder.glob("*.safetensors"))
     try:
         names = {str(name) for name in read_json(index)["weight_map"].values()}
+        outside = sorted(name for name in names if Path(name).name != name)
+        missing = sorted(name for name in names if name not in outside and not (folder / name).is_file())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{index} is damaged ({type(error).__name__}: {first_line(error)})") from error
-    outside = sorted(name for name in names if Path(name).name != name)
+    if not names:
+        raise UserError(f"{index} names no files")
     if outside:
         raise UserError(f"{index} names {outside[0]!r}, which is not a file of its folder")
-    missing = sorted(name for name in names if not (folder / name).is_file())
     if missing:
         raise UserError(f"{index} names {missing[0]}, which is missing")
     return sorted(folder / name for name in names)

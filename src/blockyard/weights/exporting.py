@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,8 @@ def _tokenizer(loaded: Loaded, folder: Path, first: int | None) -> tuple[bool, l
     remarks: list[str] = []
     names: dict[str, str] = {}
     special = {"bos_token": tokens.start, "eos_token": tokens.end, "mask_token": tokens.mask}
-    for role, token_id in sorted(((role, each) for role, each in special.items() if each is not None), key=_second):
+    in_use = {role: token_id for role, token_id in special.items() if token_id is not None}
+    for role, token_id in sorted(in_use.items(), key=itemgetter(1)):
         if token_id == theirs.get_vocab_size():
             name = f"<|{role.removesuffix('_token')}|>"
             theirs.add_special_tokens([AddedToken(name, special=True, normalized=False)])
@@ -223,10 +225,6 @@ def _tokenizer(loaded: Loaded, folder: Path, first: int | None) -> tuple[bool, l
     return True, remarks
 
 
-def _second(pair: tuple[str, int]) -> int:
-    return pair[1]
-
-
 def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
     run = trained(loaded)
     matched = match(run, "timm", preset, near=_preset(loaded))
@@ -239,17 +237,13 @@ def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
     config = {"architecture": name, "num_classes": run.ctx.outputs, "model_args": arguments}
     config["timm_version"] = importlib.metadata.version("timm")
     write_text(folder / THEIR_CONFIG, plain(config))
-    return [f"timm.create_model({name!r}, checkpoint_path='{folder / WEIGHTS}', **{_python(arguments)})"]
+    return [f"timm.create_model({name!r}, checkpoint_path='{folder / WEIGHTS}', **{arguments!r})"]
 
 
 def _preset(loaded: Loaded) -> str | None:
     """The preset that a run was made of, as recorded."""
     choices = loaded.folder.facts().get("choices")
     return str(choices.get("preset")) if isinstance(choices, dict) else None
-
-
-def _python(arguments: dict[str, Any]) -> str:
-    return repr(arguments)
 
 
 # The whole computation of a model as a graph.

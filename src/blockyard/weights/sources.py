@@ -33,8 +33,9 @@ from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRunError, find
-from blockyard.runs.weights_file import WEIGHTS, files_of_folder, read_files
+from blockyard.runs.weights_file import INDEX, WEIGHTS, files_of_folder, read_files
 from blockyard.weights.convert.importing import architecture, context_of, converted
+from blockyard.weights.convert.source import CONFIG as LIBRARY_CONFIG
 from blockyard.weights.convert.source import read_source
 from blockyard.weights.lora import merged
 from blockyard.weights.transfer import WeightLayout, content_hash
@@ -291,10 +292,13 @@ def converted_weights(folder: Path) -> dict[str, Tensor]:
 
 def files_to_watch(folder: Path) -> Sequence[Path]:
     """The files whose change means that the weights are read again. Raises UserError where there are none."""
-    files = sorted(path for path in (*folder.glob("*.safetensors"), folder / "config.json") if path.is_file())
-    if not any(path.suffix == ".safetensors" for path in files):
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
         raise UserError(f"{KEY}: {folder} has no .safetensors file; files that may hold code are not read")
-    return files
+    if not (folder / LIBRARY_CONFIG).is_file():
+        raise UserError(f"{KEY}: {folder} has no {LIBRARY_CONFIG}, which says what model its weights are of")
+    others = (folder / name for name in (LIBRARY_CONFIG, INDEX, TOKENIZER))
+    return [*weights, *(path for path in others if path.is_file())]
 
 
 def _of_timm(name: str, model: str) -> str:

@@ -296,8 +296,8 @@ def _components(source: Source, components: Components) -> Components:
         return components_of(source.run, allow_of(components.config))
     try:
         read = read_source(source.path)
-        if read.converter.partly:
-            raise UserError(f"{read.name} is only a part of a model here, because {read.converter.partly}")
+        if read.partly:
+            raise UserError(f"{read.name} is only a part of a model here, because {read.partly}")
         composition = composed_run(read, ()) if read.foreign.vocabulary is not None else None
         config = composition.config if composition else architecture(read.converter.preset, read.foreign)
     except UserError as error:

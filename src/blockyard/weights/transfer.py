@@ -25,8 +25,6 @@ from blockyard.weights.parts import HEAD
 
 log = logging.getLogger("blockyard")
 
-# Resizes tables of positions and of token ids to the tokens of a model.
-
 Shape = tuple[int, ...]
 
 

@@ -36,6 +36,7 @@ class Foreign:
     vocabulary, outputs: token ids that it reads, and numbers that it predicts
     text: overrides that compose a run of text from the project's own data, where the model reads text alone
     ignored: whether a weight of theirs, by name, holds nothing that ours needs
+    partly: why this config is of a part of the class that the converter is for, as of `Converter`
     """
 
     overrides: list[str]
@@ -45,6 +46,7 @@ class Foreign:
     outputs: int | None = None
     text: list[str] = field(default_factory=list)
     ignored: Callable[[str], bool] = frozenset[str]().__contains__
+    partly: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Converter:
     partly: why the library's model holds only a part of ours: imported weights are for `init.from` then, and nothing
         is exported
     families: those that must be what the preset says
-    free: options that may differ from what `read` says, because both ways mean the same to `write`
+    uncompared: options that may differ from what `read` says, because both ways mean the same to `write`
     """
 
     preset: str
@@ -115,7 +117,7 @@ class Converter:
     others: tuple[str, ...] = ()
     partly: str = ""
     families: tuple[str, ...] = MODEL
-    free: frozenset[str] = frozenset()
+    uncompared: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:

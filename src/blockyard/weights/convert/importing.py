@@ -36,8 +36,6 @@ from blockyard.weights.convert.converter import Foreign
 from blockyard.weights.convert.rules import convert
 from blockyard.weights.convert.source import LibrarySource, read_source, special_id
 
-# A model of ours for a library's config, with or without data of the user's.
-
 
 def composed(preset: str, foreign: Foreign, overrides: Sequence[str]) -> Composed:
     """The config of a run: the preset, what the library's config says, and overrides of the user's.
@@ -106,7 +104,7 @@ def converted(
     unread = [name for name in source.weights if name not in names and source.foreign.ignored(name)]
     weights = convert(source.foreign.rules, source.weights, wanted, ignored=unread)
     missing = [name for name in wanted if name not in weights]
-    if missing and not source.converter.partly:
+    if missing and not source.partly:
         raise UserError(f"{source.path}: nothing of it is {', '.join(missing)}")
     return weights, missing, unread
 
@@ -153,9 +151,9 @@ def import_weights(
 
 def composed_run(source: LibrarySource, overrides: Sequence[str]) -> Composed | None:
     """The config of the run that the folder is; None where no data is known that suits the model."""
-    if source.converter.partly:
+    if source.partly:
         if overrides:
-            raise UserError(f"{overrides[0]} has no effect: the import is not a run, because {source.converter.partly}")
+            raise UserError(f"{overrides[0]} has no effect: the import is not a run, because {source.partly}")
         return None
     chosen = {text.partition("=")[0] for text in overrides}
     defaults: list[str] = []

@@ -32,8 +32,16 @@ from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Foreign, Trained, boolean
 from blockyard.weights.convert.rotary import FULL, SLIDING, rotary, written_rotary
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked, tied
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import (
+    BothWays,
+    ConversionRule,
+    modules,
+    per_block,
+    same,
+    stacked_modules,
+    table_and_head,
+)
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 QK_EPS = 1e-6  # of our norms of queries and keys
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
@@ -44,8 +52,10 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-Maps = tuple[tuple[Any, ...], ...]
-AS_IS = (lambda x: x, lambda x: x)
+# Positions that are not scaled, where those of other layers are: an option without an effect is refused.
+UNSCALED = tuple(
+    f"position.{option}" for option in ("scaling=none", "factor=1", "original=null", "gain=null", "truncate=true")
+)
 # Names of ours -> theirs, in a block.
 NORMS = {
     "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
@@ -101,7 +111,7 @@ class LayerFacts:
         if not self.normed:
             overrides.append("block.norm_tokens=false")
         if self.base is not None:
-            overrides += [f"position.base={self.base!r}", "position.scaling=none"]
+            overrides += [f"position.base={self.base!r}", *UNSCALED]
         return overrides if self.rotated else [*overrides, "position=none"]
 
 
@@ -115,12 +125,14 @@ class DecoderSizes:
         self,
         settings: LibrarySettings,
         *,
-        activation: str = "hidden_act",
+        activation: tuple[str, str] = ("hidden_act", "silu"),
+        theta: float = 10000.0,
         rope: Mapping[str, Any] | None = None,
         share: float | None = None,
     ) -> None:
-        """activation: the key of it; rope: the mapping of rotary positions, where it is not that of the config.
+        """activation: its key, and theirs where a config names none; theta: the base where a config has none.
 
+        rope: the mapping of rotary positions, where it is not that of the config
         share: of the channels that rotate, where a config does not say so; None where all must
         """
         self.settings = settings
@@ -130,13 +142,13 @@ class DecoderSizes:
         self.head_dim = settings.optional_integer("head_dim") or self.dim // self.heads
         self.hidden, self.vocabulary = settings.integer("intermediate_size"), settings.integer("vocab_size")
         self.positions = settings.integer("max_position_embeddings", 2048, is_dimension=False)
-        self.activation = settings.one_of(activation, ACTIVATIONS, "silu")
+        self.activation = settings.one_of(activation[0], ACTIVATIONS, activation[1])
         self.attention = [f"token_mixer.num_kv_heads={self.kv_heads}"]
         if self.head_dim * self.heads != self.dim:
             self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
         self.overrides = [
             *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
-            *rotary(settings, rope, share),
+            *rotary(settings, rope, share, theta=theta),
         ]
 
     def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
@@ -158,18 +170,24 @@ class DecoderSizes:
             )
         return f"norm.eps={eps!r}"
 
-    def window(self) -> int | None:
-        """Tokens that a windowed layer sees; None where no layer has a window."""
-        in_use = self.settings.flag("use_sliding_window", True)
-        window = self.settings.optional_integer("sliding_window") if in_use else None
-        self.settings.take("sliding_window", None)
-        return window
+    def window(self, default: int | None, *, has_switch: bool = False) -> int | None:
+        """Tokens that a windowed layer sees; None where no layer has a window.
+
+        default: where a config has no such key; has_switch: whether the class has windows only where a key says so
+        """
+        if not has_switch:
+            self.settings.must("use_sliding_window", True, why="the class does not read it")
+        elif not self.settings.flag("use_sliding_window", False):
+            self.settings.take("sliding_window", None)
+            return None
+        return self.settings.optional_integer("sliding_window", default, is_dimension=False)
 
     def layer_types(self, default: Sequence[str], other: str = SLIDING) -> list[str]:
         """Whether each layer attends to all tokens, or is the other type. Raises UserError for anything else."""
         types = self.settings.take("layer_types", None)
         types = default if types is None else types
-        if not isinstance(types, list | tuple) or len(types) != self.depth or not {*types} <= {other, FULL}:
+        known = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
+        if not known or len(types) != self.depth:
             raise UserError(
                 f"{self.settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the "
                 f"{self.depth} layers"
@@ -180,10 +198,11 @@ class DecoderSizes:
         self,
         overrides: Sequence[str],
         rules: Sequence[ConversionRule],
-        is_tied: bool,
         layers: Sequence[LayerFacts] = (),
+        *,
+        ignored: tuple[str, ...] = (),
     ) -> Foreign:
-        """Everything as one. rules: those of blocks have `{n}`."""
+        """Everything as one. rules: those of blocks have `{n}`; ignored: beginnings of names that are not read."""
         context = min(self.positions, CONTEXT)
         return Foreign(
             [*self.overrides, *self.attention, *overrides, *of_layers(layers, self.attention)],
@@ -192,7 +211,7 @@ class DecoderSizes:
             self.vocabulary,
             self.vocabulary,
             text=["data=code", f"data.context={context}"],
-            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or (is_tied and name == "lm_head.weight"),
+            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or name.startswith(ignored),
         )
 
 
@@ -211,16 +230,12 @@ def of_layers(layers: Sequence[LayerFacts], attention: Sequence[str]) -> list[st
     return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
 
 
-def attention_rules(sizes: DecoderSizes, maps: Maps = (AS_IS, AS_IS, AS_IS)) -> list[ConversionRule]:
+def attention_rules(sizes: DecoderSizes, maps: Sequence[BothWays] = ()) -> list[ConversionRule]:
     """Of the projections of attention. maps: of queries, keys and values."""
     layer = "model.layers.{n}.self_attn"
     widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]
-    rules = [
-        stacked(
-            f"blocks.{{n}}.token_mixer.proj_in.{kind}", [f"{layer}.{each}_proj.{kind}" for each in "qkv"], widths, maps
-        )
-        for kind in ("weight", "bias")
-    ]
+    names = [f"{layer}.{each}_proj" for each in "qkv"]
+    rules = stacked_modules("blocks.{n}.token_mixer.proj_in", names, widths, maps)
     return rules + modules({"blocks.{n}.token_mixer.proj_out": f"{layer}.o_proj"})
 
 
@@ -232,10 +247,7 @@ def gated_rules(
 ) -> list[ConversionRule]:
     """Of a gated channel mixer. names: of the gate, the value and what joins them, in their module."""
     gate, value, down = names
-    rules = [
-        stacked(f"{ours}.proj_in.{kind}", [f"{theirs}.{each}.{kind}" for each in (gate, value)], [hidden] * 2)
-        for kind in ("weight", "bias")
-    ]
+    rules = stacked_modules(f"{ours}.proj_in", [f"{theirs}.{gate}", f"{theirs}.{value}"], [hidden] * 2)
     return rules + modules({f"{ours}.proj_out": f"{theirs}.{down}"})
 
 
@@ -278,10 +290,8 @@ def shared_expert_rules(number: int, hidden: int, theirs: str) -> list[Conversio
 
 def table_rules(is_tied: bool) -> list[ConversionRule]:
     """Of the table, the final norm and the head."""
-    table, final = "model.embed_tokens.weight", same("final_norm.weight", "model.norm.weight")
-    if is_tied:
-        return [tied(("embedder.symbols.weight", "head.proj.weight"), table), final]
-    return [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight"), final]
+    tables = table_and_head("model.embed_tokens.weight", is_tied=is_tied)
+    return [*tables, same("final_norm.weight", "model.norm.weight")]
 
 
 def dense_layers(settings: LibrarySettings, depth: int) -> list[bool]:
@@ -306,14 +316,38 @@ def experts(settings: LibrarySettings, sizes: DecoderSizes, count: int, key: str
 
 
 # Options of training that experts have: what `read` says of them does not matter.
-FREE_OF_EXPERTS = frozenset(
+UNCOMPARED_OF_EXPERTS = frozenset(
     f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
 )
 
 
+def written_experts(run: Trained) -> tuple[list[int], Mapping[str, Any], LibraryConfig]:
+    """The layers without experts, the options of those with experts, and the keys that the classes share.
+
+    Raises UserError where no layer has experts, or one has no channel mixer.
+    """
+    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
+    if len(dense) == run.ctx.depth:
+        raise UserError("no layer has channel_mixer=experts")
+    shapes = {layer: run.shape(f"blocks.{layer}.channel_mixer.proj_out.weight") for layer in dense}
+    if bare := [layer for layer, shape in shapes.items() if not shape]:
+        raise UserError(f"layer {bare[0]} has no channel mixer")
+    routed = min({*range(run.ctx.depth)} - {*dense})
+    mixer = run.layers[routed]["channel_mixer"]
+    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
+    normalise = mixer.get("normalise")
+    config = {
+        "intermediate_size": shapes[dense[0]][1] if dense else hidden,
+        "moe_intermediate_size": hidden,
+        "num_experts_per_tok": mixer["active"],
+        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
+    }
+    return dense, mixer, config
+
+
 def shared(run: Trained) -> LibraryConfig:
     """The keys of the family."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = inverse(ACTIVATIONS)
     mixers = [layer["channel_mixer"] for layer in run.layers]
     activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
     return {

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard.config.build import Components
 from blockyard.config.layer_kinds import FAMILIES, nodes_of_kinds, nodes_of_layers
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
 from blockyard.token_mixer._query_key_norms import SAME_NORMS
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
-from blockyard.weights.convert.importing import architecture
+from blockyard.weights.convert.importing import architecture, build, context_of
 from blockyard.weights.convert.settings import LibrarySettings
 
 # Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.
-_FREE = frozenset(
+_UNCOMPARED = frozenset(
     [
         "dropout",
         "drop_path",
@@ -81,7 +81,7 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
     """The match, or why there is none."""
     if converter.write is None:
         return [converter.partly]
-    wrong = [*_choices(converter, run), *_widths(run)]
+    wrong = list(_choices(converter, run))
     if wrong:
         return wrong
     try:
@@ -89,9 +89,12 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
         settings = LibrarySettings(config, converter.name)
         foreign = converter.read(settings)
         settings.finish(converter.preset)
-        reasons = list(_differences(converter, run, architecture(converter.preset, foreign)))
+        expected = architecture(converter.preset, foreign)
+        reasons = list(_differences(converter, run, expected)) or list(_other_shapes(run, expected, foreign))
     except UserError as error:
         return [str(error)]
+    except (ValueError, LookupError, ArithmeticError) as error:  # of sizes that no class has
+        return [f"its config cannot be written ({type(error).__name__}: {error})"]
     return reasons or Match(converter, config, foreign)
 
 
@@ -106,13 +109,18 @@ def _choices(converter: Converter, run: Trained) -> Iterator[str]:
             yield f"{family}={_name(ours)}, expected {_name(theirs)}"
 
 
-def _widths(run: Trained) -> Iterator[str]:
-    """Layers whose channel mixers have other hidden widths than the first of their kind: no class has one for each."""
-    for kind in ("", "expert.0."):
-        name = re.compile(rf"blocks\.\d+\.channel_mixer\.{re.escape(kind)}proj_out\.weight")
-        widths = {run.shape(each)[1] for each in run.weights if name.fullmatch(each)}
-        if len(widths) > 1:
-            yield f"the hidden widths of its layers are {', '.join(map(str, sorted(widths)))}, expected one for all"
+def _other_shapes(run: Trained, expected: Node, foreign: Foreign) -> Iterator[str]:
+    """Images and weights that have another shape in the model that the library's config stands for."""
+    if foreign.data.modality == "image" and tuple(foreign.data.shape) != tuple(run.ctx.data.shape):
+        yield f"images of {tuple(run.ctx.data.shape)}, expected {tuple(foreign.data.shape)}"
+        return
+    components = Components(expected)
+    state = build(components, context_of(components, foreign)).state_dict()
+    for name in sorted(state.keys() | run.weights.keys()):
+        ours, theirs = (tuple(each[name].shape) if name in each else None for each in (run.weights, state))
+        if ours != theirs:
+            yield f"{name} of shape {ours}, expected {theirs}"
+            return  # the others follow from the same setting
 
 
 def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
@@ -146,8 +154,8 @@ def _of_family(
         yield f"{family}={_name(ours)}, expected {_name(theirs)}"
         return
     own, other = (_filled(each.get(family) or {}, run, family) for each in (config, expected))
-    for key in sorted({*own, *other} - _FREE):
-        if f"{family}.{key}" not in converter.free and not _equal(own.get(key), other.get(key), run):
+    for key in sorted({*own, *other} - _UNCOMPARED):
+        if f"{family}.{key}" not in converter.uncompared and not _equal(own.get(key), other.get(key), run):
             yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
 
 
@@ -177,6 +185,8 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     norm = filled.get("qk_norm")
     if isinstance(norm, str):
         filled["qk_norm"] = SAME_NORMS.get(norm, norm)
+    if "normalise" in filled and filled["normalise"] is None:
+        filled["normalise"] = filled.get("route") == "token" and int(filled.get("active") or 0) > 1
     if "score_scale" in filled and filled["score_scale"] is None:
         filled["score_scale"] = float(filled.get("key_dim") or dim // heads) ** -0.5
     if filled.get("scaling") in ("yarn", "llama3") and filled.get("original") is None:
@@ -187,7 +197,7 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
 def _equal(ours: Any, theirs: Any, run: Trained) -> bool:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         own, other = (_filled(each, run, "") for each in (ours, theirs))
-        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _FREE)
+        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _UNCOMPARED)
     numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
     if numbers and not isinstance(ours, bool) and not isinstance(theirs, bool):
         return math.isclose(ours, theirs, rel_tol=1e-9)

@@ -20,17 +20,28 @@ ORIGINAL = "original_max_position_embeddings"
 SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
 
 
-def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None, usual: float | None = None) -> list[str]:
+def declared_rotary(settings: LibrarySettings) -> dict[str, Any]:
+    """The mapping of a config; of two, the one of older files, as transformers does."""
+    newer = settings.mapping("rope_parameters")
+    return settings.mapping("rope_scaling") or newer
+
+
+def rotary(
+    settings: LibrarySettings,
+    rope: Mapping[str, Any] | None = None,
+    usual: float | None = None,
+    *,
+    theta: float = 10000.0,
+) -> list[str]:
     """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
 
-    usual: the share of the channels that rotate, as of `DecoderSizes`
+    usual: the share of the channels that rotate, as of `DecoderSizes`; theta: the base where a config has none
     """
-    rope = dict(rope or settings.mapping("rope_parameters") or settings.mapping("rope_scaling"))
-    settings.take("rope_scaling", None)
+    rope = dict(declared_rotary(settings) if rope is None else rope)
     where = f"{settings.name}: rope_parameters"
     kind = rope.pop("rope_type", rope.pop("type", "default"))
-    theta = rope.pop("rope_theta", None)
-    base = real_number(where, "rope_theta", theta) if theta else settings.number("rope_theta", 10000.0)
+    declared = rope.pop("rope_theta", None)
+    base = real_number(where, "rope_theta", declared) if declared else settings.number("rope_theta", theta)
     settings.take("rope_theta", None)
     overrides = [f"position.base={base!r}"]
     if kind in SCALINGS:
@@ -53,9 +64,9 @@ def rotary(settings: LibrarySettings, rope: Mapping[str, Any] | None = None, usu
     return overrides
 
 
-def yarn_gain(factor: float, slope: float = 1.0) -> float:
-    """The factor of YaRN on queries and keys. slope: `mscale`, by which DeepSeek multiplies the logarithm."""
-    return 0.1 * slope * math.log(factor) + 1 if factor > 1 else 1.0
+def yarn_gain(factor: float, mscale: float = 1.0) -> float:
+    """The factor of YaRN on queries and keys. mscale: by which DeepSeek multiplies the logarithm."""
+    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any], factor: float) -> list[str]:
@@ -77,8 +88,10 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
     if gain is not None:
         overrides.append(f"position.gain={real_number(where, 'attention_factor', gain)!r}")
     elif all(scales):
-        numbers = [real_number(where, "mscale", each) for each in scales]
-        overrides.append(f"position.gain={yarn_gain(factor, numbers[0]) / yarn_gain(factor, numbers[1])!r}")
+        of_rotation, of_scores = (yarn_gain(factor, real_number(where, "mscale", each)) for each in scales)
+        if of_scores <= 0:
+            raise UserError(f"{where}: mscale_all_dim={scales[1]} makes the factor of the scores {of_scores:g}")
+        overrides.append(f"position.gain={of_rotation / of_scores!r}")
     return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
 
 
@@ -109,15 +122,13 @@ def rotations(
     """
     bases = {FULL: settings.number(*full), SLIDING: settings.number(*near)}
     rope = settings.mapping("rope_parameters")
-    if not rope:
-        return {
-            FULL: {**settings.mapping("rope_scaling"), "rope_theta": bases[FULL]},
-            SLIDING: {"rope_theta": bases[SLIDING]},
-        }
     if not {*rope} <= {*bases}:
         raise UserError(f"{settings.name}: rope_parameters={quoted(rope)}: expected {FULL} and {SLIDING}")
     where = f"{settings.name}: rope_parameters"
-    return {each: mapping(where, each, rope.get(each) or {"rope_theta": base}) for each, base in bases.items()}
+    declared = {
+        each: {"rope_theta": base, **mapping(where, each, rope.get(each) or {})} for each, base in bases.items()
+    }
+    return declared | {FULL: declared[FULL] | settings.mapping("rope_scaling")}
 
 
 def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
@@ -125,7 +136,7 @@ def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
     rest = {key: value for key, value in rope.items() if key != "rope_theta"}
     if rest not in ({}, {"rope_type": "default"}):
         settings.problems.append(f"rope_parameters.{SLIDING}={quoted(rest)}: expected rope_type='default' alone")
-    return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope.get("rope_theta", 1e4))
+    return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope["rope_theta"])
 
 
 def written_rotations(run: Trained, config: Mapping[str, Any]) -> LibraryConfig:

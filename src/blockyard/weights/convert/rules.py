@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,10 @@ from blockyard.errors import UserError, fold
 from blockyard.weights.convert.number_types import is_low_precision, number_type_problem
 
 Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+# What is done with a weight of theirs, and what undoes it.
+BothWays = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 KINDS = ("weight", "bias")
+AS_IS: BothWays = (lambda x: x, lambda x: x)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class ConversionRule:
     Either may be empty: what only theirs has is checked by `to_ours`, and made from nothing by `to_theirs`.
 
     copies: further names of theirs for the first of `theirs`, which are written and need not be there to be read
+    aliases: the same, but not written: a file leaves them out where its library ties them
     """
 
     ours: tuple[str, ...]
@@ -33,6 +38,7 @@ class ConversionRule:
     to_ours: Map
     to_theirs: Map
     copies: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     def named(self, **values: object) -> ConversionRule:
         """The rule with the fields of its names filled in."""
@@ -43,7 +49,8 @@ class ConversionRule:
                 filled = tuple(name.replace(f"{{{field}}}", str(value)) for name in filled)
             return filled
 
-        return replace(self, ours=fill(self.ours), theirs=fill(self.theirs), copies=fill(self.copies))
+        ours, theirs, copies, aliases = map(fill, (self.ours, self.theirs, self.copies, self.aliases))
+        return replace(self, ours=ours, theirs=theirs, copies=copies, aliases=aliases)
 
 
 def same(ours: str, theirs: str) -> ConversionRule:
@@ -73,14 +80,15 @@ def scaled(ours: str, theirs: str, factor: float) -> ConversionRule:
     return mapped(ours, theirs, lambda x: x * factor, lambda x: x / factor)
 
 
-def tied(ours: Sequence[str], theirs: str) -> ConversionRule:
-    """One weight of theirs that several of ours share."""
-    return ConversionRule(tuple(ours), (theirs,), lambda x: [x[0]] * len(ours), lambda x: [x[0]])
+def table_and_head(theirs: str, head: str = "lm_head.weight", *, is_tied: bool) -> list[ConversionRule]:
+    """The table of token ids `theirs`, and the output layer `head`, which is that table where they are tied."""
+    ours = ("embedder.symbols.weight", "head.proj.weight")
+    if not is_tied:
+        return [same(ours[0], theirs), same(ours[1], head)]
+    return [ConversionRule(ours, (theirs,), lambda x: [x[0]] * 2, lambda x: [x[0]], aliases=(head,))]
 
 
-def stacked(
-    ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[tuple[Callable[[Tensor], Tensor], ...]] = ()
-) -> ConversionRule:
+def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[BothWays] = ()) -> ConversionRule:
     """Matrices (or biases) of theirs that we store below each other as one.
 
     sizes: outputs of each; maps: for each of theirs, what is done before stacking and after taking apart
@@ -96,6 +104,29 @@ def stacked(
     return ConversionRule((ours,), tuple(theirs), join, part)
 
 
+def stacked_modules(
+    ours: str,
+    theirs: Sequence[str],
+    sizes: Sequence[int],
+    maps: Sequence[BothWays] = (),
+    kinds: Iterable[str] = KINDS,
+) -> list[ConversionRule]:
+    """The same for modules, such as the maps to queries, keys and values: their matrices, and their biases."""
+    return [stacked(f"{ours}.{kind}", [f"{each}.{kind}" for each in theirs], sizes, maps) for kind in kinds]
+
+
+def permuted(order: Tensor) -> BothWays:
+    """Outputs in another order: ours at a position is theirs at `order` of it. Another number of them is refused."""
+    back = order.argsort()
+
+    def by(index: Tensor, x: Tensor) -> Tensor:
+        if len(x) != len(index):
+            raise ValueError(f"{len(x)} outputs, expected {len(index)}")
+        return x[index]
+
+    return partial(by, order), partial(by, back)
+
+
 def spare(theirs: str, *shape: int, dtype: torch.dtype = torch.float32) -> ConversionRule:
     """A weight of theirs that no prediction depends on: not read where it is there, and written as zeros."""
     return ConversionRule((), (theirs,), lambda _: [], lambda _: [torch.zeros(shape, dtype=dtype)])
@@ -109,6 +140,29 @@ def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[Conv
 def per_block(rules: Iterable[ConversionRule], depth: int) -> list[ConversionRule]:
     """The rules for each block, whose number replaces `{n}`."""
     return [rule.named(n=n) for rule in rules for n in range(depth)]
+
+
+def differing_copies(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """The weights of theirs that should be copies of another, and hold other numbers, with the name of the other.
+
+    transformers does not tie these, whatever its config says, so that each of them has an effect of its own.
+    """
+    return {
+        copy: rule.theirs[0]
+        for rule in rules
+        for copy in (*rule.copies, *rule.aliases)
+        if copy in weights and rule.theirs[0] in weights and not _equal(weights[copy], weights[rule.theirs[0]])
+    }
+
+
+def has_own_head(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> bool:
+    """Whether the output layer, the first alias of the table that is ours for both, differs from that table."""
+    heads = [rule.aliases[0] for rule in rules if "head.proj.weight" in rule.ours and rule.aliases]
+    return bool(differing_copies(rules, weights).keys() & heads)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((_full(one) == _full(other)).all())
 
 
 def convert(
@@ -136,7 +190,7 @@ def convert(
             continue
         if rule.ours and not ours:
             continue  # reported below: ours has nothing for it
-        left -= {*rule.theirs, *rule.copies}
+        left -= {*rule.theirs, *rule.copies, *rule.aliases}
         if rule.ours:
             own = wanted[ours[0]].dtype
             problems = [number_type_problem(name, weights[name].dtype, own, weights) for name in rule.theirs]
@@ -160,6 +214,8 @@ def convert(
         raise UserError(f"the weights hold {fold(sorted(left))}, which the preset has no counterpart for")
     if shapes:
         raise UserError(f"weights of another shape: {fold(shapes)}")
+    for copy, original in differing_copies(rules, weights).items():
+        raise UserError(f"{copy} differs from {original}, and in the preset both are one weight")
     _check_shapes(converted, wanted)
     return {name: converted[name].contiguous() for name in wanted if name in converted}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,12 @@ from blockyard.weights.convert.declared_sizes import Stored, flag, mapping, real
 
 # The config of a class of transformers or timm, or a part of it, under the keys that the library gives them.
 LibraryConfig = dict[str, Any]
+
+
+def inverse(names: Mapping[str, str]) -> dict[str, str]:
+    """Their names of values by ours: of several for one of ours, the first."""
+    return {ours: theirs for theirs, ours in reversed(list(names.items()))}
+
 
 _ABSENT = object()
 _LONGEST = 64  # numbers in a list
@@ -111,10 +118,13 @@ class LibrarySettings:
 
     values: plain data; name: what messages call it, such as the path of the file
     stored: what the file of weights bounds; None where there is no file
+    has_own_head: whether the file's output layer differs from its table, so that they are not tied whatever is declared
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str, stored: Stored | None = None) -> None:
-        self.values, self.name, self.stored = dict(values), name, stored
+    def __init__(
+        self, values: Mapping[str, Any], name: str, stored: Stored | None = None, *, has_own_head: bool = False
+    ) -> None:
+        self.values, self.name, self.stored, self.has_own_head = dict(values), name, stored, has_own_head
         self.problems: list[str] = []
         self.taken: set[str] = set()
 
@@ -136,10 +146,12 @@ class LibrarySettings:
         value = self.take(key, default)
         return whole_number(self.name, key, value, least=least, stored=stored, is_dimension=is_dimension)
 
-    def optional_integer(self, key: str) -> int | None:
-        """The same; None where the key is absent, null or 0, which stand for another key's value."""
-        value = self.take(key, None)
-        return None if value is None or (value == 0 and isinstance(value, int)) else self.integer(key)
+    def optional_integer(self, key: str, default: int | None = None, *, is_dimension: bool = True) -> int | None:
+        """The same; None where the value is null or 0, which stand for none, or for another key's value."""
+        value = self.take(key, default)
+        if value is None or (value == 0 and isinstance(value, int)):
+            return None
+        return self.integer(key, default, is_dimension=is_dimension)
 
     def integers(self, key: str, default: list[int]) -> list[int]:
         """A list of positive whole numbers, up to 64 of them. Raises UserError for anything else."""
@@ -148,25 +160,34 @@ class LibrarySettings:
             raise UserError(f"{self.name}: {key}={quoted(value)} is not a list of 1 to {_LONGEST} whole numbers")
         return [whole_number(self.name, key, each, is_dimension=False) for each in value]
 
-    def number(self, key: str, default: Any = _ABSENT) -> float:
-        """A finite number; above 0 and at most 1 where it is an epsilon. Raises UserError for anything else."""
+    def number(self, key: str, default: Any = _ABSENT, *, above: float = -math.inf) -> float:
+        """A finite number above a bound; above 0 and at most 1 where it is an epsilon. Raises UserError otherwise."""
         value = real_number(self.name, key, self.take(key, default))
         if "eps" in key and not 0 < value <= 1:
             raise UserError(f"{self.name}: {key}={value}: expected a number above 0, at most 1")
+        if value <= above:
+            raise UserError(f"{self.name}: {key}={value}: expected a number above {above:g}")
         return value
 
     def flag(self, key: str, default: Any = _ABSENT) -> bool:
         """True or false. Raises UserError for anything else."""
         return flag(self.name, key, self.take(key, default))
 
+    def is_tied(self, default: bool) -> bool:
+        """Whether the output layer is the table of token ids. Raises UserError for a key that is not true or false."""
+        return self.flag("tie_word_embeddings", default) and not self.has_own_head
+
     def mapping(self, key: str) -> dict[str, Any]:
         """A mapping; empty where the key is absent or null. Raises UserError for anything else."""
         value = self.take(key, None)
         return {} if value is None else mapping(self.name, key, value)
 
-    def must(self, key: str, *allowed: Any, why: str = "") -> None:
-        """Notes a problem where the key is there and is none of the allowed values."""
-        value = self.take(key, allowed[0])
+    def must(self, key: str, *allowed: Any, default: Any = _ABSENT, why: str = "") -> None:
+        """Notes a problem where a value is none of the allowed ones.
+
+        default: the value where the key is absent; the first allowed one where the class has such a default, or no key
+        """
+        value = self.take(key, allowed[0] if default is _ABSENT else default)
         if value not in allowed:
             expected = " or ".join(map(repr, allowed))
             self.problems.append(f"{key}={quoted(value)}{f' ({why})' if why else ''}: expected {expected}")

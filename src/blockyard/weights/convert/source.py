@@ -15,15 +15,14 @@ from torch import Tensor
 from blockyard.atomic_files import read_json
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, quoted
-from blockyard.runs.weights_file import WEIGHTS, read_weights, shapes_of
+from blockyard.runs.weights_file import INDEX, WEIGHTS, files_of_folder, read_files, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.declared_sizes import Stored, mapping, names
+from blockyard.weights.convert.rules import has_own_head
 from blockyard.weights.convert.settings import LibrarySettings
 from blockyard.weights.convert.timm_models import checked_arguments, describe
 
-# Names of tensors in older files, and in files of a model's inside.
-
-# Names of older files.
+# The ends of names in older files.
 _OLD = {
     ".gamma": ".weight",
     ".beta": ".bias",
@@ -33,23 +32,30 @@ _OLD = {
 
 
 def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
-    """The weights under names that differ from older ones, or from those of the model inside, by their beginning."""
+    """The weights under names that differ from older ones, or from those of the model inside, by their beginning.
+
+    A renaming by which two weights would have one name is not used: it would drop one of them.
+    """
     names = set(expected)
-    renamed = {}
-    for name, value in weights.items():
+
+    def renewed(name: str) -> str:
         old = next((end for end in _OLD if name.endswith(end)), "")
-        new = name.removesuffix(old) + _OLD[old] if old else name
-        renamed[new if new in names or not old or name not in names else name] = value
+        return name.removesuffix(old) + _OLD[old] if old and name not in names else name
+
+    renewed_names = [renewed(name) for name in weights]
     first = {name.partition(".")[0] for name in names}
     layouts = [
-        renamed,
-        {name.partition(".")[2] or name: value for name, value in renamed.items()},
-        *({f"{prefix}.{name}": value for name, value in renamed.items()} for prefix in sorted(first)),
+        renewed_names,
+        [name.partition(".")[2] or name for name in renewed_names],
+        *([f"{prefix}.{name}" for name in renewed_names] for prefix in sorted(first)),
+        list(weights),
     ]
-    return max(layouts, key=lambda layout: len(names & layout.keys()))
+    unambiguous = [layout for layout in layouts if len({*layout}) == len(weights)]
+    best = max(unambiguous, key=lambda layout: len(names.intersection(layout)))
+    return dict(zip(best, weights.values(), strict=True))
 
 
-CONFIG, INDEX, TOKENIZER = "config.json", "model.safetensors.index.json", "tokenizer.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -82,6 +88,11 @@ class LibrarySource:
         """The library and its class."""
         return f"{self.converter.library} {self.architecture}"
 
+    @property
+    def partly(self) -> str:
+        """Why it is only a part of a model of ours; "" where it is a whole one."""
+        return self.converter.partly or self.foreign.partly
+
 
 def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> LibrarySource:
     """Read a folder of a library's checkpoint, or a file of weights of a model of timm.
@@ -105,19 +116,26 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
         converter, settings = _of_transformers(config, folder, preset, stored)
     foreign = converter.read(settings)
     settings.finish(converter.preset)
-    weights: dict[str, Tensor] = {}
-    for file in files:
-        weights |= read_weights(file)
+    tensors = read_files(files)
+    weights = _aligned(tensors, foreign)
+    if has_own_head(foreign.rules, weights):  # transformers does not tie it either
+        settings = LibrarySettings(settings.values, settings.name, settings.stored, has_own_head=True)
+        foreign = converter.read(settings)
+        weights = _aligned(tensors, foreign)
     tokenizer = folder / TOKENIZER
     return LibrarySource(
         path=path,
         converter=converter,
         foreign=foreign,
-        weights=aligned(weights, [name for rule in foreign.rules for name in rule.theirs]),
+        weights=weights,
         config=config,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         sha256=_hash(files),
     )
+
+
+def _aligned(tensors: Mapping[str, Tensor], foreign: Foreign) -> dict[str, Tensor]:
+    return aligned(tensors, [name for rule in foreign.rules for name in rule.theirs])
 
 
 def _files(path: Path) -> list[Path]:
@@ -131,12 +149,7 @@ def _files(path: Path) -> list[Path]:
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
     if (path / INDEX).is_file():
-        weight_map = mapping(str(path / INDEX), "weight_map", _config(path / INDEX).get("weight_map"))
-        files = sorted(set(names(str(path / INDEX), "weight_map", list(weight_map.values()))))
-        odd = [name for name in files if Path(name).name != name or "\0" in name]
-        if odd or not files:
-            raise UserError(f"{path / INDEX} names no files of this folder")
-        return [path / name for name in files]
+        return files_of_folder(path)
     single = sorted(path.glob("*.safetensors"))
     if len(single) == 1:
         return single

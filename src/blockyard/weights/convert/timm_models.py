@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blockyard.errors import UserError, near, quoted
+from blockyard.errors import UserError, first_line, near, quoted
 from blockyard.weights.convert.declared_sizes import Stored, flag, real_number, whole_number
 from blockyard.weights.convert.settings import LibraryConfig
 
@@ -16,7 +16,6 @@ _NAMES = {
 }
 # Modules of a block or a model that have weights and no counterpart with us.
 _EXTRAS = ("norm_pre", "fc_norm", "attn_pool")
-
 
 # Arguments of a model of timm that a file may set, and the type of each. All others are refused: some open files
 # (checkpoint_path), download (pretrained) or change what the model is (features_only, pretrained_cfg).
@@ -80,8 +79,9 @@ def create(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         with torch.device("meta"):
             return timm.create_model(name, pretrained=False, **arguments)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise UserError(f"timm cannot build {name} with {dict(arguments)}: {error}") from error
+    except (TypeError, ValueError, AssertionError, RuntimeError, LookupError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"timm cannot build {name} with {dict(arguments)} ({reason})") from error
 
 
 def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfig]:
@@ -89,7 +89,7 @@ def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfi
     model = create(name, arguments)
     kind = type(model).__name__
     if kind == "VisionTransformer":
-        return ("dinov2" if _weighted(model.blocks[0].ls1) else "vit"), _vision_transformer(model)
+        return ("dinov2" if _weighted(getattr(model.blocks[0], "ls1", None)) else "vit"), _vision_transformer(model)
     if kind == "MlpMixer":
         inner = type(model.blocks[0]).__name__
         readers = {"MixerBlock": ("mixer", _mixer), "SpatialGatingBlock": ("gmlp", _gated)}

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked_modules
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 CLASSIFIER = "BertForSequenceClassification"
@@ -36,66 +36,68 @@ def layers(
     """Rules of blocks whose attention keeps queries, keys and values apart, or has none."""
     rules = modules({f"blocks.{{n}}.{ours}": f"{prefix}.{{n}}.{theirs}" for ours, theirs in names.items()})
     if inner:
-        for kind in ("weight", "bias"):
-            parts = [f"{prefix}.{{n}}.{inner}.{each}.{kind}" for each in ("query", "key", "value")]
-            rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+        parts = [f"{prefix}.{{n}}.{inner}.{each}" for each in ("query", "key", "value")]
+        rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
     return per_block(rules, depth)
 
 
-def table(module: str, to: Sequence[str], is_tied: bool) -> ConversionRule:
-    """Our table of token ids: theirs plus the vector of the first token type. Back, that vector is zero.
+def table(module: str, is_tied: bool) -> ConversionRule:
+    """Our table of token ids and head: theirs plus the vector of the first token type, and theirs as it is.
 
-    to: further weights of ours that are their table as it is (a head)
+    Back, the vector of the token types is zero.
     """
     word_table, types = (f"{module}.{each}_embeddings.weight" for each in ("word", "token_type"))
-    more = () if is_tied or not to else ("cls.predictions.decoder.weight",)
+    head = ("cls.predictions.decoder.weight",)
+    more, aliases = ((), head) if is_tied else (head, ())
 
     def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [parts[0] + parts[1][0], *(parts[2:] if more else list(parts[:1]) * len(to))]
+        return [parts[0] + parts[1][0], parts[2] if more else parts[0]]
 
     def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
 
-    return ConversionRule(("embedder.symbols.weight", *to), (word_table, types, *more), to_ours, to_theirs)
+    ours = ("embedder.symbols.weight", "head.proj.weight")
+    return ConversionRule(ours, (word_table, types, *more), to_ours, to_theirs, aliases=aliases)
 
 
-def sizes(settings: LibrarySettings) -> tuple[list[str], int, int]:
-    """Overrides that BERT and FNet share, the width and the number of blocks."""
-    dim, depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
-    activation = settings.one_of("hidden_act", ACTIVATIONS, "gelu")
-    overrides = [
-        f"model.dim={dim}",
-        f"model.depth={depth}",
-        expansion(settings.integer("intermediate_size", 3072), dim),
-        f"channel_mixer.activation={activation}",
-        f"norm.eps={settings.number('layer_norm_eps', 1e-12)!r}",
-    ]
-    return overrides, dim, depth
+class EncoderSizes:
+    """What the configs of BERT, FNet, GIT and ViLT share, and what the head of a masked language model takes of it."""
+
+    def __init__(self, settings: LibrarySettings, activation: str = "gelu") -> None:
+        """activation: theirs, where a config names none."""
+        self.dim, self.depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
+        activation = settings.one_of("hidden_act", ACTIVATIONS, activation)
+        eps = settings.number("layer_norm_eps", 1e-12)
+        self.overrides = [
+            f"model.dim={self.dim}",
+            f"model.depth={self.depth}",
+            expansion(settings.integer("intermediate_size", 3072), self.dim),
+            f"channel_mixer.activation={activation}",
+            f"norm.eps={eps!r}",
+        ]
+        self.masked_head = ["head.tied=false", f"head.hidden={activation}", f"head.hidden_eps={eps!r}"]
 
 
 def read(settings: LibrarySettings) -> Foreign:
     """BERT's config as overrides."""
-    overrides, dim, depth = sizes(settings)
-    overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
+    sizes = EncoderSizes(settings)
+    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
     settings.must("position_embedding_type", "absolute")
     settings.take("type_vocab_size", 2)
     vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 512)
     names = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
-    rules = layers(LAYER, "bert.encoder.layer", depth, dim) + modules(names)
+    rules = layers(LAYER, "bert.encoder.layer", sizes.depth, sizes.dim) + modules(names)
     if CLASSIFIER in (settings.values.get("architectures") or ()):
         return _classifier(settings, overrides, rules, vocabulary, positions)
-    is_tied = settings.flag("tie_word_embeddings", True)
-    hidden = str(settings.values.get("hidden_act", "gelu"))
-    overrides += ["head.tied=false", f"head.hidden={ACTIVATIONS.get(hidden, 'gelu')}"]
-    rules += masked_head(is_tied, "bert")
+    rules += masked_head(settings.is_tied(True), "bert")
     return Foreign(
-        overrides,
+        [*overrides, *sizes.masked_head],
         rules,
         DataSpec("text", (positions,)),
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={positions}"],
-        ignored=lambda name: is_spare(name) or (is_tied and name == "cls.predictions.decoder.weight"),
+        ignored=is_elsewhere,
     )
 
 
@@ -104,17 +106,17 @@ def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
     transform = "cls.predictions.transform"
     head = modules({"head.hidden.proj": f"{transform}.dense", "head.hidden.norm": f"{transform}.LayerNorm"})
     return [
-        table(f"{module}.embeddings", ("head.proj.weight",), is_tied),
+        table(f"{module}.embeddings", is_tied),
         replace(same("head.proj.bias", "cls.predictions.bias"), copies=("cls.predictions.decoder.bias",)),
         same("position.table", f"{module}.embeddings.position_embeddings.weight"),
         *head,
     ]
 
 
-def is_spare(name: str) -> bool:
+def is_elsewhere(name: str) -> bool:
     """Whether a weight is of another task (the pooler, the next sentence), or there twice."""
-    spare = ("bert.pooler.", "cls.seq_relationship.")
-    return name.startswith(spare) or name.endswith(("position_ids", "token_type_ids"))
+    others = ("bert.pooler.", "cls.seq_relationship.")
+    return name.startswith(others) or name.endswith(("position_ids", "token_type_ids"))
 
 
 def _classifier(
@@ -167,7 +169,7 @@ def write(run: Trained) -> LibraryConfig:
 
 def shared(run: Trained) -> LibraryConfig:
     """The keys of BERT and FNet."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = inverse(ACTIVATIONS)
     return {
         "vocab_size": run.ctx.outputs,
         "hidden_size": run.ctx.dim,
@@ -191,5 +193,5 @@ CONVERTER = Converter(
     write,
     model_type="bert",
     others=(CLASSIFIER, "BertForPreTraining"),
-    free=frozenset({"head.tied"}),
+    uncompared=frozenset({"head.tied"}),
 )

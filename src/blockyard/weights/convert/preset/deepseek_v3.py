@@ -9,18 +9,15 @@ Reference: transformers DeepseekV3ForCausalLM
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     expert_rules,
@@ -29,9 +26,10 @@ from blockyard.weights.convert.llama_family import (
     shared,
     shared_expert_rules,
     table_rules,
+    written_experts,
 )
-from blockyard.weights.convert.rotary import yarn_gain
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, stacked
+from blockyard.weights.convert.rotary import declared_rotary, yarn_gain
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, permuted, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
@@ -46,19 +44,21 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("moe_layer_freq", 1)
     settings.must("topk_method", "noaux_tc")
     settings.must("scoring_func", "sigmoid")
-    for spare in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
-        settings.take(spare, None)
-    slope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
+    for unread in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
+        settings.take(unread, None)
+    rope = declared_rotary(settings)
     sizes = DecoderSizes(settings)
     if sizes.kv_heads != sizes.heads:
         settings.problems.append(f"num_key_value_heads={sizes.kv_heads}: expected {sizes.heads}, that of the queries")
     key, rotated = settings.integer("qk_nope_head_dim", 128), settings.integer("qk_rope_head_dim", 64)
+    if rotated % 2:
+        raise UserError(f"{settings.name}: qk_rope_head_dim={rotated}: expected an even number of channels")
     value, rank = settings.integer("v_head_dim", 128), settings.integer("kv_lora_rank", 512)
-    query_rank = settings.optional_integer("q_lora_rank")
+    query_rank = settings.optional_integer("q_lora_rank", 1536)
     scale = "null"
-    if slope.get("rope_type", slope.get("type", "default")) != "default" and slope.get("mscale_all_dim"):
+    if rope.get("rope_type", rope.get("type", "default")) != "default" and rope.get("mscale_all_dim"):
         where = f"{settings.name}: rope_parameters"
-        factor, gain = (real_number(where, each, slope.get(each)) for each in ("factor", "mscale_all_dim"))
+        factor, gain = (real_number(where, each, rope.get(each)) for each in ("factor", "mscale_all_dim"))
         scale = repr((key + rotated) ** -0.5 * yarn_gain(factor, gain) ** 2)
     sizes.attention = [
         *(f"token_mixer.rank={rank}", f"token_mixer.query_rank={query_rank or 'null'}"),
@@ -71,7 +71,7 @@ def read(settings: LibrarySettings) -> Foreign:
     name = "num_local_experts" if "num_local_experts" in settings.values else "n_routed_experts"
     count, hidden = settings.integer(name, 256, is_dimension=False), settings.integer("moe_intermediate_size", 2048)
     number = settings.integer("n_shared_experts", 1, is_dimension=False)
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     normalise = settings.flag("norm_topk_prob", True)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=normalise),
@@ -95,9 +95,7 @@ def read(settings: LibrarySettings) -> Foreign:
     for layer in range(sizes.depth):
         rules += [rule.named(n=layer) for rule in (gated_rules(sizes.hidden) if layer < dense else routed)]
     layers = [LayerFacts(dense=mixer if layer < dense else ()) for layer in range(sizes.depth)]
-    foreign = sizes.foreign(overrides, rules, is_tied, layers)
-    ahead, ignored = f"model.layers.{sizes.depth}.", foreign.ignored
-    return replace(foreign, ignored=lambda each: each.startswith(ahead) or ignored(each))
+    return sizes.foreign(overrides, rules, layers, ignored=(f"model.layers.{sizes.depth}.",))
 
 
 def _attention_rules(
@@ -112,34 +110,25 @@ def _attention_rules(
     of_latent = torch.cat([both[:, :key].flatten(), both[:, key:].flatten()])  # all keys, then all values
     queries, joined = heads * (key + rotated), rank + rotated
     names = [f"{THEIRS}.q_proj.weight", f"{THEIRS}.kv_a_proj_with_mqa.weight"]
-    maps = [_rows(of_queries), _rows(of_keys)]
+    maps = [permuted(of_queries), permuted(of_keys)]
     rules = modules({f"{OURS}.proj_out": f"{THEIRS}.o_proj", f"{OURS}.latent_norm": f"{THEIRS}.kv_a_layernorm"})
     if query_rank is not None:
-        names[0], maps[0], queries = f"{THEIRS}.q_a_proj.weight", _rows(torch.arange(query_rank)), query_rank
+        names[0], maps[0], queries = f"{THEIRS}.q_a_proj.weight", permuted(torch.arange(query_rank)), query_rank
         rules += modules({f"{OURS}.query_norm": f"{THEIRS}.q_a_layernorm"})
-        rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *_rows(of_queries)))
+        rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *permuted(of_queries)))
     return [
         *rules,
         stacked(f"{OURS}.proj_in.weight", names, [queries, joined], maps),
-        mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *_rows(of_latent)),
+        mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *permuted(of_latent)),
     ]
-
-
-def _rows(order: Tensor) -> tuple[Any, Any]:
-    """Outputs in another order, and back."""
-    back = order.argsort()
-    return (lambda x: x[order]), (lambda x: x[back])
 
 
 def write(run: Trained) -> LibraryConfig:
     """DeepSeek V3's config of a model of ours. Raises UserError where its first layers alone cannot be dense."""
-    dense = ["count" not in nodes["channel_mixer"] for nodes in run.layers]
-    first = dense.index(False) if False in dense else len(dense)
-    if first == len(dense) or True in dense[first:]:
-        raise UserError("layers without channel_mixer=experts must be the first ones, and not all")
-    config = {key: value for key, value in shared(run).items() if key != "head_dim"}
-    weights, mixer = f"blocks.{first}.channel_mixer", run.layers[first]["channel_mixer"]
-    hidden = run.shape(f"{weights}.expert.0.proj_out.weight")[1]
+    dense, mixer, of_experts = written_experts(run)
+    if dense != list(range(len(dense))):
+        raise UserError("layers without channel_mixer=experts must be the first ones")
+    config = {key: value for key, value in shared(run).items() if key != "head_dim"} | of_experts
     attention = run.layers[0]["token_mixer"]
     latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
     value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // run.ctx.heads
@@ -148,7 +137,6 @@ def write(run: Trained) -> LibraryConfig:
     query = run.shape("blocks.0.token_mixer.query_norm.weight")
     rotated = rotated - query[0] if query else (rotated - run.ctx.heads * key) // (run.ctx.heads + 1)
     rope = {**config["rope_parameters"], **_scaled(attention.get("score_scale"), key + rotated, config)}
-    normalise = mixer.get("normalise")
     return config | {
         "rope_parameters": rope,
         "rope_interleave": True,
@@ -157,15 +145,12 @@ def write(run: Trained) -> LibraryConfig:
         "qk_nope_head_dim": key,
         "qk_rope_head_dim": rotated,
         "v_head_dim": value,
-        "moe_intermediate_size": hidden,
         "n_routed_experts": mixer["count"],
         "n_shared_experts": mixer.get("shared") or 0,
-        "num_experts_per_tok": mixer["active"],
         "n_group": mixer.get("num_groups") or 1,
         "topk_group": mixer.get("active_groups") or 1,
         "routed_scaling_factor": float(mixer.get("scale") or 1.0),
-        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
-        "first_k_dense_replace": first,
+        "first_k_dense_replace": len(dense),
         "num_nextn_predict_layers": 0,
         "attention_bias": False,
     }
@@ -191,5 +176,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="deepseek_v3",
-    free=(FREE_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
+    uncompared=(UNCOMPARED_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
 )

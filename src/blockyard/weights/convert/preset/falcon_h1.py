@@ -8,9 +8,8 @@ Reference: transformers FalconH1ForCausalLM
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,7 +18,8 @@ from blockyard.errors import UserError, quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.llama_family import DecoderSizes, shared
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, scaled, stacked, tied
+from blockyard.weights.convert.preset.mamba2 import INFINITE, mixer_rules
+from blockyard.weights.convert.rules import BothWays, ConversionRule, modules, same, scaled, stacked, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ATTENTION, MAMBA = (f"blocks.{{n}}.token_mixer.members.{name}" for name in ("attention", "mamba2"))
@@ -28,7 +28,6 @@ NORMS = {
     "blocks.{n}.token_norm": f"{THEIRS}.input_layernorm",
     "blocks.{n}.channel_norm": f"{THEIRS}.pre_ff_layernorm",
 }
-INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 PLAIN_BIASES = ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias")
 ONES = ("lm_head", "embedding", "key", "attention_out", "attention_in", "ssm_in", "ssm_out")
 MEMBER = "token_mixer.members"
@@ -42,8 +41,11 @@ def read(settings: LibrarySettings) -> Foreign:
         settings.must(key, False)
     settings.must("mamba_conv_bias", True)
     settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE, (0.0, math.inf))
-    settings.take("num_logits_to_keep", None)
+    settings.must("time_step_limit", *INFINITE)
+    settings.must("attn_layer_indices", None)
+    settings.must("mamba_use_mlp", True)
+    for key in ("num_logits_to_keep", "mlp_expansion_factor"):
+        settings.take(key, None)  # which the class does not read
     factors = {name: settings.number(f"{name}_multiplier", 1.0) for name in ONES}
     gate, down = _numbers(settings, "mlp_multipliers", 2)
     of_parts = [each * factors["ssm_in"] for each in _numbers(settings, "ssm_multipliers", 5)]
@@ -57,7 +59,7 @@ def read(settings: LibrarySettings) -> Foreign:
     before = settings.flag("mamba_norm_before_gate", True)
     norm = ("before_gate" if before else "after_gate") if settings.flag("mamba_rms_norm", False) else "none"
     eps, mamba = sizes.eps(1e-5), f"{MEMBER}.mamba2"
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     one_table = is_tied and factors["embedding"] == factors["lm_head"] == 1.0
     overrides = [
         *(*sizes.gated(), eps, f"{mamba}.{eps.partition('.')[2]}", f"{mamba}.norm={norm}"),
@@ -82,7 +84,7 @@ def read(settings: LibrarySettings) -> Foreign:
         same("final_norm.weight", "model.final_layernorm.weight"),
         *_table_rules(is_tied, one_table, factors["embedding"], factors["lm_head"]),
     ]
-    return sizes.foreign(overrides, rules, is_tied)
+    return sizes.foreign(overrides, rules)
 
 
 def _numbers(settings: LibrarySettings, key: str, count: int) -> list[float]:
@@ -100,7 +102,7 @@ def _inner(settings: LibrarySettings, dim: int) -> int:
     return settings.optional_integer("mamba_d_ssm") or multiple * dim
 
 
-def _times(factor: float) -> tuple[Any, Any]:
+def _times(factor: float) -> BothWays:
     """A factor, and its inverse."""
     return (lambda x: x * factor), (lambda x: x / factor)
 
@@ -116,31 +118,28 @@ def _mamba_rules(widths: Sequence[int], factors: Sequence[float], out: float) ->
     def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [torch.cat([*own]) / rows]
 
-    names = {
-        "decay.rate": "A_log",
-        "decay.step": "dt_bias",
-        "through": "D",
-        "gain": "norm.weight",
-        "conv.bias": "conv1d.bias",
-    }
     return [
-        *(same(f"{MAMBA}.{ours}", f"{theirs}.{name}") for ours, name in names.items()),
+        *(*mixer_rules(MAMBA, theirs), same(f"{MAMBA}.decay.step", f"{theirs}.dt_bias")),
         ConversionRule(
             (f"{MAMBA}.proj_in.weight", f"{MAMBA}.proj_steps.weight"), (f"{theirs}.in_proj.weight",), apart, join
         ),
-        mapped(f"{MAMBA}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
         scaled(f"{MAMBA}.proj_out.weight", f"{theirs}.out_proj.weight", out),
     ]
 
 
 def _table_rules(is_tied: bool, one_table: bool, table: float, head: float) -> list[ConversionRule]:
     """Of the table and the head, which have a factor each."""
-    ours, theirs = ("embedder.symbols.weight", "head.proj.weight"), "model.embed_tokens.weight"
+    ours, theirs, own_head = (
+        ("embedder.symbols.weight", "head.proj.weight"),
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    )
     if one_table:
-        return [tied(ours, theirs)]
-    if is_tied:
-        return [ConversionRule(ours, (theirs,), lambda x: [x[0] * table, x[0] * head], lambda own: [own[0] / table])]
-    return [scaled(ours[0], theirs, table), scaled(ours[1], "lm_head.weight", head)]
+        return table_and_head(theirs, own_head, is_tied=True)
+    if not is_tied:
+        return [scaled(ours[0], theirs, table), scaled(ours[1], own_head, head)]
+    both = ConversionRule(ours, (theirs,), lambda x: [x[0] * table, x[0] * head], lambda own: [own[0] / table])
+    return [replace(both, aliases=(own_head,))]
 
 
 def write(run: Trained) -> LibraryConfig:

@@ -13,7 +13,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained
-from blockyard.weights.convert.preset.bert import LAYER, is_spare, layers, masked_head, shared, sizes
+from blockyard.weights.convert.preset.bert import LAYER, EncoderSizes, is_elsewhere, layers, masked_head, shared
 from blockyard.weights.convert.rules import ConversionRule, modules, spare
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
@@ -22,31 +22,26 @@ _PROJECTION = ("fnet.embeddings.projection.weight", "fnet.embeddings.projection.
 
 def read(settings: LibrarySettings) -> Foreign:
     """FNet's config as overrides."""
-    settings.values = {"hidden_act": "gelu_new", **settings.values}
-    overrides, dim, depth = sizes(settings)
-    for key in ("use_tpu_fourier_optimizations",):
-        settings.must(key, False)
+    sizes = EncoderSizes(settings, "gelu_new")
+    settings.must("use_tpu_fourier_optimizations", False)
     for key in ("tpu_short_seq_length", "type_vocab_size"):
         settings.take(key, None)
-    is_tied = settings.flag("tie_word_embeddings", True)
+    is_tied = settings.is_tied(True)
     vocabulary, positions = settings.integer("vocab_size", 32000), settings.integer("max_position_embeddings", 512)
-    overrides += ["head.tied=false", "head.hidden=gelu_tanh"]
     names = LAYER | {"token_norm": "fourier.output.LayerNorm"}
     del names["token_mixer.proj_out"]
-    rules = layers(names, "fnet.encoder.layer", depth, dim, inner="") + masked_head(is_tied, "fnet")
-    rules += [*modules({"blocks.0.first_norm": "fnet.embeddings.LayerNorm"}), _projection(dim)]
+    rules = layers(names, "fnet.encoder.layer", sizes.depth, sizes.dim, inner="") + masked_head(is_tied, "fnet")
+    rules += [*modules({"blocks.0.first_norm": "fnet.embeddings.LayerNorm"}), _projection(sizes.dim)]
     pooler = "fnet.pooler.dense"  # of another task
-    rules += [spare(f"{pooler}.weight", dim, dim), spare(f"{pooler}.bias", dim)]
+    rules += [spare(f"{pooler}.weight", sizes.dim, sizes.dim), spare(f"{pooler}.bias", sizes.dim)]
     return Foreign(
-        overrides,
+        [*sizes.overrides, *sizes.masked_head],
         rules,
         DataSpec("text", (positions,)),
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={positions}"],
-        ignored=lambda name: (
-            is_spare(name.replace("fnet.", "bert.", 1)) or (is_tied and name == "cls.predictions.decoder.weight")
-        ),
+        ignored=lambda name: is_elsewhere(name.replace("fnet.", "bert.", 1)),
     )
 
 
@@ -70,5 +65,11 @@ def write(run: Trained) -> LibraryConfig:
 
 
 CONVERTER = Converter(
-    "fnet", "transformers", "FNetForMaskedLM", read, write, model_type="fnet", free=frozenset({"head.tied"})
+    "fnet",
+    "transformers",
+    "FNetForMaskedLM",
+    read,
+    write,
+    model_type="fnet",
+    uncompared=frozenset({"head.tied", "model.heads"}),  # it has no heads
 )

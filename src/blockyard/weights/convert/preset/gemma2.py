@@ -23,25 +23,26 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Gemma 2's config as overrides."""
-    sizes = DecoderSizes(settings, activation="hidden_activation")
-    scale = settings.number("query_pre_attn_scalar", 256) ** -0.5
+    sizes = DecoderSizes(settings, activation=("hidden_activation", "gelu_pytorch_tanh"))
+    scale = settings.number("query_pre_attn_scalar", 256, above=0) ** -0.5
     sizes.attention += [
         f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}",
         f"token_mixer.softcap={_cap(settings, 'attn_logit_softcapping', 50.0)}",
         f"token_mixer.score_scale={scale!r}",
     ]
     settings.must("use_bidirectional_attention", None, False)
-    settings.take("hidden_act", None)  # of older files, which do not read it
+    for key in ("hidden_act", "cache_implementation"):
+        settings.take(key, None)  # which the class does not read: of an older one, and of generation
     types = sizes.layer_types([FULL if layer % 2 else SLIDING for layer in range(sizes.depth)])
-    near = LayerFacts(sizes.window())
-    is_tied = settings.flag("tie_word_embeddings", True)
+    near = LayerFacts(sizes.window(4096))
+    is_tied = settings.is_tied(True)
     overrides = [
         *(*sizes.gated(), sizes.eps(1e-6), "tokenizer.scale=sqrt_dim"),
         f"head.softcap={_cap(settings, 'final_logit_softcapping', 30.0)}",
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(FOUR_NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else LayerFacts() for each in types])
+    return sizes.foreign(overrides, rules, [near if each == SLIDING else LayerFacts() for each in types])
 
 
 def _cap(settings: LibrarySettings, key: str, default: float) -> str:
@@ -58,7 +59,7 @@ def write(run: Trained) -> LibraryConfig:
         "hidden_activation": config["hidden_act"],
         "attn_logit_softcapping": run.option("token_mixer.softcap"),
         "final_logit_softcapping": run.option("head.softcap"),
-        "query_pre_attn_scalar": run.head_dim if scale is None else round(float(scale) ** -2),
+        "query_pre_attn_scalar": round(scale**-2) if isinstance(scale, int | float) else run.head_dim,
         "attention_bias": bool(run.option("token_mixer.bias")),
     }
 

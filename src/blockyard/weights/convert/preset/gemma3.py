@@ -34,24 +34,26 @@ EVERY = 6  # layers of which one has no window, where a config does not name the
 def read(settings: LibrarySettings) -> Foreign:
     """Gemma 3's config as overrides."""
     of_types = rotations(settings, ("rope_theta", 1e6), ("rope_local_base_freq", 1e4))
-    sizes = DecoderSizes(settings, activation="hidden_activation", rope=of_types[FULL])
+    sizes = DecoderSizes(settings, activation=("hidden_activation", "gelu_pytorch_tanh"), rope=of_types[FULL])
     sizes.attention += ["token_mixer.qk_norm=head"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         settings.must(key, None)
     settings.must("use_bidirectional_attention", False, None)
-    every = settings.integer("_sliding_window_pattern", EVERY, is_dimension=False)
+    every = settings.integer("sliding_window_pattern", EVERY, is_dimension=False)
+    for key in ("_sliding_window_pattern", "cache_implementation"):
+        settings.take(key, None)  # which the class does not read: what it writes itself, and of generation
     types = sizes.layer_types([SLIDING if (layer + 1) % every else FULL for layer in range(sizes.depth)])
-    near = LayerFacts(sizes.window(), base=window_base(settings, of_types[SLIDING]))
+    near = LayerFacts(sizes.window(4096), base=window_base(settings, of_types[SLIDING]))
     layers = [near if each == SLIDING else LayerFacts() for each in types]
-    is_tied = settings.flag("tie_word_embeddings", True)
+    is_tied = settings.is_tied(True)
     overrides = [*sizes.gated(), sizes.normed_eps(1e-6), f"head.tied={boolean(is_tied)}", "tokenizer.scale=sqrt_dim"]
-    factor = (sizes.head_dim / settings.number("query_pre_attn_scalar", 256)) ** 0.5
+    factor = (sizes.head_dim / settings.number("query_pre_attn_scalar", 256, above=0)) ** 0.5
     rules = [
         *(*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(FOUR_NORMS), *table_rules(is_tied)),
         *(_gain(ours, theirs, factor if "q_norm" in ours else 1.0) for ours, theirs in QK_NORMS.items()),
     ]
-    return sizes.foreign(overrides, rules, is_tied, layers)
+    return sizes.foreign(overrides, rules, layers)
 
 
 def _gain(ours: str, theirs: str, factor: float) -> Any:
@@ -77,7 +79,6 @@ def write(run: Trained) -> LibraryConfig:
         "query_pre_attn_scalar": run.head_dim,
         "attention_bias": bool(run.option("token_mixer.bias")),
         "use_bidirectional_attention": False,
-        "_sliding_window_pattern": EVERY,
     }
 
 

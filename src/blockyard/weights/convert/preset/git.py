@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign
-from blockyard.weights.convert.preset.bert import LAYER, layers, sizes
+from blockyard.weights.convert.preset.bert import LAYER, EncoderSizes, layers
 from blockyard.weights.convert.rules import modules, same
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -16,8 +16,8 @@ PARTLY = "transformers' GIT reads the features of a Vision Transformer of its ow
 
 def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the blocks over both as overrides."""
-    overrides, dim, depth = sizes(settings)
-    overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
+    sizes = EncoderSizes(settings)
+    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
     settings.must("position_embedding_type", "absolute")
     settings.must("tie_word_embeddings", False)
     settings.must("num_image_with_embedding", None)
@@ -25,7 +25,7 @@ def read(settings: LibrarySettings) -> Foreign:
     side, patch = vision.integer("image_size", 224), vision.integer("patch_size", 16)
     vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 1024)
     embeddings = "git.embeddings"
-    rules = layers(LAYER, "git.encoder.layer", depth, dim) + modules(
+    rules = layers(LAYER, "git.encoder.layer", sizes.depth, sizes.dim) + modules(
         {"blocks.0.first_norm": f"{embeddings}.LayerNorm", "head.proj": "output"}
     )
     rules += [

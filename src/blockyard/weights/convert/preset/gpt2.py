@@ -9,8 +9,8 @@ import re
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied, transposed
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, table_and_head, transposed
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"} | {
     "silu": "silu",
@@ -25,14 +25,17 @@ _MATRICES = {
 }
 
 
-def sizes(settings: LibrarySettings) -> tuple[list[str], int, int]:
-    """Overrides that GPT-2 and Image GPT share, the number of positions, and of blocks."""
+def sizes(settings: LibrarySettings, dim: int, depth: int, heads: int) -> tuple[list[str], int, int]:
+    """Overrides that GPT-2 and Image GPT share, the number of positions, and of blocks.
+
+    dim, depth, heads: of the class, where a config does not say so
+    """
     for key in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
         settings.must(key, False)
     settings.must("scale_attn_weights", True)
-    dim, depth = settings.integer("n_embd", 768), settings.integer("n_layer", 12)
+    dim, depth = settings.integer("n_embd", dim), settings.integer("n_layer", depth)
     hidden = settings.optional_integer("n_inner") or 4 * dim
-    overrides = [f"model.dim={dim}", f"model.depth={depth}", f"model.heads={settings.integer('n_head', 12)}"]
+    overrides = [f"model.dim={dim}", f"model.depth={depth}", f"model.heads={settings.integer('n_head', heads)}"]
     overrides += [expansion(hidden, dim), f"norm.eps={settings.number('layer_norm_epsilon', 1e-5)!r}"]
     return overrides, settings.integer("n_positions", 1024), depth
 
@@ -57,18 +60,12 @@ def is_buffer(name: str) -> bool:
 
 def read(settings: LibrarySettings) -> Foreign:
     """GPT-2's config as overrides."""
-    overrides, positions, depth = sizes(settings)
+    overrides, positions, depth = sizes(settings, 768, 12, 12)
     vocabulary = settings.integer("vocab_size", 50257)
-    is_tied = settings.flag("tie_word_embeddings", True)
+    is_tied = settings.is_tied(True)
     activation = settings.one_of("activation_function", ACTIVATIONS, "gelu_new")
     overrides += [f"channel_mixer.activation={activation}", f"head.tied={boolean(is_tied)}"]
-    table = "transformer.wte.weight"
-    rules = blocks(depth, ("weight", "bias"))
-    rules += (
-        [tied(("embedder.symbols.weight", "head.proj.weight"), table)]
-        if is_tied
-        else [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight")]
-    )
+    rules = [*blocks(depth, ("weight", "bias")), *table_and_head("transformer.wte.weight", is_tied=is_tied)]
     return Foreign(
         overrides,
         rules,
@@ -76,21 +73,20 @@ def read(settings: LibrarySettings) -> Foreign:
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={positions}"],
-        ignored=lambda name: is_buffer(name) or (is_tied and name == "lm_head.weight"),
+        ignored=is_buffer,
     )
 
 
 def write(run: Trained) -> LibraryConfig:
     """GPT-2's config of a model of ours."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {
         "vocab_size": run.ctx.outputs,
         "tie_word_embeddings": bool(run.option("head.tied")),
-        **shared(run, names),
+        **shared(run),
     }
 
 
-def shared(run: Trained, names: dict[str, str]) -> LibraryConfig:
+def shared(run: Trained) -> LibraryConfig:
     """The settings that GPT-2 and Image GPT have in common, by the library's keys."""
     return {
         "n_positions": run.ctx.tokens.max_len,
@@ -98,7 +94,7 @@ def shared(run: Trained, names: dict[str, str]) -> LibraryConfig:
         "n_layer": run.ctx.depth,
         "n_head": run.ctx.heads,
         "n_inner": run.hidden,
-        "activation_function": names.get(run.option("channel_mixer.activation"), "gelu_new"),
+        "activation_function": inverse(ACTIVATIONS).get(run.option("channel_mixer.activation"), "gelu_new"),
         "layer_norm_epsilon": run.option("norm.eps") or 1e-5,
         "bos_token_id": run.ctx.tokens.start,
         "eos_token_id": run.ctx.tokens.end,

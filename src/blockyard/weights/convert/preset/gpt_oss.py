@@ -14,8 +14,8 @@ from torch import Tensor
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -31,17 +31,22 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 ALPHA = 1.702  # of our activation quick_gelu
 OURS, THEIRS = "blocks.{n}.channel_mixer", "model.layers.{n}.mlp"
 MEMBER = "channel_mixer.members.glu"
+# Of positions, where a config has none.
+SCALING = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 
 
 def read(settings: LibrarySettings) -> Foreign:
     """gpt-oss' config as overrides."""
     settings.must("quantization_config", None, why="weights of four bits are not read")
     settings.must("swiglu_alpha", ALPHA)
-    sizes = DecoderSizes(settings)
-    bias, is_tied = settings.flag("attention_bias", True), settings.flag("tie_word_embeddings", False)
+    no_scaling = settings.take("rope_parameters", None) is None and not settings.mapping("rope_scaling")
+    sizes = DecoderSizes(settings, theta=1.5e5, rope=SCALING if no_scaling else None)
+    settings.must("experts_per_token", settings.integer("num_experts_per_tok"), why="num_experts_per_tok says so")
+    settings.take("initial_context_length", None)  # that of the scaling of positions
+    bias, is_tied = settings.flag("attention_bias", True), settings.is_tied(False)
     sizes.attention += [f"token_mixer.bias={boolean(bias)}", "token_mixer.sink=learned"]
     types = sizes.layer_types([FULL if layer % 2 else SLIDING for layer in range(sizes.depth)])
-    near = LayerFacts(sizes.window())
+    near = LayerFacts(sizes.window(128))
     count = settings.integer("num_local_experts", is_dimension=False)
     overrides = [
         *experts(settings, sizes, count, "intermediate_size", normalise=True),
@@ -53,7 +58,7 @@ def read(settings: LibrarySettings) -> Foreign:
         *modules({f"{OURS}.router": f"{THEIRS}.router"}),
         same("blocks.{n}.token_mixer.scores.sink", "model.layers.{n}.self_attn.sinks"),
     ]
-    return sizes.foreign(overrides, rules, is_tied, [near if each == SLIDING else LayerFacts() for each in types])
+    return sizes.foreign(overrides, rules, [near if each == SLIDING else LayerFacts() for each in types])
 
 
 def _expert_rules(count: int, hidden: int) -> list[ConversionRule]:
@@ -111,5 +116,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="gpt_oss",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

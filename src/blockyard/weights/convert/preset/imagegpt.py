@@ -17,7 +17,7 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Image GPT's config as overrides. Its last token id is the start of an image, which is never predicted."""
-    overrides, positions, depth = sizes(settings)
+    overrides, positions, depth = sizes(settings, 512, 24, 8)
     vocabulary = settings.integer("vocab_size", 513)
     settings.must("tie_word_embeddings", False)
     activation = settings.one_of("activation_function", ACTIVATIONS, "quick_gelu")
@@ -41,8 +41,7 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """Image GPT's config of a model of ours."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run, names)
+    return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run)
 
 
 CONVERTER = Converter(

@@ -24,7 +24,7 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("sliding_window", None)
     settings.must("use_sliding_window", False)
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *sizes.gated(),
         f"channel_mixer.bias={boolean(settings.flag('mlp_bias', False))}",
@@ -32,7 +32,7 @@ def read(settings: LibrarySettings) -> Foreign:
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied)
+    return sizes.foreign(overrides, rules)
 
 
 def write(run: Trained) -> LibraryConfig:

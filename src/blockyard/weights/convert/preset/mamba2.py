@@ -16,13 +16,21 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import CONTEXT
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
 # How initial weights are drawn, and how it is computed.
-SPARE = ("expand", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "rescale_prenorm_residual")
-INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
+_ELSEWHERE = (
+    "expand",
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_rank",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+)
+INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], (0.0, math.inf))  # of steps, in each way of writing it
 
 
 def read(settings: LibrarySettings) -> Foreign:
@@ -31,11 +39,11 @@ def read(settings: LibrarySettings) -> Foreign:
     heads, width = settings.integer("num_heads", 128), settings.integer("head_dim", 64)
     groups, state = settings.integer("n_groups", 8, is_dimension=False), settings.integer("state_size", 128)
     vocabulary, eps = settings.integer("vocab_size", 32768), settings.number("layer_norm_epsilon", 1e-5)
-    has_bias, is_tied = settings.flag("use_bias", False), settings.flag("tie_word_embeddings", False)
+    has_bias, is_tied = settings.flag("use_bias", False), settings.is_tied(False)
     settings.must("use_conv_bias", True)
     settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE, (0.0, math.inf))
-    for key in (*SPARE, "residual_in_fp32"):
+    settings.must("time_step_limit", *INFINITE)
+    for key in _ELSEWHERE:
         settings.take(key, None)
     overrides = [
         *(f"model.dim={dim}", f"model.depth={depth}", "model.heads=1"),
@@ -46,11 +54,7 @@ def read(settings: LibrarySettings) -> Foreign:
         f"head.tied={boolean(is_tied)}",
     ]
     rules = per_block(_of_block(has_bias, heads), depth)
-    table = "backbone.embeddings.weight"
-    if is_tied:
-        rules += [tied(("embedder.symbols.weight", "head.proj.weight"), table)]
-    else:
-        rules += [same("embedder.symbols.weight", table), same("head.proj.weight", "lm_head.weight")]
+    rules += table_and_head("backbone.embeddings.weight", is_tied=is_tied)
     return Foreign(
         overrides,
         [*rules, same("final_norm.weight", "backbone.norm_f.weight")],
@@ -58,8 +62,16 @@ def read(settings: LibrarySettings) -> Foreign:
         vocabulary,
         vocabulary,
         text=["data=code", f"data.context={CONTEXT}"],
-        ignored=lambda name: is_tied and name == "lm_head.weight",
     )
+
+
+def mixer_rules(ours: str, theirs: str) -> list[ConversionRule]:
+    """Of the weights of a mixer that both classes of transformers have as they are."""
+    names = {"decay.rate": "A_log", "through": "D", "gain": "norm.weight", "conv.bias": "conv1d.bias"}
+    return [
+        *(same(f"{ours}.{own}", f"{theirs}.{name}") for own, name in names.items()),
+        mapped(f"{ours}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
+    ]
 
 
 def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
@@ -77,27 +89,14 @@ def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     def join_biases(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [torch.cat([own[0], torch.zeros(heads)]), own[1]]
 
-    names = {
-        "decay.rate": "A_log",
-        "through": "D",
-        "gain": "norm.weight",
-        "conv.bias": "conv1d.bias",
-        **({} if has_bias else {"decay.step": "dt_bias"}),
-    }
-    rules = [same(f"{OURS}.{ours}", f"{THEIRS}.{theirs}") for ours, theirs in names.items()]
+    step = same(f"{OURS}.decay.step", f"{THEIRS}.dt_bias")
     if has_bias:
-        ours, theirs = (f"{OURS}.proj_in.bias", f"{OURS}.decay.step"), (f"{THEIRS}.in_proj.bias", f"{THEIRS}.dt_bias")
-        rules.append(ConversionRule(ours, theirs, biases_apart, join_biases))
+        ours, theirs = (f"{OURS}.proj_in.bias", *step.ours), (f"{THEIRS}.in_proj.bias", *step.theirs)
+        step = ConversionRule(ours, theirs, biases_apart, join_biases)
     maps = (f"{OURS}.proj_in.weight", f"{OURS}.proj_steps.weight")
     return [
-        *rules,
+        *(*mixer_rules(OURS, THEIRS), step),
         ConversionRule(maps, (f"{THEIRS}.in_proj.weight",), apart, join),
-        ConversionRule(
-            (f"{OURS}.conv.weight",),
-            (f"{THEIRS}.conv1d.weight",),
-            lambda parts: [parts[0][:, 0]],
-            lambda own: [own[0][:, None]],
-        ),
         *modules({f"{OURS}.proj_out": f"{THEIRS}.out_proj"}),
         same("blocks.{n}.token_norm.weight", "backbone.layers.{n}.norm.weight"),
     ]
@@ -130,5 +129,7 @@ def write(run: Trained) -> LibraryConfig:
 
 
 # What the shapes of the weights say.
-FREE = frozenset({"model.heads", "token_mixer.num_heads", "token_mixer.value_dim"})
-CONVERTER = Converter("mamba2", "transformers", "Mamba2ForCausalLM", read, write, model_type="mamba2", free=FREE)
+UNCOMPARED = frozenset({"model.heads", "token_mixer.num_heads", "token_mixer.value_dim"})
+CONVERTER = Converter(
+    "mamba2", "transformers", "Mamba2ForCausalLM", read, write, model_type="mamba2", uncompared=UNCOMPARED
+)

@@ -21,16 +21,16 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 def read(settings: LibrarySettings) -> Foreign:
     """Mistral's config as overrides."""
     sizes = DecoderSizes(settings)
-    window = sizes.window()
+    window = sizes.window(4096)
     mixer = ["token_mixer=attention"] if window is None else [f"token_mixer.window={window}"]
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *(*mixer, *sizes.gated()),
         sizes.eps(1e-6),
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied)
+    return sizes.foreign(overrides, rules)
 
 
 def write(run: Trained) -> LibraryConfig:

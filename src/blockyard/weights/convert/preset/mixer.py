@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.preset.vit import images, patches, square
+from blockyard.weights.convert.preset.vit import head, images, patches, square
 from blockyard.weights.convert.rules import modules, per_block
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
@@ -45,8 +45,10 @@ def mlp_mixer(settings: LibrarySettings, layer: Mapping[str, str], expansions: S
         f"norm.eps={settings.number('eps')!r}",
     ]
     rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in layer.items()}), depth)
-    rules += modules({"final_norm": "norm", "head.proj": "head"})
-    return Foreign(overrides, [*rules, *patches(settings, data, "stem")], data, outputs=data.classes)
+    last, partly = head(settings)
+    return Foreign(
+        overrides, [*rules, *last, *patches(settings, data, "stem")], data, outputs=data.classes, partly=partly
+    )
 
 
 def write(run: Trained) -> LibraryConfig:
@@ -65,4 +67,12 @@ def mlp_mixer_settings(run: Trained) -> LibraryConfig:
     }
 
 
-CONVERTER = Converter("mixer", "timm", "MlpMixer", read, write, families=("tokenizer", *MODEL))
+CONVERTER = Converter(
+    "mixer",
+    "timm",
+    "MlpMixer",
+    read,
+    write,
+    families=("tokenizer", *MODEL),
+    uncompared=frozenset({"model.heads"}),  # it has no heads
+)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     attention_rules,
     expert_rules,
@@ -22,10 +22,10 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 def read(settings: LibrarySettings) -> Foreign:
     """Mixtral's config as overrides."""
-    sizes = DecoderSizes(settings)
+    sizes = DecoderSizes(settings, theta=1e6)
     settings.must("sliding_window", None)
     count = settings.integer("num_local_experts", is_dimension=False)
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *experts(settings, sizes, count, "intermediate_size", normalise=True),
         sizes.eps(1e-5),
@@ -36,7 +36,7 @@ def read(settings: LibrarySettings) -> Foreign:
         *(*attention_rules(sizes), *expert_rules(count, sizes.hidden, theirs, ("w1", "w3", "w2"))),
         *(*modules(NORMS), *table_rules(is_tied)),
     ]
-    return sizes.foreign(overrides, rules, is_tied)
+    return sizes.foreign(overrides, rules)
 
 
 def write(run: Trained) -> LibraryConfig:
@@ -56,5 +56,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="mixtral",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import ACTIVATIONS, DecoderSizes, LayerFacts, shared, written_types
 from blockyard.weights.convert.rotary import FULL, SLIDING, rotations, window_base, written_rotations
-from blockyard.weights.convert.rules import modules, same, tied
+from blockyard.weights.convert.rules import modules, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 EVERY = 3  # layers of which one has no window, where a config does not name them
@@ -32,7 +32,7 @@ TABLE = "model.embeddings.tok_embeddings.weight"
 def read(settings: LibrarySettings) -> Foreign:
     """ModernBERT's config as overrides."""
     of_types = rotations(settings, ("global_rope_theta", 160_000.0), ("local_rope_theta", 10_000.0))
-    sizes = DecoderSizes(settings, activation="hidden_activation", rope=of_types[FULL])
+    sizes = DecoderSizes(settings, activation=("hidden_activation", "gelu"), rope=of_types[FULL])
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     every = settings.integer("global_attn_every_n_layers", EVERY, is_dimension=False)
     types = sizes.layer_types([SLIDING if layer % every else FULL for layer in range(sizes.depth)])
@@ -50,6 +50,9 @@ def read(settings: LibrarySettings) -> Foreign:
     for key in ("classifier_pooling", "initializer_cutoff_factor"):
         settings.take(key, None)  # of other heads and of initial weights
     settings.must("tie_word_embeddings", True)
+    settings.must("rope_scaling", None)
+    settings.must("position_embedding_type", "absolute")  # of the released files, which the class does not read
+    settings.take("layer_norm_eps", None)  # beside `norm_eps` in the released files
     eps = settings.number("norm_eps", 1e-5)
     overrides = [
         *sizes.gated(),
@@ -61,9 +64,9 @@ def read(settings: LibrarySettings) -> Foreign:
     ]
     rules = [
         *modules(MODULES),
-        *(tied(("embedder.symbols.weight", "head.proj.weight"), TABLE), same("head.proj.bias", "decoder.bias")),
+        *(*table_and_head(TABLE, "decoder.weight", is_tied=True), same("head.proj.bias", "decoder.bias")),
     ]
-    return sizes.foreign(overrides, rules, True, layers)
+    return sizes.foreign(overrides, rules, layers)
 
 
 def write(run: Trained) -> LibraryConfig:

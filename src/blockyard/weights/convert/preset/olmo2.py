@@ -27,10 +27,10 @@ def read(settings: LibrarySettings) -> Foreign:
     """OLMo 2's config as overrides."""
     sizes = DecoderSizes(settings)
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [*sizes.gated(), sizes.normed_eps(1e-5), f"head.tied={boolean(is_tied)}"]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied)
+    return sizes.foreign(overrides, rules)
 
 
 def write(run: Trained) -> LibraryConfig:

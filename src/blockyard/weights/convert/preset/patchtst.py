@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from blockyard.contracts import DataSpec
+from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import modules, per_block, same, spare, stacked
+from blockyard.weights.convert.rules import modules, per_block, same, spare, stacked_modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -49,6 +50,8 @@ def read(settings: LibrarySettings) -> Foreign:
     """PatchTST's config as overrides."""
     for key in _ELSEWHERE:
         settings.take(key, None)
+    for key in ("pre_norm", "pooling_type"):
+        settings.take(key)  # the class has another value where they are absent
     for key, allowed in _PLAIN.items():
         settings.must(key, *allowed)
     dim, depth = settings.integer("d_model", 128), settings.integer("num_hidden_layers", 3)
@@ -81,9 +84,8 @@ def read(settings: LibrarySettings) -> Foreign:
     ]
     for norm in ("norm_sublayer1", "norm_sublayer3"):  # ours counts no batches
         rules.append(spare(f"{layer}.{norm}.batchnorm.num_batches_tracked", dtype=torch.int64))
-    for kind in ("weight", "bias"):
-        parts = [f"{layer}.self_attn.{each}_proj.{kind}" for each in "qkv"]
-        rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+    parts = [f"{layer}.self_attn.{each}_proj" for each in "qkv"]
+    rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
     names = {"embedder.proj": f"{_ENCODER}.embedder.input_embedding", "head.proj": "head.projection"}
     table = same("position.table", f"{_ENCODER}.positional_encoder.position_enc")
     return Foreign(
@@ -95,7 +97,8 @@ def read(settings: LibrarySettings) -> Foreign:
 
 def write(run: Trained) -> LibraryConfig:
     """PatchTST's config of a model of ours."""
-    assert run.ctx.data.values is not None
+    if run.ctx.data.values is None:
+        raise UserError("the data has no values to forecast")
     return {
         "num_input_channels": 1,
         "context_length": run.ctx.data.shape[0],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked_modules
 from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = (
@@ -76,10 +76,8 @@ def _layer(ours: str, theirs: str, dim: int) -> list[ConversionRule]:
         "channel_mixer.proj_out": "mlp.dense2",
     }
     rules = modules({f"{ours}.{own}": f"{theirs}.{name}" for own, name in names.items()})
-    for kind in ("weight", "bias"):
-        parts = [f"{theirs}.attention.self.{each}.{kind}" for each in ("query", "key", "value")]
-        rules.append(stacked(f"{ours}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
-    return rules
+    parts = [f"{theirs}.attention.self.{each}" for each in ("query", "key", "value")]
+    return rules + stacked_modules(f"{ours}.token_mixer.proj_in", parts, [dim] * 3)
 
 
 CONVERTER = Converter("perceiver", "transformers", "PerceiverModel", read, model_type="perceiver", partly=PARTLY)

@@ -27,17 +27,20 @@ def read(settings: LibrarySettings) -> Foreign:
     sizes = DecoderSizes(settings)
     sizes.attention += ["token_mixer.qk_norm=true"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
-    window, first = sizes.window(), settings.integer("max_window_layers", 28, least=0, is_dimension=False)
+    window, first = (
+        sizes.window(4096, has_switch=True),
+        settings.integer("max_window_layers", 28, least=0, is_dimension=False),
+    )
     default = [SLIDING if window is not None and layer >= first else FULL for layer in range(sizes.depth)]
     layers = [LayerFacts(window if each == SLIDING else None) for each in sizes.layer_types(default)]
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *sizes.gated(),
         sizes.normed_eps(1e-6),
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied, layers)
+    return sizes.foreign(overrides, rules, layers)
 
 
 def write(run: Trained) -> LibraryConfig:

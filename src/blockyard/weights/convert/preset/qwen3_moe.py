@@ -5,12 +5,11 @@ Reference: transformers Qwen3MoeForCausalLM
 
 from __future__ import annotations
 
-from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
     QK_NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     attention_rules,
@@ -20,6 +19,7 @@ from blockyard.weights.convert.llama_family import (
     gated_rules,
     shared,
     table_rules,
+    written_experts,
 )
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
@@ -31,12 +31,13 @@ def read(settings: LibrarySettings) -> Foreign:
     sizes.attention += ["token_mixer.qk_norm=true"]
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
     settings.must("use_sliding_window", False)
-    settings.take("sliding_window", None)
+    for key in ("sliding_window", "max_window_layers"):
+        settings.take(key, None)  # of windows, which are not in use
     name = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
     count, hidden = settings.integer(name, is_dimension=False), settings.integer("moe_intermediate_size")
     dense = dense_layers(settings, sizes.depth)
     mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=settings.flag("norm_topk_prob", False)),
         sizes.normed_eps(1e-6),
@@ -46,24 +47,16 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = [*attention_rules(sizes), *modules(NORMS | QK_NORMS), *table_rules(is_tied)]
     for layer, is_dense in enumerate(dense):
         rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
-    return sizes.foreign(overrides, rules, is_tied, [LayerFacts(dense=mixer if each else ()) for each in dense])
+    return sizes.foreign(overrides, rules, [LayerFacts(dense=mixer if each else ()) for each in dense])
 
 
 def write(run: Trained) -> LibraryConfig:
     """The config of Qwen3-MoE for a model of ours. Raises UserError where no layer has experts."""
-    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
-    if len(dense) == run.ctx.depth:
-        raise UserError("no layer has channel_mixer=experts")
-    routed = min({*range(run.ctx.depth)} - {*dense})
-    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
-    mixer = run.layers[routed]["channel_mixer"]
-    normalise = mixer.get("normalise")
-    return shared(run) | {
-        "intermediate_size": run.shape(f"blocks.{dense[0]}.channel_mixer.proj_out.weight")[1] if dense else hidden,
-        "moe_intermediate_size": hidden,
+    dense, mixer, config = written_experts(run)
+    return {
+        **shared(run),
+        **config,
         "num_local_experts": mixer["count"],
-        "num_experts_per_tok": mixer["active"],
-        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
         "router_aux_loss_coef": mixer["weight"],
@@ -79,5 +72,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="qwen3_moe",
-    free=FREE_OF_EXPERTS,
+    uncompared=UNCOMPARED_OF_EXPERTS,
 )

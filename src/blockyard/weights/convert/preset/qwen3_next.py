@@ -8,7 +8,6 @@ Reference: transformers Qwen3NextForCausalLM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,9 +15,9 @@ from torch import Tensor
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
 from blockyard.weights.convert.llama_family import (
-    FREE_OF_EXPERTS,
     NORMS,
     QK_NORMS,
+    UNCOMPARED_OF_EXPERTS,
     DecoderSizes,
     LayerFacts,
     dense_layers,
@@ -28,9 +27,10 @@ from blockyard.weights.convert.llama_family import (
     shared,
     shared_expert_rules,
     table_rules,
+    written_experts,
 )
 from blockyard.weights.convert.rotary import FULL
-from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modules, same
+from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modules, permuted, same
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LINEAR = "linear_attention"  # in `layer_types`
@@ -63,7 +63,7 @@ def read(settings: LibrarySettings) -> Foreign:
         settings.problems.append(f"shared_expert_intermediate_size: expected a multiple of {hidden}, that of an expert")
     dense = dense_layers(settings, sizes.depth)
     mixer = ("channel_mixer=glu", *sizes.gated()) if any(dense) else ()
-    is_tied = settings.flag("tie_word_embeddings", False)
+    is_tied = settings.is_tied(False)
     normalise = settings.flag("norm_topk_prob", True)
     overrides = [
         *experts(settings, sizes, count, "moe_intermediate_size", normalise=normalise),
@@ -82,24 +82,24 @@ def read(settings: LibrarySettings) -> Foreign:
         LayerFacts(dense=mixer if is_dense else (), recurrent=recurrent if each == LINEAR else ())
         for each, is_dense in zip(types, dense, strict=True)
     ]
-    foreign = sizes.foreign(overrides, rules, is_tied, layers)
-    ignored = foreign.ignored
-    return replace(foreign, ignored=lambda each: each.startswith("mtp.") or ignored(each))
+    return sizes.foreign(overrides, rules, layers, ignored=("mtp.",))
 
 
 def _attention_rules(sizes: DecoderSizes) -> list[ConversionRule]:
-    """Of attention, whose queries and gates are one map, and whose norms hold their gains less one."""
-    theirs, width, queries = f"{THEIRS}.self_attn", sizes.head_dim, sizes.heads * sizes.head_dim
-    keys = sizes.kv_heads * width
+    """Of attention, whose queries and gates are one map, and whose norms hold their gains less one.
+
+    Ours has the queries of all heads in front of keys and values, and the gates behind them.
+    """
+    theirs, width, keys = f"{THEIRS}.self_attn", sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    both = 2 * sizes.heads * width
+    queries, gates = (each.flatten() for each in torch.arange(both).view(sizes.heads, 2, width).unbind(1))
+    to_ours, to_theirs = permuted(torch.cat([queries, both + torch.arange(2 * keys), gates]))
 
     def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        q, gate = parts[0].unflatten(0, (sizes.heads, 2, width)).unbind(1)
-        return [torch.cat([q.flatten(0, 1), parts[1], parts[2], gate.flatten(0, 1)])]
+        return [to_ours(torch.cat([*parts]))]
 
     def apart(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        q, k, v, gate = own[0].split([queries, keys, keys, queries])
-        both = torch.stack([each.unflatten(0, (sizes.heads, width)) for each in (q, gate)], 1)
-        return [both.flatten(0, 2), k, v]
+        return to_theirs(own[0]).split([both, keys, keys])
 
     return [
         *(
@@ -133,25 +133,20 @@ def _delta_rules(key_heads: int, heads: int, key: int, value: int) -> list[Conve
 def _by_heads(ours: str, theirs: str, heads: int, widths: Sequence[int]) -> ConversionRule:
     """Theirs has the outputs of several maps head by head, of these widths in each; ours one map after the other."""
     outputs = torch.arange(heads * sum(widths)).view(heads, -1)
-    order = torch.cat([part.flatten() for part in outputs.split(list(widths), 1)])
-    back = order.argsort()
-    return mapped(ours, theirs, lambda x: x[order], lambda x: x[back])
+    return mapped(ours, theirs, *permuted(torch.cat([part.flatten() for part in outputs.split(list(widths), 1)])))
 
 
 def write(run: Trained) -> LibraryConfig:
     """Qwen3-Next's config of a model of ours. Raises UserError where no layer has a delta rule, or experts."""
     recurrent = ["output_gate" in nodes["token_mixer"] for nodes in run.layers]
-    dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
-    if len(dense) == run.ctx.depth or True not in recurrent:
-        raise UserError("no layer has channel_mixer=experts, or none token_mixer=delta_rule")
-    routed, first = min({*range(run.ctx.depth)} - {*dense}), recurrent.index(True)
-    mixer, delta = run.layers[routed]["channel_mixer"], run.layers[first]["token_mixer"]
-    hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
+    dense, mixer, of_experts = written_experts(run)
+    if True not in recurrent:
+        raise UserError("no layer has token_mixer=delta_rule")
+    delta = run.layers[recurrent.index(True)]["token_mixer"]
     heads = delta.get("num_heads") or run.ctx.heads
-    config, normalise = shared(run), mixer.get("normalise")
+    config = shared(run) | of_experts
     rope = config["rope_parameters"] | {"partial_rotary_factor": float(run.option("position.fraction") or 1.0)}
     return config | {
-        "intermediate_size": run.shape(f"blocks.{dense[0]}.channel_mixer.proj_out.weight")[1] if dense else hidden,
         "rope_parameters": rope,
         "layer_types": [LINEAR if each else FULL for each in recurrent],
         "linear_num_value_heads": heads,
@@ -159,11 +154,8 @@ def write(run: Trained) -> LibraryConfig:
         "linear_key_head_dim": delta.get("key_dim") or run.ctx.dim // run.ctx.heads,
         "linear_value_head_dim": delta.get("value_dim") or run.ctx.dim // run.ctx.heads,
         "linear_conv_kernel_dim": delta.get("conv") or 4,
-        "moe_intermediate_size": hidden,
-        "shared_expert_intermediate_size": hidden * (mixer.get("shared") or 1),
+        "shared_expert_intermediate_size": config["moe_intermediate_size"] * (mixer.get("shared") or 1),
         "num_experts": mixer["count"],
-        "num_experts_per_tok": mixer["active"],
-        "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
         "router_aux_loss_coef": mixer["weight"],
@@ -172,7 +164,7 @@ def write(run: Trained) -> LibraryConfig:
 
 
 # Heads and widths that are written null, and what affects speed alone.
-FREE = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
+UNCOMPARED = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
 CONVERTER = Converter(
     "qwen3_next",
     "transformers",
@@ -180,5 +172,5 @@ CONVERTER = Converter(
     read,
     write,
     model_type="qwen3_next",
-    free=FREE_OF_EXPERTS | FREE,
+    uncompared=UNCOMPARED_OF_EXPERTS | UNCOMPARED,
 )

@@ -27,13 +27,14 @@ EVERY = 4  # layers of which one has no positions
 
 def read(settings: LibrarySettings) -> Foreign:
     """SmolLM3's config as overrides."""
-    sizes = DecoderSizes(settings)
+    sizes = DecoderSizes(settings, theta=2e6)
     sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
-    window, rotated = sizes.window(), _rotated(settings, sizes.depth)
-    default = [SLIDING if window is not None and each else FULL for each in rotated]
+    window, rotated = sizes.window(None, has_switch=True), _rotated(settings, sizes.depth)
+    settings.take("max_window_layers", None)  # which the class does not read
+    default = [SLIDING if window is not None and not each else FULL for each in rotated]
     types = sizes.layer_types(default)
     layers = [LayerFacts(window if kind == SLIDING else None, each) for kind, each in zip(types, rotated, strict=True)]
-    is_tied = settings.flag("tie_word_embeddings", True)
+    is_tied = settings.is_tied(True)
     overrides = [
         *sizes.gated(),
         f"channel_mixer.bias={boolean(settings.flag('mlp_bias', False))}",
@@ -41,7 +42,7 @@ def read(settings: LibrarySettings) -> Foreign:
         f"head.tied={boolean(is_tied)}",
     ]
     rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, is_tied, layers)
+    return sizes.foreign(overrides, rules, layers)
 
 
 def _rotated(settings: LibrarySettings, depth: int) -> list[bool]:

@@ -7,10 +7,23 @@ Reference: transformers T5ForConditionalGeneration
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, scaled, stacked, tied
+from blockyard.weights.convert.rules import (
+    AS_IS,
+    ConversionRule,
+    mapped,
+    modules,
+    per_block,
+    same,
+    scaled,
+    stacked,
+    stacked_modules,
+    table_and_head,
+)
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LENGTH = 512  # tokens of each side; the biases have no limit of their own
@@ -25,15 +38,16 @@ def read(settings: LibrarySettings) -> Foreign:
     buckets = settings.integer("relative_attention_num_buckets", 32)
     far = settings.integer("relative_attention_max_distance", 128, is_dimension=False)
     act = settings.take("feed_forward_proj", "relu")
-    for key in ("dense_act_fn", "is_gated_act"):
-        settings.take(key, None)
     if act not in ("relu", "gated-gelu"):
         settings.problems.append(f"feed_forward_proj={quoted(act)}: expected 'relu' or 'gated-gelu'")
     gated = act == "gated-gelu"
+    settings.must("dense_act_fn", "gelu_new" if gated else "relu", why="feed_forward_proj says so")
+    settings.must("is_gated_act", gated, why="feed_forward_proj says so")
     if gated and hidden % 8:
         settings.problems.append(f"d_ff={hidden}: expected a multiple of 8")
-    is_tied = settings.flag("tie_word_embeddings", True)
-    divides = settings.flag("scale_decoder_outputs", is_tied)
+    is_tied = settings.is_tied(True)
+    # Files of version 1.1 say that nothing is tied, or, as transformers 5 saves them, that all is and nothing scaled.
+    divides = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
     vocabulary = settings.integer("vocab_size", 32128)
     overrides = [
         f"model.dim={dim}",
@@ -53,19 +67,16 @@ def read(settings: LibrarySettings) -> Foreign:
     rules += _stack("decoder", "", below, heads * width, width, hidden, gated)
     factor = dim**-0.5 if divides else 1.0
     rules.append(scaled("final_norm.weight", "decoder.final_layer_norm.weight", factor))
-    if is_tied:
-        rules.append(tied(("embedder.symbols.weight", "head.proj.weight"), "shared.weight"))
-    else:
-        rules += [same("embedder.symbols.weight", "shared.weight"), same("head.proj.weight", "lm_head.weight")]
-    spare = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *(["lm_head.weight"] if is_tied else [])}
-    spare.add("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
+    table, *head = table_and_head("shared.weight", is_tied=is_tied)
+    stacks = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # in older files, which hold copies
+    rules += [replace(table, aliases=(*table.aliases, *stacks)), *head]
     return Foreign(
         overrides,
         rules,
         DataSpec("text", (LENGTH,), variable=True, source=DataSpec("text", (LENGTH,), variable=True)),
         vocabulary,
         vocabulary,
-        ignored=spare.__contains__,
+        ignored=lambda name: name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     )
 
 
@@ -73,7 +84,6 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
     """Rules of one stack. inner: of all heads together."""
     layer, root = f"{stack}.block.{{n}}.layer", width**0.5
     queries = (lambda x: x * root, lambda x: x / root)
-    plain = (lambda x: x, lambda x: x)
     names = {"token_norm": "0.layer_norm", "token_mixer.proj_out": "0.SelfAttention.o"}
     attention = {"token_mixer": "0.SelfAttention"}
     last = 1
@@ -83,8 +93,8 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
     names |= {"channel_norm": f"{last}.layer_norm", "channel_mixer.proj_out": f"{last}.DenseReluDense.wo"}
     rules = modules({f"{to}blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in names.items()}, ["weight"])
     for ours, theirs in attention.items():
-        parts = [f"{layer}.{theirs}.{each}.weight" for each in "qkv"]
-        rules.append(stacked(f"{to}blocks.{{n}}.{ours}.proj_in.weight", parts, [inner] * 3, (queries, plain, plain)))
+        parts, maps = [f"{layer}.{theirs}.{each}" for each in "qkv"], (queries, AS_IS, AS_IS)
+        rules += stacked_modules(f"{to}blocks.{{n}}.{ours}.proj_in", parts, [inner] * 3, maps, ["weight"])
     first, inside = f"{to}blocks.{{n}}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
     rules.append(
         stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"], [hidden] * 2)

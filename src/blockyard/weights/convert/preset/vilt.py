@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert.converter import Converter, Foreign
-from blockyard.weights.convert.preset.bert import layers, sizes
+from blockyard.weights.convert.preset.bert import EncoderSizes, layers
 from blockyard.weights.convert.rules import mapped, modules, reshaped, same
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -23,8 +23,8 @@ LAYER = {
 
 def read(settings: LibrarySettings) -> Foreign:
     """The sizes of the blocks as overrides."""
-    overrides, dim, depth = sizes(settings)
-    overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
+    sizes = EncoderSizes(settings)
+    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
     settings.must("qkv_bias", True)
     settings.must("max_image_length", -1)
     settings.must("modality_type_vocab_size", 2, 3)
@@ -34,10 +34,12 @@ def read(settings: LibrarySettings) -> Foreign:
     side, patch = settings.integer("image_size", 384, is_dimension=False), settings.integer("patch_size", 32)
     channels = settings.integer("num_channels", 3)
     vocabulary, word_table = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 40)
-    rules = layers(LAYER, "encoder.layer", depth, dim, "attention.attention") + modules({"final_norm": "layernorm"})
-    patches, shape = "embeddings.patch_embeddings.projection", (dim, channels, patch, patch)
+    rules = layers(LAYER, "encoder.layer", sizes.depth, sizes.dim, "attention.attention") + modules(
+        {"final_norm": "layernorm"}
+    )
+    patches, shape = "embeddings.patch_embeddings.projection", (sizes.dim, channels, patch, patch)
     rules += [
-        reshaped("source.embedder.proj.weight", f"{patches}.weight", shape, (dim, channels * patch * patch)),
+        reshaped("source.embedder.proj.weight", f"{patches}.weight", shape, (sizes.dim, channels * patch * patch)),
         same("source.embedder.proj.bias", f"{patches}.bias"),
         mapped(
             "types.vectors", "embeddings.token_type_embeddings.weight", lambda x: x[:2].flip(0), lambda x: x.flip(0)

@@ -29,7 +29,16 @@ def images(settings: LibrarySettings) -> DataSpec:
     """The images and classes that a model of timm is for."""
     side = settings.integer("img_size", is_dimension=False)
     shape = (settings.integer("in_chans"), side, side)
-    return DataSpec("image", shape, target="class", classes=settings.integer("num_classes"))
+    return DataSpec("image", shape, target="class", classes=settings.integer("num_classes", least=0) or 2)
+
+
+def head(settings: LibrarySettings) -> tuple[list[ConversionRule], str]:
+    """The rules of the last norm and the head, and why the model is only a part of ours where it has no classes."""
+    names, partly = {"final_norm": "norm", "head.proj": "head"}, ""
+    if not settings.integer("num_classes", least=0):
+        del names["head.proj"]
+        partly = "num_classes=0: it has no head"
+    return modules(names), partly
 
 
 def patches(settings: LibrarySettings, data: DataSpec, module: str) -> list[ConversionRule]:
@@ -66,10 +75,10 @@ def read(settings: LibrarySettings) -> Foreign:
         *([] if has_class else ["head=mean_pool"]),
     ]
     rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in _LAYER.items()}), depth)
-    rules += [*modules({"final_norm": "norm", "head.proj": "head"}), *patches(settings, data, "patch_embed")]
-    return Foreign(
-        overrides, [*rules, _prefix(settings.take("no_embed_class"), has_class, registers)], data, outputs=data.classes
-    )
+    last, partly = head(settings)
+    rules += [*last, *patches(settings, data, "patch_embed")]
+    rules.append(_prefix(settings.take("no_embed_class"), has_class, registers))
+    return Foreign(overrides, rules, data, outputs=data.classes, partly=partly)
 
 
 def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:

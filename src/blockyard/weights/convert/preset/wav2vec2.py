@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, spare, stacked
+from blockyard.weights.convert.rules import (
+    KINDS,
+    ConversionRule,
+    mapped,
+    modules,
+    per_block,
+    permuted,
+    same,
+    spare,
+    stacked_modules,
+)
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 RATE, SECONDS = 16000, 20
@@ -65,6 +76,7 @@ def read(settings: LibrarySettings) -> Foreign:
         "do_stable_layer_norm": False,
         "add_adapter": False,
         "adapter_attn_dim": None,
+        "layer_norm_eps": 1e-5,  # also of the norm of the features, which has no option of ours
     }.items():
         settings.must(key, value)
     dim, depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
@@ -73,13 +85,15 @@ def read(settings: LibrarySettings) -> Foreign:
     strides = settings.integers("conv_stride", [5, 2, 2, 2, 2, 2, 2])
     if len(set(channels)) != 1:
         settings.problems.append(f"conv_dim={channels}: expected the same number in every layer")
-    vocabulary = settings.integer("vocab_size", 32)
+    vocabulary, blank = settings.integer("vocab_size", 32), settings.integer("pad_token_id", 0, least=0)
+    if blank >= vocabulary:
+        raise UserError(f"{settings.name}: pad_token_id, which is the blank, must be below vocab_size={vocabulary}")
     overrides = [
         f"model.dim={dim}",
         f"model.depth={depth}",
         f"model.heads={settings.integer('num_attention_heads', 12)}",
         expansion(settings.integer("intermediate_size", 3072), dim),
-        f"norm.eps={settings.number('layer_norm_eps', 1e-5)!r}",
+        "norm.eps=1e-5",
         f"source_tokenizer.kernels=[{','.join(map(str, kernels))}]",
         f"source_tokenizer.strides=[{','.join(map(str, strides))}]",
         f"source_tokenizer.channels={channels[0]}",
@@ -88,23 +102,30 @@ def read(settings: LibrarySettings) -> Foreign:
     ]
     layer = "wav2vec2.encoder.layers.{n}"
     rules = modules({f"blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in _LAYER.items()})
-    for kind in ("weight", "bias"):
-        parts = [f"{layer}.attention.{each}_proj.{kind}" for each in "qkv"]
-        rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+    parts = [f"{layer}.attention.{each}_proj" for each in "qkv"]
+    rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
     features = "wav2vec2.feature_extractor.conv_layers"
     names = {f"embedder.convs.{n}": f"{features}.{n}.conv" for n in range(len(kernels))} | {
         "embedder.norms.0": f"{features}.0.layer_norm",
         "embedder.final_norm": "wav2vec2.feature_projection.layer_norm",
         "embedder.proj": "wav2vec2.feature_projection.projection",
         "blocks.0.first_norm": "wav2vec2.encoder.layer_norm",
-        "head.proj": "lm_head",
     }
     return Foreign(
         overrides,
-        [*per_block(rules, depth), *modules(names), *_positions(), spare("wav2vec2.masked_spec_embed", dim)],
+        [
+            *(*per_block(rules, depth), *modules(names), *_positions(), spare("wav2vec2.masked_spec_embed", dim)),
+            *_head(vocabulary, blank),
+        ],
         DataSpec("text", (64,), variable=True, source=_audio()),
         outputs=vocabulary,
     )
+
+
+def _head(vocabulary: int, blank: int) -> list[ConversionRule]:
+    """Of the outputs: their blank is any token id, ours the last, behind all labels in their order."""
+    order = torch.tensor([*(each for each in range(vocabulary) if each != blank), blank])
+    return [mapped(f"head.proj.{kind}", f"lm_head.{kind}", *permuted(order)) for kind in KINDS]
 
 
 def _audio() -> DataSpec:
@@ -140,6 +161,7 @@ def write(run: Trained) -> LibraryConfig:
         raise UserError("source_tokenizer is not waveform, whose convolutions wav2vec 2.0 has")
     return {
         "vocab_size": run.ctx.outputs,
+        "pad_token_id": run.ctx.outputs - 1,  # the blank
         "hidden_size": run.ctx.dim,
         "num_hidden_layers": run.ctx.depth,
         "num_attention_heads": run.ctx.heads,
@@ -162,5 +184,5 @@ CONVERTER = Converter(
     write,
     model_type="wav2vec2",
     families=("source_tokenizer", *MODEL),
-    free=frozenset({"source_tokenizer.standardize"}),  # which the library leaves to its feature extractor
+    uncompared=frozenset({"source_tokenizer.standardize"}),  # which the library leaves to its feature extractor
 )

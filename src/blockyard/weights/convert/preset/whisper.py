@@ -13,7 +13,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, tied
+from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 RATE, HOP = 16000, 160  # samples a second, and from one frame to the next
@@ -41,11 +41,11 @@ def read(settings: LibrarySettings) -> Foreign:
     settings.must("scale_embedding", False)
     settings.must("activation_function", "gelu")
     settings.must("tie_word_embeddings", True)
-    dim, heads = settings.integer("d_model", 384), settings.integer("encoder_attention_heads", 6)
+    dim, heads = settings.integer("d_model", 384, least=4), settings.integer("encoder_attention_heads", 6)
     above, below = settings.integer("encoder_layers", 4), settings.integer("decoder_layers", 4)
     hidden = settings.integer("encoder_ffn_dim", 1536)
-    settings.must("decoder_ffn_dim", hidden, why=f"encoder_ffn_dim={hidden}")
-    settings.must("decoder_attention_heads", heads, why=f"encoder_attention_heads={heads}")
+    settings.must("decoder_ffn_dim", hidden, default=1536, why=f"encoder_ffn_dim={hidden}")
+    settings.must("decoder_attention_heads", heads, default=6, why=f"encoder_attention_heads={heads}")
     settings.take("num_hidden_layers", None)
     frames, length = settings.integer("max_source_positions", 1500), settings.integer("max_target_positions", 448)
     vocabulary = settings.integer("vocab_size", 51865)
@@ -62,7 +62,7 @@ def read(settings: LibrarySettings) -> Foreign:
     rules = [*_stack("encoder", "encoder.", above, dim), *_stack("decoder", "", below, dim)]
     rules += modules({f"encoder.embedder.conv{n}": f"model.encoder.conv{n}" for n in (1, 2)})
     rules += [
-        tied(("embedder.symbols.weight", "head.proj.weight"), "model.decoder.embed_tokens.weight"),
+        *table_and_head("model.decoder.embed_tokens.weight", "proj_out.weight", is_tied=True),
         same("position.table", "model.decoder.embed_positions.weight"),
         _waves(frames, dim),
     ]
@@ -73,7 +73,6 @@ def read(settings: LibrarySettings) -> Foreign:
         DataSpec("text", (length,), variable=True, source=source),
         vocabulary,
         vocabulary,
-        ignored=lambda name: name == "proj_out.weight",
     )
 
 
