@@ -37,7 +37,7 @@ from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.codes import outputs_of, write_codes
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.judge import heard_by
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
@@ -266,11 +266,7 @@ def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 
         steps = decode_batch(model, prompts, [greedy] * len(batch), **settings)
     else:
         steps = beam_search_batch(model, prompts, width=beam, length_penalty=length_penalty, **settings)
-    written: list[list[int]] = [[] for _ in prompts]
-    for step in steps:
-        for index, token_id in step:
-            written[index].append(token_id)
-    return written
+    return collected(steps, len(prompts))
 
 
 # The written texts of a split in the run's folder, and their scores in its summary.

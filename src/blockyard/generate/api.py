@@ -66,16 +66,6 @@ class Detokenizer:
         return text[previous:]
 
 
-def detokenize(tokenizer: TextTokenizer, token_ids: Iterator[int]) -> Iterator[str]:
-    """Yield the text of a stream of token ids in whole characters."""
-    detokenizer = Detokenizer(tokenizer)
-    for token_id in token_ids:
-        if text := detokenizer.push(token_id):
-            yield text
-    if text := detokenizer.flush():
-        yield text
-
-
 class TextStream:
     """Several texts being generated: iterate over it for (index, new text), then read `texts` and `stats`."""
 

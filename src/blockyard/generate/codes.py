@@ -18,7 +18,7 @@ from torch import Tensor
 from blockyard.contracts import CodeTokenizer, ImageTokenizer, Memory, Model, ReadsOutputs, SoundTokenizer
 from blockyard.data.files.sounds import write_wav
 from blockyard.errors import UserError
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
 from blockyard.generate.images import load_data, write_rows
 from blockyard.generate.judge import check_hears, heard_by
@@ -156,7 +156,6 @@ def write_codes(
     """
     tokens = model.ctx.tokens
     assert tokens.start is not None, "a tokenizer of data with a source names its start token"
-    written: list[list[int]] = [[] for _ in choose]
     steps = decode_batch(
         model,
         [[tokens.start]] * len(choose),
@@ -167,10 +166,7 @@ def write_codes(
         memory=memory,
         end=tokens.end,
     )
-    for step in steps:
-        for index, token_id in step:
-            written[index].append(token_id)
-    return written
+    return collected(steps, len(choose))
 
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:

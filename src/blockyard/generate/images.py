@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -17,13 +16,13 @@ from blockyard.atomic_files import replacing
 from blockyard.contracts import DrawsValues, Model, Splits
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
 from blockyard.generate.request import check_device, check_options
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import NO_CACHE, describe_cache
-from blockyard.model._cache import Cache, HasCache
+from blockyard.generate.stepper import NO_CACHE, has_fixed_length, new_cache
+from blockyard.model._cache import Cache
 from blockyard.runs.folder import TOKENIZER
 from blockyard.runs.load import Loaded, load
 from blockyard.tokenizer._image_tokens import ImageTokens
@@ -113,11 +112,8 @@ def _write_ids(
     model: Model, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
 ) -> Tensor:
     """Return the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
-    drawn = prompts[:, 1:].tolist()
-    for step in decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats):
-        for index, token_id in step:
-            drawn[index].append(token_id)
-    return torch.tensor(drawn)
+    steps = decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats)
+    return torch.cat([prompts[:, 1:], torch.tensor(collected(steps, len(prompts)))], 1)
 
 
 def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:
@@ -269,9 +265,6 @@ def save(picture: Tensor, path: Path) -> Path:
 # Tokens of images that are real values, written one after another.
 
 
-log = logging.getLogger("blockyard")
-
-
 @torch.inference_mode()
 def write_patches(
     model: Model,
@@ -292,7 +285,7 @@ def write_patches(
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     device = next(model.parameters()).device
-    kept = _cache(model, len(prompts), stats) if cache else None
+    kept = new_cache(model, len(prompts), stats) if cache else None
     if not cache:
         stats.method = f"{NO_CACHE} (cache=false)"
     tokens, started = prompts, time.perf_counter()
@@ -312,25 +305,12 @@ def write_patches(
     return tokens[:, 1:]
 
 
-def _cache(model: Model, count: int, stats: Stats) -> Cache | None:
-    """An empty cache; None, with a warning, for a model that has none."""
-    assert isinstance(model, HasCache)
-    try:
-        cache = model.init_cache(count)
-    except ValueError as error:
-        log.warning("no cache, each token runs the whole sequence again: %s", error)
-        stats.method = f"{NO_CACHE} (the model has no cache)"
-        return None
-    stats.method = describe_cache(cache)
-    return cache
-
-
 def _last(model: Model, tokens: Tensor, cache: Cache | None) -> Tensor:
     """The prediction (n, V') for what follows the last token, on the CPU."""
     if cache is not None:
         return model(tokens, cache=cache)[:, -1].float().cpu()
     length = tokens.shape[1]
-    if not all(mixer.traits.any_length for mixer in model.mixers):
+    if has_fixed_length(model):
         # A causal model's predictions do not depend on what follows, so padding behind is harmless.
         tokens = torch.nn.functional.pad(tokens, (0, 0, 0, model.ctx.tokens.max_len - length))
     return model(tokens)[:, length - 1].float().cpu()

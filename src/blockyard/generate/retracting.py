@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from blockyard.contracts import Memory, Model
@@ -53,7 +52,7 @@ class RetractingStepper(Stepper):
 
     def mark(self) -> None:
         """All tokens so far stay. Call it before tokens that may be taken back."""
-        self._started = self._started or time.perf_counter()
+        self.start_clock()
         self.cut()
         if self._cache is None or self._cache.croppable:
             return
