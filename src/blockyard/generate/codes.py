@@ -171,6 +171,8 @@ def write_codes(
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return what each sequence of token ids stands for."""
-    if len({len(sequence) for sequence in token_ids}) == 1:
+    # The sounds of a batch are as long as the longest, and a code that ends early would go on in silence.
+    batched = not isinstance(tokenizer, SoundTokenizer) and len({len(sequence) for sequence in token_ids}) == 1
+    if batched:
         return list(tokenizer.decode(torch.tensor(token_ids)))
     return [tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))[0] for sequence in token_ids]
