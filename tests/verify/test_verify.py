@@ -132,6 +132,17 @@ def test_ngrams_tell_tokens_apart() -> None:
     assert "broken" not in {each.verdict for each in findings.values()}
 
 
+def test_layers_of_several_kinds_promise_what_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recurrent layers tell tokens apart, as those with a position scheme do; attention without one does not."""
+    only = [each for each in PROPERTIES if each.name in ("permutation", "packing")]
+    monkeypatch.setattr("blockyard.verify.run.PROPERTIES", only)
+    findings = {each.name: each for each in verify(["layers=hybrid"])}
+    assert findings["permutation"].verdict == "not declared"
+    assert "broken" not in {each.verdict for each in findings.values()}
+    kinds = {each.name: each for each in verify(["layers=no_positions", "position=rope"])}
+    assert kinds["permutation"].detail == "the position scheme tells tokens apart"
+
+
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(("head", "padding"), [("mean_pool", "holds"), ("flatten", "not declared")])
 def test_a_head_for_sequences_is_held_to_what_it_gives(head: str, padding: str) -> None:

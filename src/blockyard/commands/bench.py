@@ -111,6 +111,13 @@ def _cost(args: Args) -> int:
     for key in ("data.context", "trainer.attention"):
         if args.pop(key) is not None:
             raise UserError(f"{key}= has no effect on bench cost: use {'tokens=' if 'data' in key else 'kernels='}")
+    for override in args.overrides:
+        key = override.partition("=")[0]
+        if key.lstrip("+~").partition(".")[0] in ("trainer", "optimizer", "schedule"):
+            raise UserError(
+                f"{key}= has no effect on bench cost, which measures passes in single precision and no optimizer; "
+                "leave it out"
+            )
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
     from blockyard.bench.cost import costs, crossings, draw, tables, write_csv
     from blockyard.generate.request import check_device

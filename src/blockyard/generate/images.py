@@ -8,12 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blockyard.atomic_files import replacing
-from blockyard.contracts import DrawsValues, Model, Splits
+from blockyard.contracts import DrawsValues, Model
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import collected, decode_batch
@@ -24,7 +25,7 @@ from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import NO_CACHE, has_fixed_length, new_cache
 from blockyard.model._cache import Cache
 from blockyard.runs.folder import TOKENIZER
-from blockyard.runs.load import Loaded, load
+from blockyard.runs.load import Loaded, load, splits_of
 from blockyard.tokenizer._image_tokens import ImageTokens
 
 
@@ -75,9 +76,7 @@ def generate_images(
     Raises UserError where the run does not draw images, and for a class or rows that it does not have.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    check_options(1, None, None, {**sampling, "temperature": None if temperature == 1 else temperature})
-    check_device(device)
-    loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer = _image_tokenizer(loaded)
     if loaded.model.ctx.data.source is not None:
         raise UserError(f'{loaded.folder.name} draws what a source asks for; it needs one, such as source="..."')
@@ -106,6 +105,17 @@ def generate_images(
     return GeneratedImages(
         images, tokenizer.levels, classes, true, _mask(tokenizer, prompt.shape[1], images), stats, loaded
     )
+
+
+def load_to_draw(run: Run, sampling: dict[str, Any], *, device: str, **settings: Any) -> Loaded:
+    """Return a run that is to sample images or sounds. sampling: its options by name; settings: of `load`
+
+    Raises UserError for options out of range, and for a device or a run that does not exist.
+    """
+    usual = sampling["temperature"] == 1  # which is as if it were not set
+    check_options(1, None, None, {**sampling, "temperature": None if usual else sampling["temperature"]})
+    check_device(device)
+    return run if isinstance(run, Loaded) else load(run, device=device, **settings)
 
 
 def _write_ids(
@@ -171,18 +181,9 @@ def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
     return int(width)
 
 
-def load_data(loaded: Loaded) -> Splits:
-    """Return the splits of a run's data. Raises UserError where it is missing."""
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
-    loaded.data.prepare()
-    return loaded.components.load()
-
-
 def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor, Tensor]:
     """The first test images, of a class if one is named, with their classes. Raises UserError for too few."""
-    split = load_data(loaded).test
+    split = splits_of(loaded).test
     assert isinstance(split, ImageTokenSplit)
     batch = split.images.batch(torch.arange(len(split)), None)
     assert isinstance(batch.target, Tensor)

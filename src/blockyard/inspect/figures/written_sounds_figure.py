@@ -16,8 +16,8 @@ from blockyard.inspect.attention_weights import LayerAttention, attention_layers
 from blockyard.inspect.figures._attention_panels import scale_end, sequential_colours
 from blockyard.inspect.figures._canvas import canvas, printable
 from blockyard.inspect.figures.sound_figure import attends_sound, draw_spectrogram, overlay
-from blockyard.inspect.samples import Sample, load_splits, sample_of
-from blockyard.runs.load import Loaded
+from blockyard.inspect.samples import Sample, sample_of
+from blockyard.runs.load import Loaded, splits_of
 
 EXAMPLES = 4
 _DPI, _COLOURS = 80, 96  # a page holds one such picture for each arm
@@ -38,7 +38,7 @@ def draw_written_sounds(
     source = loaded.data.spec.source
     if source is None or source.modality != "audio" or source.rate is None:
         return None
-    splits = load_splits(loaded)
+    splits = splits_of(loaded)
     split = {"test": splits.test, "val": splits.validation, "train": splits.train}[part]
     indices = range(min(EXAMPLES, len(texts)))
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
