@@ -6,8 +6,9 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,7 @@ from blockyard.evaluate.written import Written, write
 from blockyard.generate.api import generate_all
 from blockyard.objective._text_scores import scores
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.load import load
-from blockyard.runs.result_files import is_own, result_stem
+from blockyard.runs.result_files import result_stem
 from tests.support import engine_runs
 from tests.support.engine_runs import run
 from tests.support.tiny import ON_CPU, steps
@@ -184,24 +184,27 @@ def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys:
     assert ("val/written_exact" in dates.summary()["metrics"]) == (before["weights"] == "last.ckpt")
 
 
-def test_scores_of_other_weights_and_other_data_are_not_those_of_the_run(
-    dates: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded, before = load(dates.path), dates.summary()
-    recorded = before["data"]["fingerprint"]
-    monkeypatch.setattr(type(loaded.data), "fingerprint", lambda data: recorded)
+def test_scores_of_other_weights_and_other_data_are_not_those_of_the_run(tmp_path: Path) -> None:
+    summary = {"metrics": {}, "directions": {}, "weights": "best.ckpt", "data": {"fingerprint": "00ff"}}
+    written_summaries = list[object]()
+    folder = SimpleNamespace(path=tmp_path, summary=lambda: summary, facts=dict, write_summary=written_summaries.append)
     result = Written("test", 4, {"exact": 2.0}, [("a", "b", "b")], length_penalty=0.5)
-    assert is_own(loaded)
-    assert result_stem(loaded, "written", "test") == "written-test"
-    for weights, name in (("last.ckpt", "last"), ("best.ckpt@ema", "best@ema"), ("last.ckpt@ema", "last@ema")):
-        other = replace(loaded, weights=weights)
-        path, added = write(other, result)
-        assert (path.name, added) == (f"written-test-{name}-beam4_length0.5.jsonl", False)
-        assert result_stem(other, "predictions", "val") == f"predictions-val-{name}"
-    monkeypatch.setattr(type(loaded.data), "fingerprint", lambda data: "1f3a5c7e9b")
-    path, added = write(loaded, result)
-    assert (path.name, added) == ("written-test-data-1f3a5c7e-beam4_length0.5.jsonl", False)
-    assert dates.summary() == before
+    for weights, fingerprint, name in (
+        ("best.ckpt", "00ff", ""),
+        ("last.ckpt", "00ff", "-last"),
+        ("best.ckpt@ema", "00ff", "-best@ema"),
+        ("last.ckpt@ema", "00ff", "-last@ema"),
+        ("best.ckpt", "1f3a5c7e9b", "-data-1f3a5c7e"),
+        ("last.ckpt", "1f3a5c7e9b", "-last-data-1f3a5c7e"),
+    ):
+        data = SimpleNamespace(fingerprint=lambda value=fingerprint: value)
+        loaded: Any = SimpleNamespace(folder=folder, weights=weights, step=3, data=data)
+        path, added = write(loaded, result)
+        assert (path.name, added) == (f"written-test{name}-beam4_length0.5.jsonl", not name)
+        assert result_stem(loaded, "predictions", "val") == f"predictions-val{name}"
+        assert path.exists()
+    (own,) = written_summaries
+    assert own["metrics"] == {"test/written_exact@beam4_length0.5": 2.0}
 
 
 @pytest.mark.full

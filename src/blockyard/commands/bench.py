@@ -16,7 +16,8 @@ cost.png.
   out=FOLDER     default: outputs/bench
 
 Other overrides of `bench cost` change the model, a decoder of characters with two blocks of 64 channels and 4 heads:
-model.dim=256, position=alibi, or model=encoder objective=masked_token for mixers that cannot be causal.
+model.dim=256, position=alibi, or model=encoder objective=masked_token for mixers that cannot be causal. Those of
+trainer, optimizer and schedule are refused: passes are measured in single precision, without an optimizer.
 
 `bench rates` is a learning-rate range test: a short training whose rate rises at every step, for all weights together,
 and then for one part at a time, while the others keep the rate of the config. Each has the same first weights and
