@@ -133,14 +133,20 @@ def test_ngrams_tell_tokens_apart() -> None:
 
 
 def test_layers_of_several_kinds_promise_what_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recurrent layers tell tokens apart, as those with a position scheme do; attention without one does not."""
-    only = [each for each in PROPERTIES if each.name in ("permutation", "packing")]
+    """Recurrent layers tell tokens apart, as layers with a position scheme do; attention without one does not."""
+    only = [each for each in PROPERTIES if each.name == "permutation"]
     monkeypatch.setattr("blockyard.verify.run.PROPERTIES", only)
-    findings = {each.name: each for each in verify(["layers=hybrid"])}
+    (finding,) = verify(["layers=hybrid"])
+    assert (finding.verdict, finding.detail) == ("not declared", "a token mixer does not declare it")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("layers", ["hybrid", "no_positions", "local_global"])
+def test_layers_of_several_kinds_hold_what_they_promise(layers: str) -> None:
+    findings = {each.name: each for each in verify([f"layers={layers}", "position=rope"])}
     assert findings["permutation"].verdict == "not declared"
     assert "broken" not in {each.verdict for each in findings.values()}
-    kinds = {each.name: each for each in verify(["layers=no_positions", "position=rope"])}
-    assert kinds["permutation"].detail == "the position scheme tells tokens apart"
 
 
 @pytest.mark.usefixtures("no_compiler")
