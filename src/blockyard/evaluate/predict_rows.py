@@ -49,8 +49,9 @@ def array_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
         name = str(getattr(loaded.data, "inputs", "x"))
         values = read_array(path, name, "the inputs of the run: data.inputs")
         if spec.modality in get_args(Kind):
-            check_inputs(values, spec.modality, spec.vocabulary, path, name)
-            kind_of(values, spec.modality, f"{path}, {name}")
+            kind: Any = spec.modality
+            check_inputs(values, kind, spec.vocabulary, path, name)
+            kind_of(values, kind, f"{path}, {name}")
         rows = torch.from_numpy(np.ascontiguousarray(values))
         if spec.modality == "image":
             last = rows.ndim == 4 and tuple(rows.shape[1:]) != spec.shape
