@@ -131,8 +131,8 @@ def masks(device: torch.device, dry: bool) -> dict[str, dict[str, float]]:
 
 def decoding(device: torch.device, dry: bool) -> dict[str, float]:
     """Tokens per second at batch 1 from a cache, how often faster than without, and the share of equal greedy ids."""
-    from blockyard.generate.decode import decode
-    from blockyard.generate.stepper import Stats
+    from blockyard.generate.decode import collected, decode_batch
+    from blockyard.generate.stats import Stats
 
     prompt, new = list(range(8)), 16 if dry else 512
     shape = (
@@ -149,7 +149,8 @@ def decoding(device: torch.device, dry: bool) -> dict[str, float]:
     for cache in (True, False, True):  # the first one warms up
         stats = Stats()
         greedy: Callable[[torch.Tensor], int] = lambda scores: int(scores.argmax())  # noqa: E731
-        texts[cache] = list(decode(model, prompt, greedy, max_tokens=new, cache=cache, stats=stats))
+        steps = decode_batch(model, [prompt], [greedy], max_tokens=new, cache=cache, stats=stats)
+        texts[cache] = collected(steps, 1)[0]
         speeds[cache] = stats.tokens_per_second
     same = sum(a == b for a, b in zip(texts[True], texts[False], strict=True)) / new
     return {"tokens/s": speeds[True], "times uncached": speeds[True] / speeds[False], "equal": same}

@@ -101,6 +101,12 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
         (["cost", "token_mixer=attend"], "attend"),
         (["cost", "token_mixer=fourier", "tokens=[16]"], "token_mixer=fourier: "),
         (["cost", "token_mixer=attention", "data.context=9"], "data.context= has no effect on bench cost: use tokens="),
+        (
+            ["cost", "token_mixer=attention", "trainer.precision=bf16-mixed"],
+            "trainer.precision= has no effect on bench",
+        ),
+        (["cost", "token_mixer=attention", "optimizer=lion"], "optimizer= has no effect on bench cost"),
+        (["cost", "token_mixer=attention", "schedule.warmup=3"], "schedule.warmup= has no effect on bench cost"),
         (["cost", "token_mixer=attention", "tokens=[16]", "kernels=flex"], "FlexAttention is used on CUDA only"),
         (["cost", "token_mixer=none", "tokens=[16]"], "the model has no token mixer to measure"),
     ],

@@ -76,6 +76,22 @@ def test_shards_are_one_stream(counts: tuple[int, ...], key: int | None, tmp_pat
     torch.testing.assert_close(longer.batch(order, None).inputs, expected.batch(order, None).inputs)
 
 
+def test_longer_sequences_have_the_same_ids_in_every_source(tmp_path: Path) -> None:
+    """Of sources with 6 and 9 sequences, whose largest multiples of 1, 2 and 4 differ."""
+    shards = shards_of(tmp_path, 6 * 16 + 1, 9 * 16 + 1)
+    lengths = [6 * 16 + 1, 9 * 16 + 1]
+    split = TokenWindows([TokenStream([shard], 0, n, 50) for shard, n in zip(shards, lengths, strict=True)], 16)
+    targets = [
+        longer.batch(torch.arange(len(longer)), None).inputs[:, 1:].flatten()
+        for longer in (split.at_length(15, factor, 4) for factor in (1, 2, 4))
+    ]
+    assert len(targets[0]) == (4 + 8) * 16
+    for longer in targets[1:]:
+        assert torch.equal(longer, targets[0])
+    with pytest.raises(ValueError, match="no source has 16 sequences"):
+        split.at_length(15, 2, 16)
+
+
 def test_a_split_goes_to_another_process(tmp_path: Path) -> None:
     split = TokenWindows([TokenStream(shards_of(tmp_path, 500, 500), 0, 1000, 50)], 16)
     expected = split.batch(torch.arange(5), None).inputs  # with its files mapped

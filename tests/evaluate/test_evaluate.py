@@ -10,9 +10,11 @@ import torch
 
 from blockyard import atomic_files
 from blockyard.errors import UserError
+from blockyard.evaluate import api
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import LAST
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import load
 from tests.support import engine_runs
 from tests.support.engine_runs import run
 from tests.support.tiny import steps
@@ -44,6 +46,16 @@ def test_the_threads_are_the_runs_and_given_back(image: RunFolder, tmp_path: Pat
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_model_returns_from_the_device_of_the_run(image: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, moves = load(image.path), list[str]()
+    monkeypatch.setattr(api, "_device", lambda summary, accelerator: "cuda")  # which need not be there
+    monkeypatch.setattr(loaded.model, "to", lambda device: (moves.append(str(device)), loaded.model)[1])
+    assert api.as_recorded(loaded, "test", lambda model, split, settings: settings["device"]) == "cuda"
+    with pytest.raises(KeyError):
+        api.as_recorded(loaded, "test", lambda model, split, settings: {}["failed"])
+    assert moves == ["cuda", "cpu"] * 2
 
 
 def test_other_weights_give_other_figures(image: RunFolder, tmp_path: Path) -> None:

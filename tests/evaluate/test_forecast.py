@@ -17,6 +17,7 @@ from torch import Tensor
 from blockyard.cli import main
 from blockyard.data.co2 import Co2
 from blockyard.data.splits.series import following
+from blockyard.errors import UserError
 from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
@@ -183,6 +184,12 @@ def test_bad_tables_are_refused(
     assert main(["forecast", f"run={run.path}", f"file={path}", f"out={tmp_path / 'to'}"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 2.0, float("nan")])
+def test_a_level_that_is_no_share_is_refused(level: float) -> None:
+    with pytest.raises(UserError, match=f"level={level:g}: expected a number between 0 and 1"):
+        forecast("no-such-run", level=level)
 
 
 def test_other_runs_and_options_are_refused(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,17 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch
+from blockyard.data.splits.mixed import MixedSplit
 from blockyard.data.splits.texts import Lines, Windows
 from blockyard.errors import UserError
-from blockyard.evaluate.length_extrapolation import Curve, extrapolate, picture, scaled_positions, table
-from blockyard.evaluate.resolution import evaluate_longer
+from blockyard.evaluate.length_extrapolation import (
+    Curve,
+    evaluate_longer,
+    extrapolate,
+    picture,
+    scaled_positions,
+    table,
+)
 from blockyard.objective.next_token import NextToken
 from blockyard.position.bias_table import BiasTable
 from blockyard.runs.folder import RunFolder
@@ -57,10 +64,10 @@ def test_joined_rows_ask_for_the_same_symbols(factor: int, packed: bool) -> None
     assert_close(batch.inputs.flatten(), plain.inputs.flatten())
 
 
-def nats(model: nn.Module, factor: int) -> Tensor:
-    """By hand: what each of the 96 symbols after the first costs in rows so many times longer, (rows, N)."""
-    stream = text().stream.long()
-    inputs, wanted = (stream[start : start + 96].reshape(-1, LENGTH * factor) for start in (0, 1))
+def nats(model: nn.Module, factor: int, stream: Tensor | None = None, count: int = 16) -> Tensor:
+    """By hand: what each symbol after the first of `count` rows costs in rows so many times longer, (rows, N)."""
+    stream = (text().stream if stream is None else stream).long()
+    inputs, wanted = (stream[start : start + count * LENGTH].reshape(-1, LENGTH * factor) for start in (0, 1))
     with torch.no_grad():
         return F.cross_entropy(model(inputs).transpose(1, 2), wanted, reduction="none")
 
@@ -162,6 +169,35 @@ def test_what_cannot_be_longer_is_refused() -> None:
                 "takes sequences of one length only"
                 in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
             )
+
+
+def windows(count: int) -> Windows:
+    return Windows(token_ids(1, count * LENGTH + 1)[0], None, LENGTH, 1.0)
+
+
+def test_each_part_of_a_mixture_has_the_same_tokens_at_every_length() -> None:
+    """Of parts of 5 and 7 sequences, whose largest multiples of 2 and of 4 are not the same."""
+    split = MixedSplit({"a": windows(5), "b": windows(7)}, LENGTH)
+    model = tiny(causal=True, position="rope")
+    result = curve(model, 2, 4, split=split)
+    assert not result.refused()
+    assert (result.sequences, result.tokens) == (8, 8 * LENGTH)
+    for length in result.lengths:
+        costs = [nats(model, length.factor, own.stream[: 4 * LENGTH + 1], 4) for own in split.parts.values()]
+        assert length.metrics["loss"] == pytest.approx(torch.stack(costs).mean().item(), rel=MEAN)
+    alone = curve(model, 2, 6, split=split).refused()
+    assert alone == {"test@6x": "the test split has 12 sequences of 6 tokens, too few for one of this length"}
+
+
+def test_factors_that_share_too_few_sequences_are_named() -> None:
+    model = tiny(causal=True, position="rope")
+    result = curve(model, 3, 4, split=windows(10))
+    assert result.tokens == 9 * LENGTH
+    reason = "too few for the same tokens at 3x and 4x, which takes 12; evaluate it by itself"
+    assert result.refused() == {"test@4x": f"the test split has 10 sequences of 6 tokens, {reason}"}
+    assert not curve(model, 4, split=windows(10)).refused()
+    with pytest.raises(UserError, match="the test split has no sequence to evaluate"):
+        extrapolate(model, windows(0), NextToken(), (2,), part="test", batch_size=4)
 
 
 PROBES = [

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from blockyard.runs.load import load
 from tests.support.engine_runs import run
 from tests.support.tables import write_pictures, write_rows
 from tests.support.tiny import ON_CPU, ONE_LAYER, steps
+from tests.support.untrained import untrained
 
 SHORT = (*ON_CPU, *ONE_LAYER, "optimizer.lr=0.02", "data.batch_size=16", *steps(40, 40))
 NUMBERS = ("tokenizer=columns", "position=none")
@@ -52,6 +54,40 @@ def test_rows_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     np.save(tmp_path / "wide.npy", np.zeros((2, 5)))
     assert main(["predict", f"run={run_folder.path}", str(tmp_path / "wide.npy")]) == 2
     assert "rows of shape (5,)" in capsys.readouterr().err
+
+
+INPUTS = {
+    "symbols": (np.random.default_rng(0).integers(0, 7, (60, 6)), "tokenizer=symbols"),
+    "image": ((np.arange(60 * 64).reshape(60, 8, 8) % 251).astype(np.uint8), "tokenizer=patch"),
+    "vector": (np.linspace(-1, 1, 300, dtype=np.float32).reshape(60, 5), "tokenizer=columns"),
+}
+BAD: list[tuple[str, Any, str]] = [
+    ("symbols", np.full((2, 6), 50), "a token id below 0 or from data.vocabulary=7 on"),
+    ("symbols", np.full((2, 6), -1), "a token id below 0 or from data.vocabulary=7 on"),
+    ("symbols", np.full((2, 6), 1.7), "is no symbols"),
+    ("symbols", np.full((2, 6), np.nan), "is no symbols"),
+    ("image", np.full((2, 8, 8), 0.5), "is no image"),
+    ("vector", np.full((2, 5), np.inf), "rows 0, 1 (from 0): an infinite value"),
+    ("vector", np.full((2, 5), "a"), "inputs are numbers, 2 to 4 axes"),
+]
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_rows_that_are_not_what_a_run_reads_are_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values, tokenizer = INPUTS[kind]
+    np.savez(tmp_path / "x.npz", x=values, y=np.arange(60) % 2)
+    overrides = ["data=arrays", f"data.path={tmp_path / 'x.npz'}", tokenizer, "model=encoder", "objective=classify"]
+    sizes = ["head=mean_pool", "position=none", "model.dim=16", "model.depth=1", "model.heads=2"]
+    path = untrained(tmp_path / "run", *overrides, *sizes)
+    np.savez(tmp_path / "new.npz", x=values[:3])
+    assert main(["predict", f"run={path}", str(tmp_path / "new.npz")]) == 0
+    for own, new, message in BAD:
+        if own == kind:
+            np.savez(tmp_path / "new.npz", x=new)
+            assert main(["predict", f"run={path}", str(tmp_path / "new.npz")]) == 2
+            assert message in capsys.readouterr().err
 
 
 def test_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
-from blockyard.evaluate.soup import _greedy, average, cook
+from blockyard.evaluate.soup import _greedy, average, best_first, cook
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
@@ -80,6 +81,15 @@ def test_a_greedy_soup_keeps_what_does_not_make_it_worse(tuned: list[RunFolder],
     tested = evaluate(tmp_path / "soup")["test/accuracy"]
     assert soup.result.test == tested
     assert [each.test for each in soup.ingredients] == [each.summary()["metrics"]["test/accuracy"] for each in tuned]
+
+
+@pytest.mark.parametrize(("mode", "order"), [("max", [3, 2, 0, 1]), ("min", [0, 2, 3, 1])])
+def test_a_metric_that_is_nan_is_the_worst(mode: str, order: list[int]) -> None:
+    assert best_first([0.4, math.nan, 0.5, 0.7], mode) == order
+    kept = _greedy(order, lambda chosen: math.nan if 1 in chosen else 0.5, mode)
+    assert kept == order[:3]
+    with pytest.raises(UserError, match="no ingredient has a validation metric"):
+        _greedy(order, lambda chosen: math.nan, mode)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +19,11 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate, evaluate_written
+from blockyard.evaluate.written import Written, write
 from blockyard.generate.api import generate_all
 from blockyard.objective._text_scores import scores
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.result_files import result_stem
 from tests.support import engine_runs
 from tests.support.engine_runs import run
 from tests.support.tiny import ON_CPU, steps
@@ -177,6 +182,47 @@ def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys:
     assert "baseline" not in capsys.readouterr().out  # they are those of the test split
     assert dates.summary().keys() == summary.keys()
     assert ("val/written_exact" in dates.summary()["metrics"]) == (before["weights"] == "last.ckpt")
+
+
+def test_scores_of_other_weights_and_other_data_are_not_those_of_the_run(tmp_path: Path) -> None:
+    summary = {"metrics": {}, "directions": {}, "weights": "best.ckpt", "data": {"fingerprint": "00ff"}}
+    written_summaries = list[object]()
+    folder = SimpleNamespace(path=tmp_path, summary=lambda: summary, facts=dict, write_summary=written_summaries.append)
+    result = Written("test", 4, {"exact": 2.0}, [("a", "b", "b")], length_penalty=0.5)
+    for weights, fingerprint, name in (
+        ("best.ckpt", "00ff", ""),
+        ("last.ckpt", "00ff", "-last"),
+        ("best.ckpt@ema", "00ff", "-best@ema"),
+        ("last.ckpt@ema", "00ff", "-last@ema"),
+        ("best.ckpt", "1f3a5c7e9b", "-data-1f3a5c7e"),
+        ("last.ckpt", "1f3a5c7e9b", "-last-data-1f3a5c7e"),
+    ):
+        data = SimpleNamespace(fingerprint=lambda value=fingerprint: value)
+        loaded: Any = SimpleNamespace(folder=folder, weights=weights, step=3, data=data)
+        path, added = write(loaded, result)
+        assert (path.name, added) == (f"written-test{name}-beam4_length0.5.jsonl", not name)
+        assert result_stem(loaded, "predictions", "val") == f"predictions-val{name}"
+        assert path.exists()
+    (own,) = written_summaries
+    assert own["metrics"] == {"test/written_exact@beam4_length0.5": 2.0}
+
+
+@pytest.mark.full
+def test_the_verb_keeps_the_results_of_a_run_where_it_reads_other_data(tmp_path: Path) -> None:
+    """The files of the run, and its summary, stay as they are."""
+    for name, target in (("own", "b{}"), ("other", "zzzz{}")):
+        lines = (f"aa{number}\t{target.format(number)}\n" for number in range(200))
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    columns = ["data.source=1", "data.target=2"]
+    sizes = ["data.test_size=8", "data.validation_size=8", "data.batch_size=4", *steps(2, None), "model.depth=1"]
+    base = ("experiment=translate_dates", *ON_CPU, *columns, *sizes, f"data.path={tmp_path / 'own.tsv'}")
+    folder = run(tmp_path / "out", "trainer.write=true", base=base)
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    moved = f"data.path={tmp_path / 'other.tsv'}"
+    assert main(["eval", f"run={folder.path}", "write=true", moved]) == 0
+    assert {name: (folder.path / name).read_bytes() for name in before} == before
+    (new,) = {path.name for path in folder.path.iterdir() if path.is_file()} - before.keys()
+    assert re.fullmatch(r"written-test-data-[0-9a-f]{8}\.jsonl", new)
 
 
 def test_a_length_penalty_changes_what_a_beam_search_prefers(

@@ -13,6 +13,7 @@ from PIL import Image
 import blockyard
 from blockyard.cli import main
 from blockyard.contracts import Batch
+from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate_written
 from blockyard.generate.codes import generate_outputs
 from blockyard.generate.images import generate_images
@@ -90,6 +91,8 @@ def test_eval_writes_judges_and_draws(drawing: RunFolder, capsys: pytest.Capture
     assert [text for *_, text in written.texts] == [row["written"] for row in samples]
     alone = generate_outputs(loaded, [written.texts[3][0]], seed=3)
     assert torch.equal(alone.outputs[0][0], written.outputs[3][1])
+    with pytest.raises(UserError, match=r"length_penalty=0\.5 has no effect: .* has no end token"):
+        evaluate_written(drawing.path, beam=2, length_penalty=0.5)
     beam, _ = evaluate_written(drawing.path, beam=2)
     assert "test/written_digits@beam2" in beam.metrics()
     assert "test/written_digits@truth" in beam.metrics()

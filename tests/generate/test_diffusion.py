@@ -19,6 +19,7 @@ from blockyard.generate.diffusion import Order, fill
 from blockyard.generate.sampling import Sampler
 from blockyard.runs.folder import RunFolder
 from tests.support.engine_runs import text_run
+from tests.support.untrained import untrained
 
 pytestmark = pytest.mark.xdist_group("diffusion")
 
@@ -145,6 +146,19 @@ def test_a_gap_is_no_longer_than_the_model_takes(run: RunFolder, caplog: pytest.
     assert f"{limit - 3} tokens are written" in caplog.text
     with pytest.raises(UserError, match="no token fits between"):
         generate(run, "x" * limit, max_tokens=4)
+
+
+@pytest.mark.parametrize("choice", ["token_mixer=gmlp", pytest.param("head=reconstruct", marks=pytest.mark.full)])
+def test_a_model_of_one_length_fills_a_gap_of_one_size(choice: str, tmp_path: Path) -> None:
+    overrides = ["data=code", "data.context=16", "model=encoder", "objective=masked_diffusion", "tokenizer=byte"]
+    sizes = ["model.dim=16", "model.depth=1", "model.heads=2"]
+    path = untrained(tmp_path / "run", *overrides, *sizes, "head=token", choice)
+    text = generate(path, "the ", suffix="dog", max_tokens=9, steps=1)
+    list(text)
+    assert len(text.token_ids) == 9
+    for count in (5, 8):
+        with pytest.raises(UserError, match=f"max_tokens={count}: .* of 16 tokens only, .* have 7; use max_tokens=9"):
+            generate(path, "the ", suffix="dog", max_tokens=count)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import itertools
 import logging
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,8 @@ import blockyard
 from blockyard.cli import main
 from blockyard.contracts import Inputs, TokenSpec
 from blockyard.errors import UserError
-from blockyard.generate.api import detokenize, generate, generate_all, stream_to_terminal
-from blockyard.generate.decode import decode
+from blockyard.generate.api import Detokenizer, generate, generate_all, stream_to_terminal
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
@@ -126,12 +127,18 @@ def test_choosing_follows_the_probabilities() -> None:
                 Sampler(temperature, top_k, 0)(torch.tensor(broken))
 
 
+def pieces(tokenizer: Any, token_ids: Iterable[int]) -> list[str]:
+    """What a detokenizer gives after each token, and at the end."""
+    detokenizer = Detokenizer(tokenizer)
+    texts = [detokenizer.push(token_id) for token_id in token_ids]
+    return [text for text in (*texts, detokenizer.flush()) if text]
+
+
 def test_characters_of_several_bytes_come_whole() -> None:
     text = "aé漢🙂\u0301b"
-    texts = list(detokenize(Byte(), iter(text.encode())))
-    assert texts == list(text)
-    assert "".join(detokenize(Byte(), iter(b"a\xff\xfe" + b"\x80" * 20 + "é".encode()))).startswith("a\ufffd")
-    assert "".join(detokenize(Byte(), iter(b"ab\xc3"))) == "ab\ufffd"
+    assert pieces(Byte(), text.encode()) == list(text)
+    assert "".join(pieces(Byte(), b"a\xff\xfe" + b"\x80" * 20 + "é".encode())).startswith("a\ufffd")
+    assert "".join(pieces(Byte(), b"ab\xc3")) == "ab\ufffd"
     # The planted bug: decoding symbol by symbol breaks them.
     assert "".join(Byte().decode([symbol]) for symbol in text.encode()) != text
 
@@ -139,7 +146,7 @@ def test_characters_of_several_bytes_come_whole() -> None:
 def test_detokenized_parts_join_to_the_whole_for_every_tokenizer(loaded: dict[str, Loaded]) -> None:
     for one in loaded.values():
         ids = one.tokenizer.encode("def f(x):\n    return 'é漢' + x  # ok\n")
-        assert "".join(detokenize(one.tokenizer, iter(ids))) == one.tokenizer.decode(ids)
+        assert "".join(pieces(one.tokenizer, ids)) == one.tokenizer.decode(ids)
 
 
 def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,8 +165,8 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
             return torch.nn.functional.one_hot((inputs.inputs + 1) % 5, 5).float()
 
     stats = Stats()
-    decoded = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))
-    assert decoded == list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))
+    steps = decode_batch(Fixed(1, 1), [[1, 2]], [Sampler(0, None, 0)], max_tokens=9, cache=True, stats=stats)
+    assert collected(steps, 1) == [list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))]
     assert every(row.shape == (1, 8) for row in padded)
     assert stats.cuts == 1
     assert "rows of one length only" in caplog.text

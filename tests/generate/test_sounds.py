@@ -18,7 +18,7 @@ from blockyard.data.dial_numbers import DialNumbers
 from blockyard.data.dial_tones import DialTones
 from blockyard.data.splits.recordings import SpokenSplit
 from blockyard.evaluate.api import evaluate_written
-from blockyard.generate.codes import generate_outputs
+from blockyard.generate.codes import generate_outputs, outputs_of
 from blockyard.generate.judge import heard_by
 from blockyard.objective._text_scores import scores
 from blockyard.report.arms import attention_maps
@@ -48,6 +48,18 @@ def speaks(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.fixture(scope="module")
 def hears(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("hears"), base=HEARS)
+
+
+def test_a_sound_is_that_of_its_own_codes_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three frames of two levels and six of one level are as many codes, and sounds of two lengths."""
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path))
+    codec = AudioVQ(levels=2, codes=8, mels=24, rounds=2)
+    DialNumbers(samples=40, eval_samples=3).load_both(codec, Char())
+    both = [[0, codec.count, 1, codec.count + 1, 2, codec.count + 2], [0, 1, 2, 3, 4, 5]]
+    alone = [outputs_of(codec, [token_ids])[0] for token_ids in both]
+    assert len(alone[0]) < len(alone[1])
+    for own, together in zip(alone, outputs_of(codec, both), strict=True):
+        assert torch.equal(together, own)
 
 
 def test_a_split_has_texts_as_sources_and_codes_of_sounds_as_targets(

@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
+from blockyard.config.build import Components
 from blockyard.contracts import Inputs, Kind, Seq
 from blockyard.errors import UserError
 from blockyard.generate import speculative
@@ -22,8 +23,9 @@ from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.token_mixer._caches import InputCache
-from tests.generate.decoding import PROMPT, greedy, same_as_plain, written
+from tests.generate.decoding import PROMPT, HalfRight, greedy, same_as_plain, written
 from tests.support.helpers import choices, combinations, cycle_model, factory, tiny, traits
+from tests.support.tiny import configured
 
 
 def decoders() -> list[Any]:
@@ -46,6 +48,21 @@ def test_greedy_tokens_are_those_of_plain_decoding(mixer: str, position: str) ->
     model = tiny(causal=True, token_mixer=mixer, position=position)
     same_as_plain(model)
     same_proposals(model)
+
+
+def test_a_model_that_sees_the_source_reads_it_in_one_pass() -> None:
+    """Of a cache that cannot be cropped, with nothing behind the source but the start token."""
+    overrides = ["data=translation", "data.joined=true", "tokenizer=byte", "model=decoder", "model.sees=source"]
+    sizes = ["model.dim=16", "model.depth=1", "model.heads=2", "token_mixer.conv=3"]
+    config, _ = configured(*overrides, *sizes, "objective=next_token", "head=token", "logger=none")
+    model = Components(config).model(0).eval()
+    assert model.ctx.tokens.start is not None
+    prompt, sampler, stats = [*b"Monday", model.ctx.tokens.start], Sampler(0.0, None, 0), SpeculativeStats()
+    expected, _ = greedy(model, [prompt], cache=True, max_tokens=8)
+    draft = HalfRight(expected[0], 2)
+    rounds = speculate(model, prompt, draft, sampler, draft_tokens=3, max_tokens=8, cache=True, stats=stats)
+    assert list(chain(*rounds)) == expected[0]
+    assert 0 < stats.accepted < sum(stats.proposals)
 
 
 def same_proposals(model: nn.Module) -> None:

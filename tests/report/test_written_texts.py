@@ -36,6 +36,18 @@ def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:
     assert written_texts(records[:1]) is None
 
 
+def test_texts_of_other_weights_are_left_out(tmp_path: Path) -> None:
+    own = record(tmp_path, "a", [("1", "one", "one")])
+    own.summary["weights"] = "best.ckpt"
+    assert written_texts([own]) is not None
+    lines = (own.path / FILE).read_text().splitlines()
+    for weights, left_out in (("best.ckpt", []), ("last.ckpt", [f"a/s0: {FILE} is of last.ckpt, and the run's "])):
+        (own.path / FILE).write_text("\n".join([json.dumps({"weights": weights}), *lines[1:]]) + "\n")
+        result = written_texts([own])
+        assert result is not None
+        assert [text[: len(start)] for text, start in zip(result["left_out"], left_out, strict=True)] == left_out
+
+
 def test_a_text_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
     own = record(tmp_path, "a", None)
     text = "one\u2028two\u0085three"

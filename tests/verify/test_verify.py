@@ -132,6 +132,23 @@ def test_ngrams_tell_tokens_apart() -> None:
     assert "broken" not in {each.verdict for each in findings.values()}
 
 
+def test_layers_of_several_kinds_promise_what_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recurrent layers tell tokens apart, as layers with a position scheme do; attention without one does not."""
+    only = [each for each in PROPERTIES if each.name == "permutation"]
+    monkeypatch.setattr("blockyard.verify.run.PROPERTIES", only)
+    (finding,) = verify(["layers=hybrid"])
+    assert (finding.verdict, finding.detail) == ("not declared", "a token mixer does not declare it")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("layers", ["hybrid", "no_positions", "local_global"])
+def test_layers_of_several_kinds_hold_what_they_promise(layers: str) -> None:
+    findings = {each.name: each for each in verify([f"layers={layers}", "position=rope"])}
+    assert findings["permutation"].verdict == "not declared"
+    assert "broken" not in {each.verdict for each in findings.values()}
+
+
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(("head", "padding"), [("mean_pool", "holds"), ("flatten", "not declared")])
 def test_a_head_for_sequences_is_held_to_what_it_gives(head: str, padding: str) -> None:

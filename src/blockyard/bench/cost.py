@@ -269,7 +269,7 @@ def _decode(model: Any, tokens: Tensor) -> Subject:
         return Subject(model, torch.inference_mode()(lambda: model(tokens)))
     with torch.inference_mode():
         model(tokens[:, :-2], cache=cache)
-        model(tokens[:, -2:-1], cache=cache)  # storage that grows by half of its size is not a step's cost
+        model(tokens[:, -2:-1], cache=cache)  # storage that is doubled is not a step's cost
 
     @torch.inference_mode()
     def run() -> None:

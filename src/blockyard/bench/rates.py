@@ -48,7 +48,7 @@ class RateTest:
 
     part: the part whose rate rose, while the other weights had theirs; `ALL`, or `NONE` where no rate rose
     rates: the learning rate of each step, before the factors of single weights
-    losses: the smoothed training loss after each
+    losses: the smoothed training loss of each, which is computed before the step changes the weights
     diverged: the rate at which it ended before its last step, or None
     without: the same steps where no rate rose, which the losses of a part are compared with
     """

@@ -16,7 +16,8 @@ cost.png.
   out=FOLDER     default: outputs/bench
 
 Other overrides of `bench cost` change the model, a decoder of characters with two blocks of 64 channels and 4 heads:
-model.dim=256, position=alibi, or model=encoder objective=masked_token for mixers that cannot be causal.
+model.dim=256, position=alibi, or model=encoder objective=masked_token for mixers that cannot be causal. Those of
+trainer, optimizer and schedule are refused: passes are measured in single precision, without an optimizer.
 
 `bench rates` is a learning-rate range test: a short training whose rate rises at every step, for all weights together,
 and then for one part at a time, while the others keep the rate of the config. Each has the same first weights and
@@ -111,6 +112,13 @@ def _cost(args: Args) -> int:
     for key in ("data.context", "trainer.attention"):
         if args.pop(key) is not None:
             raise UserError(f"{key}= has no effect on bench cost: use {'tokens=' if 'data' in key else 'kernels='}")
+    for override in args.overrides:
+        key = override.partition("=")[0]
+        if key.lstrip("+~").partition(".")[0] in ("trainer", "optimizer", "schedule"):
+            raise UserError(
+                f"{key}= has no effect on bench cost, which measures passes in single precision and no optimizer; "
+                "leave it out"
+            )
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
     from blockyard.bench.cost import costs, crossings, draw, tables, write_csv
     from blockyard.generate.request import check_device

@@ -9,7 +9,8 @@ With extrapolate, evaluate a decoder on sequences so many times longer than in t
 at every length: prints a table and writes extrapolation-SPLIT.json and .svg into the run's folder. Options of the
 position scheme that leave the weights as they are may be changed for it; such a curve gets a name of its own.
 
-With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
+With write, decode every source of a sequence-to-sequence run, greedily or by beam search (codes of images and sounds
+are sampled where no beam is set): prints exact match, BLEU,
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
 written-SPLIT.jsonl in its folder. Of the test split, the baselines of the run are printed beside them: a copy of the
 source, and the text of the nearest training source. A beam search prefers shorter texts with a length_penalty below 1,
@@ -31,8 +32,11 @@ With loops, evaluate a model whose `model.order` is a loop, such as [0,1,2,1,2,3
 it than in training. Weights for each visit, as most choices of `residual` have, cannot be used more or less often.
 
 With predictions, also write the prediction for each sample to predictions-SPLIT.npz in the run's folder, as every run
-does for the test split at its end: for runs of older versions, and for other splits. Weights other than those of the
-run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `compare` shows those of the test split.
+does for the test split at its end: for runs of older versions, and for other splits. The page of `compare` shows
+those of the test split.
+
+Files about other weights than those of the run's summary, and about other data, have names of their own, such as
+predictions-SPLIT-last.npz and written-SPLIT-data-1f3a5c7e.jsonl, and the summary stays as it is.
 
 With metrics, further metrics of torchmetrics by name or of your own, as `objective.metrics` takes them.
 
@@ -136,14 +140,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _samples(name: str | RunFolder, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_samples
-    from blockyard.runs.predictions_file import file_name, write_predictions
+    from blockyard.runs.predictions_file import write_predictions
+    from blockyard.runs.result_files import result_stem
 
     metrics, predictions, loaded = evaluate_samples(name, **settings)
     for metric, value in metrics.items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
-    weights = loaded.weights
-    other = loaded.folder.summary().get("weights", weights) != weights
-    path = loaded.folder.path / file_name(predictions.meta["part"], weights if other else None)
+    path = loaded.folder.path / f"{result_stem(loaded, 'predictions', predictions.meta['part'])}.npz"
     try:
         write_predictions(path, predictions)
     except OSError as error:
@@ -153,13 +156,14 @@ def _samples(name: str | RunFolder, settings: RunSelection) -> int:
 
 
 def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: RunSelection) -> int:
-    from blockyard.evaluate.length_extrapolation import table, write
-    from blockyard.evaluate.resolution import evaluate_longer
+    from blockyard.evaluate.length_extrapolation import evaluate_longer, table, write
+    from blockyard.runs.result_files import result_stem
 
     curve, loaded = evaluate_longer(name, factors, position=position, **settings)
     sys.stdout.write(table(curve.plain()))
     try:
-        paths = write(loaded.folder.path, curve.plain(), loaded.weights, position)
+        stem = result_stem(loaded, "extrapolation", curve.part)
+        paths = write(loaded.folder.path, curve.plain(), loaded.weights, position, stem)
     except OSError as error:
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
@@ -189,7 +193,7 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(
-        f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n"
+        f"{path}{'' if added else '; not in the summary, which is about other weights or data, or a whole split'}\n"
     )
     if picture is not None:
         sys.stderr.write("".join(f"{each}\n" for each in (picture, *sounds)))
@@ -199,10 +203,11 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
 def _resolution(name: str | RunFolder, factors: list[float], settings: RunSelection) -> int:
     from blockyard.evaluate.resolution import evaluate_resolutions, table
     from blockyard.inspect.figures.line_figures import draw_resolutions
+    from blockyard.runs.result_files import result_stem
 
     resolutions, loaded = evaluate_resolutions(name, factors, **settings)
     sys.stdout.write(table(resolutions))
-    stem = f"resolution-{resolutions.part}"
+    stem = result_stem(loaded, "resolution", resolutions.part)
     path = loaded.folder.path / f"{stem}.json"
     title = f"{loaded.folder.name}, {loaded.weights}: the same images in other sizes"
     try:

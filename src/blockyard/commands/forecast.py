@@ -38,8 +38,6 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     args.check_empty("forecast", KEYS)
     name = run_of(name, "forecast", outputs)
-    if level == 1:
-        raise UserError("level=1: expected a number between 0 and 1, such as 0.9")
     if out is not None and Path(out).exists() and not Path(out).is_dir():
         raise UserError(f"out={out}: expected a folder")
     from blockyard.evaluate.forecast import forecast, summary, write

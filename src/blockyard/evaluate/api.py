@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.load import load
+from blockyard.runs.load import load, splits_of
 
 if TYPE_CHECKING:
     from blockyard.contracts import Model, Split
@@ -45,23 +45,20 @@ class PassSettings(TypedDict):
 def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, PassSettings], Result]) -> Result:
     """Call `function` with the model, a split and the settings that the run recorded, and return its result.
 
-    The run's number of threads is used during the call.
+    The run's number of threads is used during the call, and its kind of device, where the model does not stay.
 
     Raises UserError where the data are missing.
     """
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
     # An unfinished run has no summary, but its precision and threads are in run.json.
     facts = loaded.folder.facts()
     summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
     if "threads" not in summary and isinstance(facts.get("threads"), dict):
         summary["threads"] = facts["threads"].get("threads")
     options = loaded.components.node("trainer")
+    before = next(loaded.model.parameters()).device
     threads = _use_threads(summary.get("threads"))
     try:
-        loaded.data.prepare()
-        splits = loaded.components.load()
+        splits = splits_of(loaded)
         _same_data(loaded.data.fingerprint(), summary)
         device = _device(summary, options.accelerator)
         settings: PassSettings = {
@@ -72,6 +69,7 @@ def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, Pa
         }
         return function(loaded.model.to(device), getattr(splits, split), settings)
     finally:
+        loaded.model.to(before)
         _use_threads(threads)
 
 
@@ -209,7 +207,7 @@ def evaluate_written(
     """What a run writes for every source of a split, with a decoder or at once, with its scores; or the sentences of a
     split with the tags that it predicts.
 
-    beam: hypotheses of a beam search; None decodes greedily
+    beam: hypotheses of a beam search; None decodes greedily, or of codes of images and sounds draws a sample
     length_penalty: divide the log probability of a hypothesis by its length to this power
     judge: a run of objective=ctc that hears the sounds that this one writes
     Raises UserError as `evaluate` does, and for a run that writes no text from a source and tags none.
@@ -219,6 +217,7 @@ def evaluate_written(
     from blockyard.evaluate.loop import evaluate as measure
     from blockyard.evaluate.tagged import TagRecorder
     from blockyard.evaluate.written import HeardSplit, refusal, write_split
+    from blockyard.generate.request import check_has_end
 
     check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
@@ -258,6 +257,8 @@ def evaluate_written(
             raise UserError(
                 f"length_penalty={length_penalty:g}: {loaded.folder.name} writes all tokens together; leave it out"
             )
+        if length_penalty != 1:
+            check_has_end(loaded, length_penalty)
         search: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty}
         return write_split(model, samples, tokenizer, part=PARTS[split], objective=objective, **search, **settings)
 

@@ -32,7 +32,7 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import check_split
 from blockyard.evaluate.new_inputs import new_inputs
 from blockyard.evaluate.predict_rows import BATCH
-from blockyard.runs.load import Loaded, load
+from blockyard.runs.load import Loaded, load, splits_of
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
@@ -200,11 +200,7 @@ def _as_source(batch: Batch) -> Batch:
 def _samples(loaded: Loaded, split: str, limit: int | None) -> tuple[list[str], Iterator[Batch]]:
     """The samples of a split by number, and batches as a model reads them."""
     check_split(split)
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
-    loaded.data.prepare()
-    samples = getattr(loaded.components.load(), split)
+    samples = getattr(splits_of(loaded), split)
     count = len(samples) if limit is None else min(limit, len(samples))
     names = [f"{split} {number}" for number in range(count)]
     size = min(BATCH, int(getattr(loaded.data, "eval_batch_size", BATCH)))

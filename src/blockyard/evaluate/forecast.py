@@ -21,7 +21,7 @@ from blockyard.data.series_file import SeriesFile
 from blockyard.data.splits.series import SeriesData, SeriesSplit
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.load import Loaded, load
+from blockyard.runs.load import Loaded, load, splits_of
 
 _BATCH = 512
 LEVEL = 0.9
@@ -62,20 +62,20 @@ def forecast(
 
     file: a table with the columns of the run's data, in order of time; its last `data.history` rows are read
 
-    Raises UserError for a run that does not forecast series, and for a table without these columns or with fewer rows.
+    Raises UserError for a level that is no share, for a run that does not forecast series, and for a table without
+    these columns or with fewer rows.
     """
+    if not 0 < level < 1:
+        raise UserError(f"level={level:g}: expected a number between 0 and 1, such as {LEVEL}")
     loaded = load(run, which=which, outputs=outputs, allow=tuple(allow))
     data, objective = loaded.data, loaded.objective
     if not isinstance(data, SeriesData) or not isinstance(objective, Forecaster):
         raise UserError(
             f"{loaded.folder.name} does not forecast series; use a run of objective=forecast or objective=next_patch"
         )
-    missing = data.missing()
-    if missing:
-        raise UserError(missing)
+    splits = splits_of(loaded)
     table = None if file is None else _table(data, Path(file))
     history = None if table is None else _history(table, data)
-    splits = loaded.components.load()
     test, errors = _series(splits)[2], _errors(loaded, _series(splits)[1])
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=errors.dtype)
     # One step at a time: torch takes quantiles of 16 million numbers at most.

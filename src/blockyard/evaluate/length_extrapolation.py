@@ -14,6 +14,7 @@ length. A length that the model cannot read is refused with the reason and has n
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,10 +27,15 @@ from torch import nn
 
 from blockyard.atomic_files import write_json, write_text
 from blockyard.contracts import Model, Objective, Position, Resizable, Split, TokenMixer
+from blockyard.data.splits.mixed import MixedSplit, at_length
+from blockyard.errors import UserError
+from blockyard.evaluate.api import PARTS, PassSettings, as_recorded, check_split
 from blockyard.evaluate.by_position import ByPosition
 from blockyard.evaluate.loop import evaluate
 from blockyard.position.xpos import LARGEST, XPos
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import slug
+from blockyard.runs.load import Loaded, load
 
 
 @dataclass(frozen=True)
@@ -103,17 +109,20 @@ def extrapolate(
     """The objective's metrics over `split` at the length of training and `factors` times that.
 
     Batches hold as many tokens at every length. `limit` counts batches of training's length.
+
+    Raises UserError for a split without sequences.
     """
     context, metric = model.ctx.tokens.max_len, objective.best()[0]
     redrawn = isinstance(split, Resizable) and split.redrawn
     refused = {factor: reason for factor in sorted({*factors}) if (reason := _refusal(model, split, factor))}
     count = len(split) if limit is None else min(len(split), limit * batch_size)
-    usable = [factor for factor in sorted({1, *factors}) if factor not in refused]
-    if not redrawn:
-        while math.lcm(*usable) > count:
-            reason = f"the {part} split has {count} sequences of {context} tokens, too few for one of this length"
-            refused[usable.pop()] = reason
-        count -= count % math.lcm(*usable)
+    if not count:
+        raise UserError(f"the {part} split has no sequence to evaluate")
+    usable, sequences = [factor for factor in sorted({1, *factors}) if factor not in refused], count
+    if isinstance(split, Resizable) and (not redrawn or isinstance(split, MixedSplit)):
+        usable, few = _enough(split, count, usable, f"the {part} split has {count} sequences of {context} tokens")
+        refused |= few
+        sequences = _sequences(split, count, math.lcm(*usable)) or count
     lengths = []
     for factor in sorted({1, *factors}):
         tokens = context * factor
@@ -125,7 +134,7 @@ def extrapolate(
             with scaled_positions(model, factor) as how:
                 metrics = evaluate(
                     model,
-                    split.at_length(count, factor) if isinstance(split, Resizable) else split,
+                    at_length(split, count, factor, math.lcm(*usable)) if isinstance(split, Resizable) else split,
                     by_position,
                     batch_size=max(1, batch_size // factor),
                     device=device,
@@ -140,7 +149,31 @@ def extrapolate(
             continue
         parts = [None if math.isnan(value := metrics.pop(name)) else value for name in by_position.names]
         lengths.append(Length(factor, tokens, metrics, parts, how))
-    return Curve(part, metric, context, count, count * context, redrawn, lengths)
+    return Curve(part, metric, context, sequences, sequences * context, redrawn, lengths)
+
+
+def _enough(split: Resizable, count: int, factors: list[int], holds: str) -> tuple[list[int], dict[int, str]]:
+    """The factors for which a split, and each part of it, has enough sequences, and why it has not for the others.
+
+    All lengths have the same tokens, and so as many sequences of training's length as a multiple of all factors.
+    holds: what the split has
+    """
+    alone = [factor for factor in factors[1:] if not _sequences(split, count, factor)]
+    few = dict.fromkeys(alone, f"{holds}, too few for one of this length")
+    usable = [factor for factor in factors if factor not in few]
+    while len(usable) > 1 and not _sequences(split, count, multiple := math.lcm(*usable)):
+        shared = " and ".join(f"{factor}x" for factor in usable[1:])
+        reason = f"{holds}, too few for the same tokens at {shared}, which takes {multiple}; evaluate it by itself"
+        few[usable.pop()] = reason
+    return usable, few
+
+
+def _sequences(split: Resizable, count: int, multiple: int) -> int:
+    """How many of the first `count` sequences are left where each part has a multiple of so many; 0 for too few."""
+    try:
+        return len(at_length(split, count, 1, multiple))
+    except ValueError:
+        return 0
 
 
 def _refusal(model: Model, split: Split, factor: int) -> str | None:
@@ -174,26 +207,66 @@ def scaled_positions(model: nn.Module, factor: int) -> Iterator[str]:
             scheme.length_scale = scale
 
 
+def evaluate_longer(
+    run: str | os.PathLike[str] | RunFolder,
+    factors: Sequence[int],
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+    position: dict[str, Any] | None = None,
+) -> tuple[Curve, Loaded]:
+    """A decoder's metrics on sequences 1 and `factors` times as long as those of training.
+
+    position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
+    Raises UserError as `evaluate` does, for a run that is not a decoder, data without longer sequences, and for
+    invalid options.
+    """
+    check_split(split)
+    if not factors or any(factor < 2 for factor in factors):
+        raise UserError(f"extrapolate={list(factors)}: expected whole numbers from 2, such as extrapolate=[2,4,8]")
+    loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
+    if not loaded.model.ctx.causal:
+        raise UserError(f"{loaded.folder.name} is not a decoder; extrapolate needs model=decoder")
+    if not loaded.data.spec.resizable:
+        raise UserError(
+            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer sequences; extrapolate needs running "
+            "text (data.sample=window) or a generated task"
+        )
+
+    def curve(model: Model, samples: Split, settings: PassSettings) -> Curve:
+        return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
+
+    return as_recorded(loaded, split, curve), loaded
+
+
 # The curve of an evaluation on longer sequences: as a table, as JSON and as a picture, in the run's folder.
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 340, 64, 48, 44, 24
 TEST = "extrapolation-test.json"
 SAME = "means over the same tokens at every length, in sequences that do not overlap"
 REDRAWN = "means over equally many sequences at every length, generated by the same rule"
-PARTS = "places: the first, second, ... part of a sequence as long as one of training"
+BY_POSITION = "places: the first, second, ... part of a sequence as long as one of training"
 
 
 def write(
-    folder: Path, curve: Mapping[str, Any], weights: str, position: Mapping[str, Any] | None = None
+    folder: Path,
+    curve: Mapping[str, Any],
+    weights: str,
+    position: Mapping[str, Any] | None = None,
+    stem: str | None = None,
 ) -> list[Path]:
     """Write extrapolation-PART.json and .svg into `folder`; return the paths of both.
 
     curve: `Curve.plain()`; weights: the checkpoint that was evaluated
     position: options that were changed for this evaluation, which its file names then contain
+    stem: in place of extrapolation-PART
     """
     changed = "".join(f"-{slug(key)}-{slug(str(value))}" for key, value in sorted((position or {}).items()))
-    paths = [folder / f"extrapolation-{curve['part']}{changed}.{kind}" for kind in ("json", "svg")]
-    averaged = f"{REDRAWN if curve['redrawn'] else SAME}; {PARTS}"
+    stem = f"extrapolation-{curve['part']}" if stem is None else stem
+    paths = [folder / f"{stem}{changed}.{kind}" for kind in ("json", "svg")]
+    averaged = f"{REDRAWN if curve['redrawn'] else SAME}; {BY_POSITION}"
     write_json(paths[0], {**curve, "weights": weights, "position": dict(position or {}), "averaged": averaged})
     write_text(paths[1], picture(curve))
     return paths

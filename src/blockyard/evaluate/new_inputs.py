@@ -39,7 +39,7 @@ from blockyard.evaluate.predict_rows import (
     picture_rows,
     series_rows,
 )
-from blockyard.runs.load import Loaded
+from blockyard.runs.load import Loaded, splits_of
 
 log = logging.getLogger("blockyard")
 
@@ -236,8 +236,7 @@ def test_split(loaded: Loaded) -> Any:
     missing = loaded.data.missing()
     if missing:
         raise UserError(f"{loaded.data.spec.things} are standardized as the training split was: {missing}")
-    loaded.data.prepare()
-    return loaded.components.load().test
+    return splits_of(loaded).test
 
 
 def _split(loaded: Loaded) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from blockyard.contracts import Batch, GraphTokenizer, TextTokenizer
-from blockyard.data.files.arrays import KINDS, read_array
+from blockyard.data.files.arrays import KINDS, Kind, check_inputs, kind_of, read_array
 from blockyard.data.files.images import levels_to_floats
 from blockyard.data.files.molecules import read_unlabelled
 from blockyard.data.files.series_records import read_ts
 from blockyard.data.files.table_rows import read_rows
-from blockyard.data.files.tables import kind_of
+from blockyard.data.files.tables import kind_of as kind_of_table
 from blockyard.data.rows.images import ImageColumn
 from blockyard.data.rows.texts import join_ids
 from blockyard.data.splits.arrays import channels_first
@@ -46,7 +46,12 @@ def array_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
     spec, names, parts = loaded.data.spec, [], []
     for text in texts:
         path = _file(text)
-        values = read_array(path, str(getattr(loaded.data, "inputs", "x")), "the inputs of the run: data.inputs")
+        name = str(getattr(loaded.data, "inputs", "x"))
+        values = read_array(path, name, "the inputs of the run: data.inputs")
+        if spec.modality in get_args(Kind):
+            kind: Any = spec.modality
+            check_inputs(values, kind, spec.vocabulary, path, name)
+            kind_of(values, kind, f"{path}, {name}")
         rows = torch.from_numpy(np.ascontiguousarray(values))
         if spec.modality == "image":
             last = rows.ndim == 4 and tuple(rows.shape[1:]) != spec.shape
@@ -84,7 +89,7 @@ def pair_rows(loaded: Loaded, texts: Sequence[str]) -> tuple[list[str], list[lis
     data: Any = loaded.data
     tokenizer = loaded.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
-    if any(kind_of(Path(text)) is None for text in texts):
+    if any(kind_of_table(Path(text)) is None for text in texts):
         raise UserError(
             f"{loaded.folder.name} reads two texts an input; give a table with the columns {' and '.join(data.texts)}"
         )
@@ -109,7 +114,7 @@ def picture_rows(loaded: Loaded, texts: Sequence[str]) -> Inputs:
     assert source is not None
     text = getattr(data, "text", None) or "text"
     name = getattr(data, "image", None) or "image"
-    if any(kind_of(Path(each)) is None for each in texts):
+    if any(kind_of_table(Path(each)) is None for each in texts):
         raise UserError(
             f"{loaded.folder.name} reads a picture and a text together; give a table with the columns {name} and {text}"
         )

@@ -25,13 +25,11 @@ from torch.nn import functional as F
 from blockyard.contracts import Batch, Model, Objective, Split
 from blockyard.errors import UserError
 from blockyard.evaluate.api import PARTS, PassSettings, as_recorded, check_split
-from blockyard.evaluate.length_extrapolation import extrapolate
 from blockyard.evaluate.loop import evaluate
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 
 if TYPE_CHECKING:
-    from blockyard.evaluate.length_extrapolation import Curve
     from blockyard.runs.load import Loaded
 
 
@@ -147,43 +145,7 @@ def table(resolutions: Resolutions) -> str:
     )
 
 
-# A run's metrics on inputs of other sizes than training's: longer sequences, smaller and larger images.
-
 LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
-
-
-def evaluate_longer(
-    run: str | os.PathLike[str] | RunFolder,
-    factors: Sequence[int],
-    *,
-    split: str = "test",
-    which: str = "best",
-    outputs: str | os.PathLike[str] = "outputs",
-    allow: tuple[str, ...] | list[str] = (),
-    position: dict[str, Any] | None = None,
-) -> tuple[Curve, Loaded]:
-    """A decoder's metrics on sequences 1 and `factors` times as long as those of training.
-
-    position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
-    Raises UserError as `evaluate` does, for a run that is not a decoder, data without longer sequences, and for
-    invalid options.
-    """
-    check_split(split)
-    if not factors or any(factor < 2 for factor in factors):
-        raise UserError(f"extrapolate={list(factors)}: expected whole numbers from 2, such as extrapolate=[2,4,8]")
-    loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
-    if not loaded.model.ctx.causal:
-        raise UserError(f"{loaded.folder.name} is not a decoder; extrapolate needs model=decoder")
-    if not loaded.data.spec.resizable:
-        raise UserError(
-            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer sequences; extrapolate needs running "
-            "text (data.sample=window) or a generated task"
-        )
-
-    def curve(model: Model, samples: Split, settings: PassSettings) -> Curve:
-        return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
-
-    return as_recorded(loaded, split, curve), loaded
 
 
 def evaluate_resolutions(

@@ -2,8 +2,7 @@
 
 classes   logits (B, V)      -> the five most probable classes with their probabilities, and the cross entropy
 values    outputs (B, V)     -> the values in the units of the data, and the objective's loss of each sample
-    of_sample = objective.takes == "sequence" and objective.target in ("class", "values", "labels")
-    if objective.predicts_next or of_sample:
+tokens    logits (B, N, V)   -> the cross entropy of a sequence, its number of targets, and the text that it is from
 other     a reason why there is no one prediction for a sample
 """
 

@@ -12,6 +12,7 @@ it. Additions of LoRA are put into the weights of each ingredient first.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ def cook(
     test: whether the test split is evaluated too, of every ingredient and of the soup
 
     Raises UserError for runs that are not of one architecture, tokenizer and data, for statistics that cannot be
-    averaged, for fewer than two ingredients, and for a folder that is not empty.
+    averaged, for fewer than two ingredients, for a greedy soup of models that all predict NaN, and for a folder that is
+    not empty.
     """
     folder = local_path(str(out), "out").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -143,7 +145,7 @@ def cook(
         return evaluate(model, split, first.loaded.objective, **settings)[best[0]]
 
     values = taste("validation", [each.weights for each in ingredients])
-    order = sorted(range(len(values)), key=lambda number: values[number], reverse=best[1] == "max")
+    order = best_first(values, best[1])
     chosen = as_recorded(first.loaded, "validation", greedy) if recipe == "greedy" else list(range(len(ingredients)))
     weights = average([ingredients[number].weights for number in chosen])
     (value,) = taste("validation", [weights])
@@ -157,9 +159,17 @@ def cook(
     return soup
 
 
+def best_first(values: Sequence[float], mode: str) -> list[int]:
+    """Return the numbers of ingredients by their metric, from the best to the worst; NaN is the worst."""
+    sign = -1 if mode == "max" else 1
+    return sorted(range(len(values)), key=lambda number: (math.isnan(values[number]), sign * values[number]))
+
+
 def _greedy(order: Sequence[int], value_of: Any, mode: str) -> list[int]:
     """The ingredients that the greedy recipe keeps. order: from the best to the worst"""
     chosen, best = [order[0]], value_of([order[0]])
+    if math.isnan(best):
+        raise UserError("no ingredient has a validation metric: all are NaN, so the greedy recipe cannot choose")
     for number in order[1:]:
         value = value_of([*chosen, number])
         if value >= best if mode == "max" else value <= best:

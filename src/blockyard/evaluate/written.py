@@ -37,7 +37,7 @@ from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import eval_indices, eval_steps
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.codes import outputs_of, write_codes
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.judge import heard_by
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
@@ -45,6 +45,7 @@ from blockyard.generate.transcribe import transcribed
 from blockyard.objective._baselines import judged
 from blockyard.objective._text_scores import DIRECTIONS, scores
 from blockyard.ops.autocast import autocast
+from blockyard.runs.result_files import is_own, result_stem
 
 if TYPE_CHECKING:
     from blockyard.runs.load import Loaded
@@ -57,7 +58,7 @@ SHOWN = 12  # outputs that are kept to be drawn or played
 class Written:
     """The texts of one split and their scores.
 
-    part: "test", "val" or "train"; beam: hypotheses of a beam search, or None for greedy decoding
+    part: "test", "val" or "train"; beam: hypotheses of a beam search; None is greedy decoding, or of codes a sample
     length_penalty: the power of the length that their log probabilities are divided by
     scores: those of `DIRECTIONS` over all texts, as fractions: 1 is 100 %; where a judge reads outputs, exact and its
         own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
@@ -75,7 +76,7 @@ class Written:
 
     @property
     def searched(self) -> str:
-        """How texts were searched for: "" is greedily, "beam4" with the power 1, "beam4_length0.5" with another."""
+        """The beam search that wrote, "" for none: "beam4" with the power 1, "beam4_length0.5" with another."""
         power = "" if self.length_penalty == 1 else f"_length{self.length_penalty:g}"
         return "" if self.beam is None else f"beam{self.beam}{power}"
 
@@ -266,11 +267,7 @@ def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 
         steps = decode_batch(model, prompts, [greedy] * len(batch), **settings)
     else:
         steps = beam_search_batch(model, prompts, width=beam, length_penalty=length_penalty, **settings)
-    written: list[list[int]] = [[] for _ in prompts]
-    for step in steps:
-        for index, token_id in step:
-            written[index].append(token_id)
-    return written
+    return collected(steps, len(prompts))
 
 
 # The written texts of a split in the run's folder, and their scores in its summary.
@@ -279,13 +276,13 @@ def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 
 def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     """Writes written-PART.jsonl into the run's folder; returns its path, and whether the summary has the scores.
 
-    The summary is about one checkpoint and a whole split: scores of other weights, or of some batches, are not added.
+    The summary is about one checkpoint, the run's data and a whole split: scores of other weights or data, or of some
+    batches, are not added. Those of other weights or data get a file of their own, see `runs.result_files`.
     """
-    searched = f"-{written.searched}" if written.searched else ""
-    path = loaded.folder.path / f"written-{written.part}{searched}.jsonl"
+    path = loaded.folder.path / f"{result_stem(loaded, 'written', written.part, written.searched)}.jsonl"
     write_texts(path, written, loaded.weights, loaded.step)
     summary = loaded.folder.summary()
-    if not written.whole or not summary or summary.get("weights") != loaded.weights:
+    if not written.whole or "weights" not in summary or not is_own(loaded):
         return path, False
     summary["metrics"] = {**summary["metrics"], **written.metrics()}
     summary["directions"] = {**summary.get("directions", {}), **written.directions()}

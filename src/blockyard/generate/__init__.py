@@ -1,13 +1,15 @@
 """Text or images from a trained decoder, token by token, or text by beam search.
 
 api.py           `generate` and `generate_all`: a run and prompts in, a stream of text in whole characters out
-options.py       validates the options that need no model
 request.py       validates prompts and sources, and encodes them
 decode.py        sampling and greedy decoding of a batch of prompts
 beam_search.py   beam search over a batch of prompts
 speculative.py   speculative decoding: accepts tokens that a draft proposes
 draft.py         a smaller run, or the text so far, as a draft
 retracting.py    a sequence whose last tokens can be taken back
+compiled_step.py a step of decoding as one compiled function
+diffusion.py     a gap that a masked diffusion model fills
+transcribe.py    texts that a model writes for sources in one forward pass
 stepper.py       next-token scores, from a cache where the model has one, and how long a sequence a model takes
 stats.py         what a generation cost
 sampling.py      from scores to a token id

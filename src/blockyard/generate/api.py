@@ -10,7 +10,6 @@ from itertools import chain, islice
 from typing import Any
 
 from blockyard.contracts import Memory, TextTokenizer, Transcriber
-from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
@@ -21,6 +20,7 @@ from blockyard.generate.request import (
     check_compiled,
     check_device,
     check_draft_options,
+    check_has_end,
     check_options,
     check_tokenizer,
     encode_sources,
@@ -64,16 +64,6 @@ class Detokenizer:
         previous = len(self._tokenizer.decode(self._token_ids[self._start : self._stop]))
         self._start, self._stop = self._stop, len(self._token_ids)
         return text[previous:]
-
-
-def detokenize(tokenizer: TextTokenizer, token_ids: Iterator[int]) -> Iterator[str]:
-    """Yield the text of a stream of token ids in whole characters."""
-    detokenizer = Detokenizer(tokenizer)
-    for token_id in token_ids:
-        if text := detokenizer.push(token_id):
-            yield text
-    if text := detokenizer.flush():
-        yield text
 
 
 class TextStream:
@@ -187,7 +177,8 @@ def generate_all(
     texts = prepare_texts(loaded, prompts, sources)
     if compiled:
         check_compiles(loaded.model)
-    _check_has_end(loaded, length_penalty)
+    if length_penalty is not None:
+        check_has_end(loaded, length_penalty)
     settings: dict[str, Any] = {
         "max_tokens": max_tokens,
         "cache": cache,
@@ -217,14 +208,6 @@ def _fill(
     sampler = partial(_samplers, **sampling)
     texts, parts, stats = fill_gaps(loaded, prompts, suffix, max_tokens, sampler, steps, order)
     return TextStream(loaded, texts, parts, stats)
-
-
-def _check_has_end(loaded: Loaded, length_penalty: float | None) -> None:
-    if length_penalty is not None and loaded.model.ctx.tokens.end is None:
-        raise UserError(
-            f"length_penalty={length_penalty} has no effect: the data of {loaded.folder.name} has no end token, so all "
-            "hypotheses have the same length; leave it out"
-        )
 
 
 def _encoded_sources(loaded: Loaded, texts: list[GeneratedText]) -> Memory | None:

@@ -7,17 +7,16 @@ without its constant 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Memory, Model
-from blockyard.generate.decode import separate
+from blockyard.generate.decode import Steps, in_groups
 from blockyard.generate.sampling import to_finite
 from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import Stepper, tokens_left
-from blockyard.model._cache import select_sequences
 
 
 def beam_search_batch(
@@ -31,7 +30,7 @@ def beam_search_batch(
     length_penalty: float = 1.0,
     memory: Memory | None = None,
     end: int | None = None,
-) -> Iterator[list[tuple[int, int]]]:
+) -> Steps:
     """Yield (index of the prompt, token id) of each best sequence, as soon as all live hypotheses agree on it.
 
     The score is the sum of log probabilities divided by length ** length_penalty, `end` counted. A sequence ends
@@ -40,49 +39,36 @@ def beam_search_batch(
     every live one as it is, so that a width of 1 is greedy decoding, and a width that prunes nothing returns the most
     likely sequence. All prompts step together, as in `decode_batch`.
     """
-    groups = separate(model, prompts)
-    if len(groups) > 1:
-        for group in groups:
-            part = None if memory is None else select_sequences(memory, torch.tensor(group))
-            own = [prompts[index] for index in group]
-            for step in beam_search_batch(
-                model,
-                own,
-                width=width,
-                max_tokens=max_tokens,
-                cache=cache,
-                stats=stats,
-                length_penalty=length_penalty,
-                memory=part,
-                end=end,
-            ):
-                yield [(group[index], token_id) for index, token_id in step]
-        return
-    shortest = min(map(len, prompts))
-    starts = [list(prompt[:shortest]) for prompt in prompts]
-    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)
-    searches = [
-        _Search(prompt[shortest:], width, tokens_left(model, prompt, max_tokens, end), length_penalty, end)
-        for prompt in prompts
-    ]
-    while any(search.live for search in searches):
-        log_probs = torch.log_softmax(to_finite(stepper.scores()), -1)  # (R, V)
-        order, token_ids, settled, first = list[int](), list[int](), list[tuple[int, int]](), 0
-        for index, search in enumerate(searches):
-            if not (count := len(search.live)):
-                continue
-            for parent, token_id in search.extend(log_probs[first : first + count]):
-                order.append(first + parent)
-                token_ids.append(token_id)
-            first += count
-            settled += [(index, token_id) for token_id in search.newly_settled()]
-            if search.truncated and search.budget < max_tokens:
-                stepper.count_unfinished()
-        stepper.count_tokens(len(settled))
-        if order:
-            stepper.reorder(order)
-            stepper.append(token_ids)
-        yield settled
+
+    def together(group: list[int], part: Memory | None) -> Steps:
+        own = [prompts[index] for index in group]
+        shortest = min(map(len, own))
+        starts = [list(prompt[:shortest]) for prompt in own]
+        stepper = Stepper(model, starts, cache=cache, memory=part, stats=stats, end=end)
+        searches = [
+            _Search(prompt[shortest:], width, tokens_left(model, prompt, max_tokens, end), length_penalty, end)
+            for prompt in own
+        ]
+        while any(search.live for search in searches):
+            log_probs = torch.log_softmax(to_finite(stepper.scores()), -1)  # (R, V)
+            order, token_ids, settled, first = list[int](), list[int](), list[tuple[int, int]](), 0
+            for index, search in enumerate(searches):
+                if not (count := len(search.live)):
+                    continue
+                for parent, token_id in search.extend(log_probs[first : first + count]):
+                    order.append(first + parent)
+                    token_ids.append(token_id)
+                first += count
+                settled += [(index, token_id) for token_id in search.newly_settled()]
+                if search.truncated and search.budget < max_tokens:
+                    stepper.count_unfinished()
+            stepper.count_tokens(len(settled))
+            if order:
+                stepper.reorder(order)
+                stepper.append(token_ids)
+            yield settled
+
+    return in_groups(model, prompts, memory, together, cache=cache)
 
 
 class _Search:

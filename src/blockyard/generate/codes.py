@@ -18,16 +18,16 @@ from torch import Tensor
 from blockyard.contracts import CodeTokenizer, ImageTokenizer, Memory, Model, ReadsOutputs, SoundTokenizer
 from blockyard.data.files.sounds import write_wav
 from blockyard.errors import UserError
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
-from blockyard.generate.images import load_data, write_rows
+from blockyard.generate.images import load_to_draw, write_rows
 from blockyard.generate.judge import check_hears, heard_by
-from blockyard.generate.request import check_device, check_options, encode_sources
+from blockyard.generate.request import encode_sources
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.model._cache import select_sequences
 from blockyard.runs.folder import TOKENIZER, RunFolder
-from blockyard.runs.load import Loaded, components_of, load
+from blockyard.runs.load import Loaded, components_of, load, splits_of
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ def generate_outputs(
     Raises UserError where the run writes texts or takes no source, and for a source that it cannot read.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    check_options(1, None, None, {**sampling, "temperature": None if temperature == 1 else temperature})
-    check_device(device)
-    loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
     if not isinstance(tokenizer, CodeTokenizer) or loaded.data.spec.source is None:
         raise UserError(f"{loaded.folder.name} writes no images or sounds from a source")
@@ -138,7 +136,7 @@ def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
 
 def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:
     """What the judge of the run's data reads in outputs; None where there is none."""
-    split = None if loaded.data.missing() else load_data(loaded).test
+    split = None if loaded.data.missing() else splits_of(loaded).test
     return split.read(written) if isinstance(split, ReadsOutputs) else None
 
 
@@ -156,7 +154,6 @@ def write_codes(
     """
     tokens = model.ctx.tokens
     assert tokens.start is not None, "a tokenizer of data with a source names its start token"
-    written: list[list[int]] = [[] for _ in choose]
     steps = decode_batch(
         model,
         [[tokens.start]] * len(choose),
@@ -167,14 +164,13 @@ def write_codes(
         memory=memory,
         end=tokens.end,
     )
-    for step in steps:
-        for index, token_id in step:
-            written[index].append(token_id)
-    return written
+    return collected(steps, len(choose))
 
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return what each sequence of token ids stands for."""
-    if len({len(sequence) for sequence in token_ids}) == 1:
+    # The sounds of a batch are as long as the longest, and a code that ends early would go on in silence.
+    batched = not isinstance(tokenizer, SoundTokenizer) and len({len(sequence) for sequence in token_ids}) == 1
+    if batched:
         return list(tokenizer.decode(torch.tensor(token_ids)))
     return [tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))[0] for sequence in token_ids]

@@ -9,34 +9,45 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Memory, Model
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import Stepper, tokens_left
+from blockyard.generate.stepper import Stepper, ordered_for_decoding, tokens_left
 from blockyard.model._cache import select_sequences
 
+Steps = Iterator[list[tuple[int, int]]]  # of each step, (index of the prompt, token id)
 
-def decode(
-    model: Model,
-    token_ids: list[int],
-    choose: Callable[[Tensor], int],
+
+def in_groups(
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    memory: Memory | None,
+    decode_group: Callable[[list[int], Memory | None], Steps],
     *,
-    max_tokens: int,
     cache: bool,
-    stats: Stats | None = None,
-) -> Iterator[int]:
-    """Yield the token ids that follow one prompt, one per step; `stats` is updated on the way."""
-    stats = Stats() if stats is None else stats
-    for step in decode_batch(model, [token_ids], [choose], max_tokens=max_tokens, cache=cache, stats=stats):
-        yield from (token_id for _, token_id in step)
+) -> Steps:
+    """Yield the steps of prompts, of which those that can step together do.
 
+    All can, but for a model that sees the source: it reads one in a single pass, with prompts of one length only.
 
-def separate(model: nn.Module, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The numbers of the prompts that can step together: all, or those of one length in a model that sees the source.
-
-    There a source has to be read in one pass.
+    decode_group: from the numbers of prompts and their memory to the steps of these, counted from 0
     """
     if getattr(model, "sees", "past") == "past":
-        return [list(range(len(prompts)))]
-    lengths = sorted({len(prompt) for prompt in prompts})
-    return [[index for index, prompt in enumerate(prompts) if len(prompt) == length] for length in lengths]
+        groups = [list(range(len(prompts)))]
+    else:
+        lengths = sorted({len(prompt) for prompt in prompts})
+        groups = [[index for index, prompt in enumerate(prompts) if len(prompt) == length] for length in lengths]
+    for group in groups:
+        part = memory if memory is None or len(groups) == 1 else select_sequences(memory, torch.tensor(group))
+        with ordered_for_decoding(model, len(group), cache=cache):
+            for step in decode_group(group, part):
+                yield [(group[index], token_id) for index, token_id in step]
+
+
+def collected(steps: Steps, count: int) -> list[list[int]]:
+    """Return the token ids of each of `count` prompts."""
+    token_ids: list[list[int]] = [[] for _ in range(count)]
+    for step in steps:
+        for index, token_id in step:
+            token_ids[index].append(token_id)
+    return token_ids
 
 
 def decode_batch(
@@ -50,55 +61,42 @@ def decode_batch(
     memory: Memory | None = None,
     end: int | None = None,
     compiled: bool = False,
-) -> Iterator[list[tuple[int, int]]]:
+) -> Steps:
     """Yield, for each step, (index of the prompt, token id) of every sequence that got a new token.
 
     All sequences step together: one with a longer prompt still reads it while the others generate, so that each
     result equals that of the prompt alone, with any mixer. A sequence stops before the token `end`; where the data
     has an end token, a sequence without one stops at the model's maximum length. `compiled` as in `Stepper`.
     """
-    groups = separate(model, prompts)
-    if len(groups) > 1:
-        for group in groups:
-            part = None if memory is None else select_sequences(memory, torch.tensor(group))
-            chosen = [choose[index] for index in group]
-            for step in decode_batch(
-                model,
-                [prompts[index] for index in group],
-                chosen,
-                max_tokens=max_tokens,
-                cache=cache,
-                stats=stats,
-                memory=part,
-                end=end,
-                compiled=compiled,
-            ):
-                yield [(group[index], token_id) for index, token_id in step]
-        return
-    shortest = min(map(len, prompts))
-    starts = [list(prompt[:shortest]) for prompt in prompts]
-    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end, compiled=compiled)
-    unread = [list(prompt[shortest:]) for prompt in prompts]
-    budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in prompts]
-    remaining = list(budgets)
-    while any(remaining):
-        scores = stepper.scores()  # (R, V)
-        token_ids, generated = [], []
-        for index, left in enumerate(remaining):
-            if unread[index]:
-                token_ids.append(unread[index].pop(0))
-            elif not left:
-                token_ids.append(0)  # a finished sequence; what follows is not read
-            else:
-                token_id = choose[index](scores[index])
-                token_ids.append(token_id)
-                if token_id == end:
-                    remaining[index] = 0
+
+    def together(group: list[int], part: Memory | None) -> Steps:
+        own = [prompts[index] for index in group]
+        shortest = min(map(len, own))
+        starts = [list(prompt[:shortest]) for prompt in own]
+        stepper = Stepper(model, starts, cache=cache, memory=part, stats=stats, end=end, compiled=compiled)
+        unread = [list(prompt[shortest:]) for prompt in own]
+        budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in own]
+        remaining = list(budgets)
+        while any(remaining):
+            scores = stepper.scores()  # (R, V)
+            token_ids, generated = [], []
+            for index, left in enumerate(remaining):
+                if unread[index]:
+                    token_ids.append(unread[index].pop(0))
+                elif not left:
+                    token_ids.append(0)  # a finished sequence; what follows is not read
                 else:
-                    remaining[index] -= 1
-                    generated.append((index, token_id))
-                    if not remaining[index] and budgets[index] < max_tokens:
-                        stepper.count_unfinished()
-        stepper.append(token_ids)
-        stepper.count_tokens(len(generated))
-        yield generated
+                    token_id = choose[group[index]](scores[index])
+                    token_ids.append(token_id)
+                    if token_id == end:
+                        remaining[index] = 0
+                    else:
+                        remaining[index] -= 1
+                        generated.append((index, token_id))
+                        if not remaining[index] and budgets[index] < max_tokens:
+                            stepper.count_unfinished()
+            stepper.append(token_ids)
+            stepper.count_tokens(len(generated))
+            yield generated
+
+    return in_groups(model, prompts, memory, together, cache=cache)

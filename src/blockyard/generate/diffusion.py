@@ -27,7 +27,7 @@ from blockyard.errors import UserError
 from blockyard.generate.request import GeneratedText, encode_text
 from blockyard.generate.sampling import Sampler, to_finite
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import max_context
+from blockyard.generate.stepper import has_fixed_length, max_context
 from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
@@ -70,13 +70,16 @@ def fill_gaps(
     """Return the texts, what fills the gap of each when it is iterated over, and its cost.
 
     samplers: as many as asked for, one for each text; steps: None is one token in each
-    Raises UserError where the model takes no sequence as long as prompt and suffix with a token between.
+    Raises UserError where the model takes no sequence as long as prompt and suffix with a token between, and for a gap
+    of another size than the one that a model of one length takes.
     """
-    mask = loaded.model.ctx.tokens.mask
+    model: Any = loaded.model
+    mask = model.ctx.tokens.mask
     assert mask is not None
     after = encode_text(loaded, "suffix", suffix)
     texts, gaps = [], []
-    limit = max_context(loaded.model)
+    fixed = has_fixed_length(model) or model.head.fixed_length
+    limit = model.ctx.tokens.max_len if fixed else max_context(model)
     for prompt in prompts:
         before = encode_text(loaded, "prompt", prompt)
         room = max_tokens if limit is None else min(max_tokens, limit - len(before) - len(after))
@@ -84,6 +87,11 @@ def fill_gaps(
             raise UserError(
                 f"prompt and suffix have {len(before) + len(after)} tokens, and {loaded.folder.name} takes {limit}: no "
                 "token fits between; shorten them"
+            )
+        if fixed and limit is not None and (size := limit - len(before) - len(after)) != room:
+            raise UserError(
+                f"max_tokens={max_tokens}: {loaded.folder.name} takes sequences of {limit} tokens only, and prompt and "
+                f"suffix have {len(before) + len(after)}; use max_tokens={size}"
             )
         if room < max_tokens:
             log.warning("%d tokens are written: with prompt and suffix the model takes %d", room, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Memory, Model, TextTokenizer
 from blockyard.errors import UserError
+from blockyard.generate.decode import Steps
 from blockyard.generate.request import GeneratedText, encode_sources
 from blockyard.generate.retracting import RetractingStepper
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import Draft, Proposal, SpeculativeStats, speculate
 from blockyard.generate.stats import Stats
+from blockyard.generate.stepper import ordered_for_decoding
 from blockyard.model._cache import select_sequences
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
@@ -138,9 +140,7 @@ class Drafting:
     run: Loaded | None
     tokens: int
 
-    def decode(
-        self, samplers: list[Sampler], memory: Memory | None, stats: SpeculativeStats, **settings: Any
-    ) -> Iterator[list[tuple[int, int]]]:
+    def decode(self, samplers: list[Sampler], memory: Memory | None, stats: SpeculativeStats, **settings: Any) -> Steps:
         """Yield (index of the prompt, token id) of the tokens of each round, as `decode_batch` does.
 
         settings: max_tokens, cache and end, as in `decode_batch`
@@ -148,11 +148,14 @@ class Drafting:
         theirs = None
         if self.run is not None and memory is not None:
             theirs = encode_sources(self.run, [text.source or "" for text in self.texts])
-        for index, (text, sampler) in enumerate(zip(self.texts, samplers, strict=True)):
-            draft = self._draft(text.prompt_ids, _of(theirs, index), settings["cache"], settings["end"])
-            more = {"draft_tokens": self.tokens, "memory": _of(memory, index), "stats": stats, **settings}
-            for token_ids in speculate(self.loaded.model, text.prompt_ids, draft, sampler, **more):
-                yield [(index, token_id) for token_id in token_ids]
+        with ExitStack() as stack:
+            for run in (self.loaded, *([] if self.run is None else [self.run])):
+                stack.enter_context(ordered_for_decoding(run.model, 1, cache=settings["cache"]))
+            for index, (text, sampler) in enumerate(zip(self.texts, samplers, strict=True)):
+                draft = self._draft(text.prompt_ids, _of(theirs, index), settings["cache"], settings["end"])
+                more = {"draft_tokens": self.tokens, "memory": _of(memory, index), "stats": stats, **settings}
+                for token_ids in speculate(self.loaded.model, text.prompt_ids, draft, sampler, **more):
+                    yield [(index, token_id) for token_id in token_ids]
 
     def _draft(self, prompt: list[int], memory: Memory | None, cache: bool, end: int | None) -> Draft:
         if self.run is None:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blockyard.atomic_files import replacing
-from blockyard.contracts import DrawsValues, Model, Splits
+from blockyard.contracts import DrawsValues, Model
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
-from blockyard.generate.decode import decode_batch
+from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
 from blockyard.generate.request import check_device, check_options
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
-from blockyard.generate.stepper import NO_CACHE, describe_cache
-from blockyard.model._cache import Cache, HasCache
+from blockyard.generate.stepper import NO_CACHE, has_fixed_length, new_cache
+from blockyard.model._cache import Cache
 from blockyard.runs.folder import TOKENIZER
-from blockyard.runs.load import Loaded, load
+from blockyard.runs.load import Loaded, load, splits_of
 from blockyard.tokenizer._image_tokens import ImageTokens
 
 
@@ -76,9 +76,7 @@ def generate_images(
     Raises UserError where the run does not draw images, and for a class or rows that it does not have.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    check_options(1, None, None, {**sampling, "temperature": None if temperature == 1 else temperature})
-    check_device(device)
-    loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer = _image_tokenizer(loaded)
     if loaded.model.ctx.data.source is not None:
         raise UserError(f'{loaded.folder.name} draws what a source asks for; it needs one, such as source="..."')
@@ -109,15 +107,23 @@ def generate_images(
     )
 
 
+def load_to_draw(run: Run, sampling: dict[str, Any], *, device: str, **settings: Any) -> Loaded:
+    """Return a run that is to sample images or sounds. sampling: its options by name; settings: of `load`
+
+    Raises UserError for options out of range, and for a device or a run that does not exist.
+    """
+    usual = sampling["temperature"] == 1  # which is as if it were not set
+    check_options(1, None, None, {**sampling, "temperature": None if usual else sampling["temperature"]})
+    check_device(device)
+    return run if isinstance(run, Loaded) else load(run, device=device, **settings)
+
+
 def _write_ids(
     model: Model, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
 ) -> Tensor:
     """Return the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
-    drawn = prompts[:, 1:].tolist()
-    for step in decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats):
-        for index, token_id in step:
-            drawn[index].append(token_id)
-    return torch.tensor(drawn)
+    steps = decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats)
+    return torch.cat([prompts[:, 1:], torch.tensor(collected(steps, len(prompts)))], 1)
 
 
 def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:
@@ -175,18 +181,9 @@ def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
     return int(width)
 
 
-def load_data(loaded: Loaded) -> Splits:
-    """Return the splits of a run's data. Raises UserError where it is missing."""
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
-    loaded.data.prepare()
-    return loaded.components.load()
-
-
 def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor, Tensor]:
     """The first test images, of a class if one is named, with their classes. Raises UserError for too few."""
-    split = load_data(loaded).test
+    split = splits_of(loaded).test
     assert isinstance(split, ImageTokenSplit)
     batch = split.images.batch(torch.arange(len(split)), None)
     assert isinstance(batch.target, Tensor)
@@ -269,9 +266,6 @@ def save(picture: Tensor, path: Path) -> Path:
 # Tokens of images that are real values, written one after another.
 
 
-log = logging.getLogger("blockyard")
-
-
 @torch.inference_mode()
 def write_patches(
     model: Model,
@@ -292,7 +286,7 @@ def write_patches(
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     device = next(model.parameters()).device
-    kept = _cache(model, len(prompts), stats) if cache else None
+    kept = new_cache(model, len(prompts), stats) if cache else None
     if not cache:
         stats.method = f"{NO_CACHE} (cache=false)"
     tokens, started = prompts, time.perf_counter()
@@ -312,25 +306,12 @@ def write_patches(
     return tokens[:, 1:]
 
 
-def _cache(model: Model, count: int, stats: Stats) -> Cache | None:
-    """An empty cache; None, with a warning, for a model that has none."""
-    assert isinstance(model, HasCache)
-    try:
-        cache = model.init_cache(count)
-    except ValueError as error:
-        log.warning("no cache, each token runs the whole sequence again: %s", error)
-        stats.method = f"{NO_CACHE} (the model has no cache)"
-        return None
-    stats.method = describe_cache(cache)
-    return cache
-
-
 def _last(model: Model, tokens: Tensor, cache: Cache | None) -> Tensor:
     """The prediction (n, V') for what follows the last token, on the CPU."""
     if cache is not None:
         return model(tokens, cache=cache)[:, -1].float().cpu()
     length = tokens.shape[1]
-    if not all(mixer.traits.any_length for mixer in model.mixers):
+    if has_fixed_length(model):
         # A causal model's predictions do not depend on what follows, so padding behind is harmless.
         tokens = torch.nn.functional.pad(tokens, (0, 0, 0, model.ctx.tokens.max_len - length))
     return model(tokens)[:, length - 1].float().cpu()

@@ -18,9 +18,9 @@ from blockyard.contracts import Batch, ImageTokenizer, TextTokenizer, Transcribe
 from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.data.splits.recordings import RaggedSounds
 from blockyard.errors import UserError
-from blockyard.generate.images import GeneratedImages, load_data
+from blockyard.generate.images import GeneratedImages
 from blockyard.generate.transcribe import transcribed
-from blockyard.runs.load import Loaded
+from blockyard.runs.load import Loaded, splits_of
 
 _HEARD = 64  # sounds that are heard at a time
 _CHUNK = 4096  # training images that are compared at a time
@@ -70,7 +70,7 @@ def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
             f"judge={name} reads images {spec.shape} of {spec.levels} gray levels; those drawn are {shape} of "
             f"{result.levels}"
         )
-    split: Any = load_data(judge).test  # an image split: it normalizes as in the judge's training
+    split: Any = splits_of(judge).test  # an image split: it normalizes as in the judge's training
     inputs = split.preprocess(result.images, torch.arange(len(result.images)), None)
     with torch.inference_mode():
         read = judge.model(Batch(inputs)).argmax(-1)  # (n,)
@@ -111,7 +111,7 @@ def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
 
 def distances(result: GeneratedImages) -> Distances:
     """Return how far drawn images, and as many test images, are from the nearest training image."""
-    train, _, test = load_data(result.loaded)
+    train, _, test = splits_of(result.loaded)
     assert isinstance(train, ImageTokenSplit)
     assert isinstance(test, ImageTokenSplit)
     some = test.images.batch(torch.arange(min(len(result.images), len(test))), None).inputs

@@ -84,6 +84,15 @@ def check_tokenizer(loaded: Loaded) -> None:
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
 
 
+def check_has_end(loaded: Loaded, length_penalty: float) -> None:
+    """Raise UserError for a penalty of the length where all hypotheses have the same one."""
+    if loaded.model.ctx.tokens.end is None:
+        raise UserError(
+            f"length_penalty={length_penalty:g} has no effect: the data of {loaded.folder.name} has no end token, so "
+            "all hypotheses have the same length; leave it out"
+        )
+
+
 def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
     """The prompt, or its end where the model sees less. Raises UserError where cutting would lose the start token."""
     if loaded.model.ctx.tokens.end is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from blockyard.contracts import Memory, Model
@@ -53,11 +52,13 @@ class RetractingStepper(Stepper):
 
     def mark(self) -> None:
         """All tokens so far stay. Call it before tokens that may be taken back."""
-        self._started = self._started or time.perf_counter()
+        self.start_clock()
         self.cut()
         if self._cache is None or self._cache.croppable:
             return
-        if len(self.sequences[0]) - self._cached > 1:
+        # A model that sees the source reads it in one pass, up to the start token: it stays whole.
+        whole = getattr(self.model, "sees", "past") == "source" and self.sequences[0][-1] == self.model.ctx.tokens.start
+        if len(self.sequences[0]) - self._cached > 1 and not whole:
             last = self.sequences[0].pop()
             self.last_scores(1)
             self.sequences[0].append(last)

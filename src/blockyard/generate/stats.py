@@ -10,9 +10,9 @@ class Stats:
     """What a generation cost.
 
     tokens: generated, over all sequences, without end tokens and discarded hypotheses; steps: forward passes
-    seconds: from the first forward pass on; first_seconds: until the first token
+    seconds: from the first forward pass of each batch or prompt to its last token; first_seconds: until the first token
     method: what each step reads the past from, as text
-    cache_bytes: kept at the end, over all sequences; None without a cache
+    cache_bytes: kept at the end, over all sequences, also where they came one after the other; None without a cache
     cache_bytes_per_token: what the last token of a sequence added: 0 for a state of constant size or a full window;
         None without a cache
     cuts: how often the sequences were cut to half a context

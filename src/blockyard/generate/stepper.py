@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,14 @@ from blockyard.generate.stats import Stats
 from blockyard.model._cache import Cache, HasCache, select_sequences
 
 
+def has_fixed_length(model: Model) -> bool:
+    """Whether a mixer of the model takes sequences of one length only."""
+    return not all(mixer.traits.any_length for mixer in model.mixers)
+
+
 def max_context(model: Model) -> int | None:
     """The longest sequence that a model takes; None where it takes any length."""
-    if not all(mixer.traits.any_length for mixer in model.mixers):
+    if has_fixed_length(model):
         return model.ctx.tokens.max_len
     return int(model.ctx.tokens.max_len * model.position.length_scale) if model.position.bounded else None
 
@@ -47,16 +53,30 @@ def tokens_left(model: Model, prompt: Sequence[int], max_tokens: int, end: int |
 FEW = 4  # sequences; from about 16 on the two orders take the same time
 
 
-def order_for_decoding(model: nn.Module, sequences: int) -> None:
-    """Store the weights of linear layers column by column where a CPU decodes few sequences; no value changes.
+@contextmanager
+def ordered_for_decoding(model: nn.Module, sequences: int, *, cache: bool) -> Iterator[None]:
+    """While inside, store the weights of linear layers column by column where a CPU decodes few sequences.
 
     A linear layer that reads one token multiplies a vector by a matrix, and its time is that of reading the weights.
     BLAS reads them faster where the weights of one input are adjacent than where those of one output are, as
     `nn.Linear` keeps them: 1.8 against 2.9 ms for the 10.6 million weights of a GPT of six layers and width 384, on one
-    core of an AMD EPYC. Weights that other modules share, such as tied embeddings, stay as they are.
+    core of an AMD EPYC. Weights that other modules share, such as tied embeddings, stay as they are. No value changes.
+
+    cache: whether a step reads one token of each sequence; nothing is stored otherwise
     """
-    if sequences > FEW:
-        return
+    layers = _own_weights(model) if cache and sequences <= FEW else []
+    try:
+        for layer in layers:
+            _store(layer, by_columns=True)
+        yield
+    finally:
+        # A fused optimizer reads weights and their moments in the order of memory, so that both need one order.
+        for layer in layers:
+            _store(layer, by_columns=False)
+
+
+def _own_weights(model: nn.Module) -> list[nn.Linear]:
+    """The linear layers, one for each weight, whose weight no other kind of module uses and which are `_by_outputs`."""
     modules = list(model.modules())
     others = {
         id(parameter)
@@ -64,10 +84,15 @@ def order_for_decoding(model: nn.Module, sequences: int) -> None:
         if not isinstance(module, nn.Linear)
         for parameter in module.parameters(recurse=False)
     }
-    for layer in modules:
-        if isinstance(layer, nn.Linear) and id(layer.weight) not in others and _by_outputs(layer.weight):
-            with torch.inference_mode(False), torch.no_grad():  # a model that decoded can still be trained
-                layer.weight.data = layer.weight.t().contiguous().t()  # (outputs, inputs) with strides (1, outputs)
+    layers = {id(module.weight): module for module in modules if isinstance(module, nn.Linear)}
+    return [layer for key, layer in layers.items() if key not in others and _by_outputs(layer.weight)]
+
+
+def _store(layer: nn.Linear, *, by_columns: bool) -> None:
+    """Store the weight (outputs, inputs) of a layer with strides (1, outputs), or else (inputs, 1)."""
+    with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode could not be trained
+        weight = layer.weight
+        layer.weight.data = weight.t().contiguous().t() if by_columns else weight.contiguous()
 
 
 def _by_outputs(weight: Tensor) -> bool:
@@ -92,6 +117,20 @@ def describe_cache(cache: Cache) -> str:
     """What a cache keeps, as text; several kinds where layers differ."""
     kinds = [kind for layer in cache.layers if (kind := getattr(layer, "kind", "cache"))]
     return " and ".join(dict.fromkeys(kinds)) or "nothing cached (no token reads another)"
+
+
+def new_cache(model: Model, sequences: int, stats: Stats) -> Cache | None:
+    """Return an empty cache; None, with a warning, for a model that has none. `stats` gets the method."""
+    assert isinstance(model, HasCache)
+    try:
+        cache = model.init_cache(sequences)
+    except ValueError as error:
+        log.warning("no cache, each token runs the whole sequence again: %s", error)
+        without = {type(mixer).__name__ for mixer in model.mixers if not hasattr(mixer, "init_cache")}
+        stats.method = f"{NO_CACHE} ({', '.join(sorted(without)) or 'the model'} has no cache)"
+        return None
+    stats.method = describe_cache(cache)
+    return cache
 
 
 class Stepper:
@@ -122,25 +161,18 @@ class Stepper:
         self._sources = list(range(len(sequences)))  # the prompt that each sequence continues
         self._special = torch.tensor(special_token_ids(model, end), dtype=torch.int64, device=self._device)
         self._cache = self._new_cache() if cache else None
-        if self._cache is not None:
-            order_for_decoding(model, len(sequences))
         if not cache:
             self.stats.method = f"{NO_CACHE} (cache=false)"
         self._cached = 0  # tokens of each sequence that the cache holds
         self._size: tuple[int, int] | None = None  # bytes and length after the last pass with this cache
-        self._started: float | None = None
+        self._bytes = 0  # of the cache, as they are part of the cost now
+        self._counted: float | None = None  # the time up to which the cost is recorded
 
     def _new_cache(self) -> Cache | None:
-        assert isinstance(self.model, HasCache)
-        try:
-            cache = self.model.init_cache(len(self.sequences))
-        except ValueError as error:
-            log.warning("no cache, each token runs the whole sequence again: %s", error)
-            without = {type(mixer).__name__ for mixer in self.model.mixers if not hasattr(mixer, "init_cache")}
-            self.stats.method = f"{NO_CACHE} ({', '.join(sorted(without)) or 'the model'} has no cache)"
-            return None
         self._step = None
-        self.stats.method = describe_cache(cache) + ", compiled step" * self._compiled
+        cache = new_cache(self.model, len(self.sequences), self.stats)
+        if cache is not None:
+            self.stats.method += ", compiled step" * self._compiled
         return cache
 
     @torch.inference_mode()
@@ -151,7 +183,7 @@ class Stepper:
     @torch.inference_mode()
     def last_scores(self, count: int) -> Tensor:
         """Scores of what follows each of the last `count` tokens, which no cache may hold yet: (R, count, V)."""
-        self._started = self._started or time.perf_counter()
+        self.start_clock()
         self.stats.steps += 1
         self.cut()
         scores = self._last_scores(count)  # (R, count, V)
@@ -188,15 +220,15 @@ class Stepper:
 
     def _full_pass(self, count: int) -> Tensor:
         # A causal model's scores do not depend on what follows, so padding behind is harmless.
-        fixed = not all(mixer.traits.any_length for mixer in self.model.mixers)
         length = len(self.sequences[0])
-        padding = [0] * (self.model.ctx.tokens.max_len - length if fixed else 0)
+        padding = [0] * (self.model.ctx.tokens.max_len - length if has_fixed_length(self.model) else 0)
         padded = [sequence + padding for sequence in self.sequences]
         inputs = torch.tensor(padded, dtype=torch.int64, device=self._device)  # (R, N)
         return self.model(Inputs(inputs, memory=self.memory))[:, length - count : length]  # (R, count, V)
 
     def _record_size(self, size: int, length: int) -> None:
-        self.stats.cache_bytes = size
+        self.stats.cache_bytes = (self.stats.cache_bytes or 0) + size - self._bytes
+        self._bytes = size
         before, self._size = self._size, (size, length)
         if before is None:
             self.stats.cache_bytes_per_token = size / length / len(self.sequences)
@@ -209,11 +241,17 @@ class Stepper:
         for sequence, token_id in zip(self.sequences, token_ids, strict=True):
             sequence.append(token_id)
 
+    def start_clock(self) -> None:
+        """Let the time that `count_tokens` records begin now, if it has not begun."""
+        if self._counted is None:
+            self._counted = time.perf_counter()
+
     def count_tokens(self, count: int) -> None:
-        """Record `count` generated tokens and the time so far."""
+        """Record `count` generated tokens and the time since the last ones; other sequences may share the cost."""
         now = time.perf_counter()
         self.stats.tokens += count
-        self.stats.seconds = now - (self._started or now)
+        self.stats.seconds += 0.0 if self._counted is None else now - self._counted
+        self._counted = now
         if self.stats.tokens:
             self.stats.first_seconds = self.stats.first_seconds or self.stats.seconds
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from blockyard.contracts import Batch, Model, TextTokenizer, Transcriber
 from blockyard.errors import UserError
+from blockyard.generate.decode import Steps
 from blockyard.generate.request import GeneratedText, source_batch
 from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
-
-Steps = Iterator[list[tuple[int, int]]]
 
 
 def transcription(

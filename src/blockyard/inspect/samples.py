@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, Splits, TextTokenizer
+from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, TextTokenizer
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options
 from blockyard.inspect.sound import Sound, is_sound, sound_of
 from blockyard.ops.maps import block_number
-from blockyard.runs.load import Loaded
+from blockyard.runs.load import Loaded, splits_of
 
 
 @dataclass
@@ -85,18 +85,9 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     return samples
 
 
-def load_splits(loaded: Loaded) -> Splits:
-    """Return the splits of a run's data. Raises UserError where it is missing."""
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
-    loaded.data.prepare()
-    return loaded.components.load()
-
-
 def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
     """Return the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
-    split = load_splits(loaded).validation
+    split = splits_of(loaded).validation
     if options.sample >= len(split):
         raise UserError(
             f"sample={options.sample} is out of range: the validation split has {len(split)} samples, counted from 0"

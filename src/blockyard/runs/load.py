@@ -21,7 +21,7 @@ from blockyard.runs.weights_file import WEIGHTS, read_weights
 
 if TYPE_CHECKING:
     from blockyard.config.build import Components
-    from blockyard.contracts import DataModule, Model, Objective, Tokenizer
+    from blockyard.contracts import DataModule, Model, Objective, Splits, Tokenizer
 
 
 # The config of a run, checked before anything that it names is imported.
@@ -153,6 +153,15 @@ def load(
         step=int(content.get("global_step") or 0),
         weights=f"{path.name}@{average}" if average else path.name,
     )
+
+
+def splits_of(loaded: Loaded) -> Splits:
+    """Return the splits of a run's data. Raises UserError where it is missing."""
+    missing = loaded.data.missing()
+    if missing:
+        raise UserError(missing)
+    loaded.data.prepare()
+    return loaded.components.load()
 
 
 def components_of(

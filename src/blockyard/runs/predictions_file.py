@@ -62,11 +62,6 @@ class SamplePredictions:
         return self.arrays[name]
 
 
-def file_name(part: str, checkpoint: str | None = None) -> str:
-    """Return the file of a split ("test", "val", "train"); checkpoint: of other weights than the run's summary has."""
-    return f"predictions-{part}{f'-{Path(checkpoint).stem}' if checkpoint else ''}.npz"
-
-
 # What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
 _UNREADABLE = (
     *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),

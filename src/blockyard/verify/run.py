@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check as issues_of
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.contracts import HasAuxiliary, Traits
+from blockyard.contracts import HasAuxiliary, Position, Traits
 from blockyard.errors import UserError, first_line
 from blockyard.verify import checks
 from blockyard.verify.checks import VOCABULARY, BrokenError, auxiliary_padding, token_ids
@@ -54,9 +54,10 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
             findings.append(Finding(each.name, "not possible", issues[0].text))
             continue
         components = Components(composed.config)
-        if each.check is auxiliary_padding and not _has_auxiliary(components):
+        model = components.meta_model()
+        if each.check is auxiliary_padding and not _has_auxiliary(model):
             continue
-        findings.append(_finding(each, components, traits(components)))
+        findings.append(_finding(each, components, model))
     findings += _of_widths(overrides, config_dirs)
     if all(each.verdict == "not possible" for each in findings):
         raise UserError("no small model can hold this:\n  - " + "\n  - ".join(reasons))
@@ -73,31 +74,29 @@ def _refuse_other_families(overrides: Sequence[str]) -> None:
         )
 
 
-def traits(components: Components) -> Traits:
-    """What the token mixer of a config declares, with the options of its node."""
-    factory = components.node("token_mixer")
-    return factory.func.traits_for(dict(factory.keywords))
-
-
-def _has_auxiliary(components: Components) -> bool:
+def _has_auxiliary(model: nn.Module) -> bool:
     """Whether a module of the model has a loss of its own."""
-    return any(isinstance(module, HasAuxiliary) for module in components.meta_model().modules())
+    return any(isinstance(module, HasAuxiliary) for module in model.modules())
 
 
-def _finding(wanted: Property, components: Components, declared: Traits) -> Finding:
-    if wanted.declared is not None and not wanted.declared(declared):
-        return Finding(wanted.name, "not declared", "the token mixer does not declare it")
+def _finding(wanted: Property, components: Components, model: Any) -> Finding:
+    """model: of the components, without storage, whose layers may have mixers and position schemes of several kinds"""
+    mixers = list(model.mixers)
+    if wanted.declared is not None and not all(wanted.declared(mixer.traits) for mixer in mixers):
+        return Finding(wanted.name, "not declared", "a token mixer does not declare it")
     causal = bool(components.architecture.causal)
     if wanted.causal is not None and causal != wanted.causal:
         kind = "causal" if causal else "bidirectional"
         return Finding(wanted.name, "not declared", f"the model is {kind}, and no such model promises it")
-    mixer, position = components.node("token_mixer"), components.node("position")
-    if wanted.name == "permutation" and position.func.acts_on:
+    positions = [module for module in model.modules() if isinstance(module, Position)]
+    if wanted.name == "permutation" and any(position.acts_on for position in positions):
         return Finding(wanted.name, "not declared", "the position scheme tells tokens apart")
     ordered = (getattr(components.architecture, name, None) for name in ("ngrams", "smear"))
     if wanted.name == "permutation" and any(ordered):
         return Finding(wanted.name, "not declared", "vectors of n-grams tell tokens apart")
-    if wanted.name == "cached decoding" and not mixer.func.has("init_cache", dict(mixer.keywords)):
+    base = components.node("token_mixer")
+    cached = base.func.has("init_cache", dict(base.keywords)) and all(hasattr(mixer, "init_cache") for mixer in mixers)
+    if wanted.name == "cached decoding" and not cached:
         return Finding(wanted.name, "not declared", "it has no init_cache; decoding computes the sequence anew")
     check = wanted.check
     head = components.node("head").func

@@ -29,6 +29,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, HasDocuments, HasLengths, KeyedOrder, Resizable, Split
 from blockyard.data.splits.order import mix, permuted
 from blockyard.data.splits.split import known_classes
+from blockyard.data.splits.token_stream import TokenWindows
 
 
 @dataclass(frozen=True)
@@ -158,17 +159,22 @@ class MixedSplit:
         assert self.curve is not None, "only a training split has weights"
         return MixedOrder(self, self.curve, seed=seed, total=total, samples=samples)
 
-    def at_length(self, count: int, factor: int) -> MixedSplit:
-        """Return the first `count` sequences `factor` times as long; of each part its share of them."""
-        shares = [count * len(part) // len(self) // factor * factor for part in self.parts.values()]
+    def at_length(self, count: int, factor: int, multiple: int | None = None) -> MixedSplit:
+        """Return the first `count` sequences `factor` times as long; of each part its share of them.
+
+        multiple: of which the number of sequences of each part is one, so that several factors have the same ones;
+            None is `factor`. Raises ValueError where a part has fewer.
+        """
+        multiple = multiple or factor
+        shares = [count * len(part) // len(self) // multiple * multiple for part in self.parts.values()]
         longer = {}
         for (name, part), share in zip(self.parts.items(), shares, strict=True):
             if share:
                 assert isinstance(part, Resizable)
-                longer[name] = part.at_length(share, factor)
+                longer[name] = at_length(part, share, factor, multiple)
         if len(longer) < len(self.parts):
             missing = ", ".join(name for name in self.parts if name not in longer)
-            raise ValueError(f"of {count} sequences, {missing} has too few to make one {factor} times as long")
+            raise ValueError(f"of {count} sequences, {missing} has too few to make one {multiple} times as long")
         return MixedSplit(longer, self.context * factor, self.curve)
 
     def document_of(self, order: Tensor) -> Tensor:
@@ -208,6 +214,20 @@ class MixedSplit:
             return None
         targets = [float((_lengths(part, self.context) - 1).sum()) for part in self.parts.values()]
         return sum(a * b for a, b in zip(targets, each, strict=True) if b is not None) / sum(targets)
+
+
+def at_length(split: Resizable, count: int, factor: int, multiple: int) -> Split:
+    """Return sequences `factor` times as long, of the same text for every factor of `multiple`.
+
+    Raises ValueError where the split, or a part of it, has fewer than `multiple` sequences.
+    """
+    if isinstance(split, MixedSplit | TokenWindows):
+        return split.at_length(count, factor, multiple)
+    if not split.redrawn:
+        count -= count % multiple
+    if not count:
+        raise ValueError(f"there are fewer than {multiple} sequences")
+    return split.at_length(count, factor)
 
 
 def _lengths(part: Split, context: int) -> Tensor:

@@ -104,14 +104,21 @@ class TokenWindows:
     def __len__(self) -> int:
         return int(self.stops[-1])
 
-    def at_length(self, count: int, factor: int) -> TokenWindows:
-        """Return the ids of the first `count` sequences in sequences `factor` times as long."""
+    def at_length(self, count: int, factor: int, multiple: int | None = None) -> TokenWindows:
+        """Return the ids of the first `count` sequences in sequences `factor` times as long.
+
+        multiple: of which the number of sequences of each source is one, so that several factors have the same ids;
+            None is `factor`. Raises ValueError where no source has so many sequences.
+        """
+        multiple = multiple or factor
         streams, context = [], self.context * factor
         for stream, available in zip(self.streams, self.counts, strict=True):
-            taken = min(count, available) // factor * factor
+            taken = min(count, available) // multiple * multiple
             if taken:
                 streams.append(stream.until(taken * self.context + 1))
             count -= taken
+        if not streams:
+            raise ValueError(f"no source has {multiple} sequences")
         return TokenWindows(streams, context, bytes_per_token=self.bytes_per_token, separator=self.separator)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:

@@ -104,17 +104,23 @@ def _draw_words(layers: list[LayerAttention], sample: Sample, folder: Path) -> I
             axes[0][0].set_ylabel("hertz")
             drawn = None
             for (panel,), index in zip(axes[1:], part, strict=True):
-                names = [printable(name) for name in layers[index].queries[layers[index].query_prefix :]]
-                extent = (float(sound.edges[0]), float(sound.edges[-1]), len(names) - 0.5, -0.5)
-                drawn = panel.imshow(
-                    tables[index].numpy(), cmap=sequential_colours(), vmin=0, vmax=end, aspect="auto", extent=extent
-                )
-                panel.set_xlim(0, len(sound.samples) / sound.rate)
-                panel.set_yticks(range(len(names)), names, fontsize=6)
+                drawn = draw_over_time(panel, sound, layers[index], tables[index], end, fontsize=6)
                 panel.set_title(layers[index].name, pad=2)
             axes[-1][0].set_xlabel("seconds")
             page_colorbar(figure, drawn, axes[1:], "attention weight of a token")
             yield save(figure, folder, "attention_heard", page)
+
+
+def draw_over_time(
+    panel: Any, sound: Sound, layer: LayerAttention, weights: Tensor, end: float, *, fontsize: int
+) -> Any:
+    """Draw weights (queries, N) of a layer over the times of the tokens of a sound, a row for each named query."""
+    names = [printable(name) for name in layer.queries[layer.query_prefix :]]
+    extent = (float(sound.edges[0]), float(sound.edges[-1]), len(names) - 0.5, -0.5)
+    image = panel.imshow(weights.numpy(), cmap=sequential_colours(), vmin=0, vmax=end, aspect="auto", extent=extent)
+    panel.set_xlim(0, len(sound.samples) / sound.rate)
+    panel.set_yticks(range(len(names)), names, fontsize=fontsize)
+    return image
 
 
 def draw_spectrogram(panel: Any, sound: Sound) -> None:

@@ -20,6 +20,7 @@ from blockyard.inspect.figures.sound_figure import draw_spectrogram
 from blockyard.inspect.figures.written_sounds_figure import save_few_colours
 from blockyard.inspect.sound import Sound
 from blockyard.runs.load import Loaded
+from blockyard.runs.result_files import result_stem
 
 ACROSS = 4  # pairs of images in a row of the figure
 _LINE = 26  # characters of a source above its images
@@ -33,7 +34,6 @@ def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path 
     levels = loaded.data.spec.levels
     if loaded.data.spec.modality != "image" or not written.outputs or levels is None:
         return None
-    beam = "" if written.beam is None else f"-beam{written.beam}"
     right = sum(text == reference for _, reference, text in written.texts)
     title = (
         f"{loaded.folder.name}, {loaded.weights}: the first of the {written.part} split, true and drawn; "
@@ -46,7 +46,7 @@ def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path 
             _draw(pair, images, text, levels)
         for panel in (panel for row in axes for panel in row):
             panel.set_axis_off()
-        return save(figure, folder, f"drawn-{written.part}{beam}")
+        return save(figure, folder, result_stem(loaded, "drawn", written.part, written.searched))
 
 
 def _draw(panels: Sequence[Any], images: tuple[Tensor, Tensor], text: tuple[str, str, str], levels: int) -> None:
@@ -91,7 +91,7 @@ def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
             panels[1].set_title(f"written, heard as: {printable(heard)}", loc="left", pad=2, color=colour)
         for panel in axes[-1]:
             panel.set_xlabel("seconds")
-        return save_few_colours(figure, folder / f"{_stem(written)}.png")
+        return save_few_colours(figure, folder / f"{_stem(loaded, written)}.png")
 
 
 def write_spoken(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
@@ -101,13 +101,13 @@ def write_spoken(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
         return []
     paths = []
     for number, (_, sound) in enumerate(written.outputs[:EXAMPLES], start=1):
-        paths.append(folder / f"{_stem(written)}-{number}.wav")
+        paths.append(folder / f"{_stem(loaded, written)}-{number}.wav")
         write_wav(paths[-1], sound, tokenizer.rate)
     return paths
 
 
-def _stem(written: Written) -> str:
-    return f"spoken-{written.part}" + ("" if written.beam is None else f"-beam{written.beam}")
+def _stem(loaded: Loaded, written: Written) -> str:
+    return result_stem(loaded, "spoken", written.part, written.searched)
 
 
 def _sound(samples: Tensor, rate: int) -> Sound:

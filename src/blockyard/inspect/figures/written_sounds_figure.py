@@ -13,11 +13,11 @@ from torch import Tensor
 from blockyard.atomic_files import replacing
 from blockyard.data.splits.order import take
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers
-from blockyard.inspect.figures._attention_panels import scale_end, sequential_colours
-from blockyard.inspect.figures._canvas import canvas, printable
-from blockyard.inspect.figures.sound_figure import attends_sound, draw_spectrogram, overlay
-from blockyard.inspect.samples import Sample, load_splits, sample_of
-from blockyard.runs.load import Loaded
+from blockyard.inspect.figures._attention_panels import scale_end
+from blockyard.inspect.figures._canvas import canvas
+from blockyard.inspect.figures.sound_figure import attends_sound, draw_over_time, draw_spectrogram, overlay
+from blockyard.inspect.samples import Sample, sample_of
+from blockyard.runs.load import Loaded, splits_of
 
 EXAMPLES = 4
 _DPI, _COLOURS = 80, 96  # a page holds one such picture for each arm
@@ -38,7 +38,7 @@ def draw_written_sounds(
     source = loaded.data.spec.source
     if source is None or source.modality != "audio" or source.rate is None:
         return None
-    splits = load_splits(loaded)
+    splits = splits_of(loaded)
     split = {"test": splits.test, "val": splits.validation, "train": splits.train}[part]
     indices = range(min(EXAMPLES, len(texts)))
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
@@ -78,12 +78,7 @@ def _draw(panels: list[Any], sample: Sample, layer: LayerAttention | None, title
         over_time = weights.mean(0)  # (N,)
         overlay(panels[0], sound, over_time, 2 * scale_end([over_time]))  # the sound stays visible
         return
-    names = [printable(name) for name in layer.queries[layer.query_prefix :]]
-    extent = (float(sound.edges[0]), float(sound.edges[-1]), len(names) - 0.5, -0.5)
-    end = scale_end([weights])
-    panels[1].imshow(weights.numpy(), cmap=sequential_colours(), vmin=0, vmax=end, aspect="auto", extent=extent)
-    panels[1].set_xlim(0, len(sound.samples) / sound.rate)
-    panels[1].set_yticks(range(len(names)), names, fontsize=5)
+    draw_over_time(panels[1], sound, layer, weights, scale_end([weights]), fontsize=5)
     panels[1].set_title(f"{layer.name}, each token of the reference, mean of the heads", loc="left", pad=2)
 
 

@@ -82,7 +82,8 @@ def masked_layers(
         calls = [call for call in maps.attention(model, sample.batch) if _is_masked(call)]
         if not calls:
             raise UserError(
-                "masking: no layer of this model is causal softmax attention without a sink; use a run of model=decoder"
+                "masking: no layer of this model is causal softmax attention without a sink, of one map; use a run of "
+                "model=decoder with token_mixer=attention"
             )
         paths = select_layers([call.layer for call in calls], layers)
         for call in calls:

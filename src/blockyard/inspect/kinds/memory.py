@@ -27,8 +27,8 @@ from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.options import Options
 from blockyard.inspect.recorded_calls import forward_once
 from blockyard.inspect.result import InspectionResult, to_json
-from blockyard.inspect.samples import Sample, load_splits, sample_of, select_layers
-from blockyard.runs.load import Loaded
+from blockyard.inspect.samples import Sample, sample_of, select_layers
+from blockyard.runs.load import Loaded, splits_of
 
 OPTIONS = ("layers", "keys", "examples", "train_samples")
 
@@ -68,7 +68,7 @@ def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], lis
     Raises UserError where no layer has keys, and for keys and layers that do not exist.
     """
     key_mixers(loaded.model, options.layers)  # refuses before any data is read
-    split = load_splits(loaded).train
+    split = splits_of(loaded).train
     count = min(options.train_samples, len(split))
     layers = strongest(loaded.model, _batches(loaded, split, count), options.examples, options.layers)
     chosen = [(layer, key) for layer in layers for key in _chosen(layer, options.keys)]

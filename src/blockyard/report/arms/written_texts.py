@@ -71,9 +71,13 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
 
 
 def _read_samples(record: LoadedRun) -> list[WrittenSample]:
-    """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
+    """The lines of the file without that of the scores. Raises ValueError for a damaged one, and of other weights."""
     content = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8")
-    lines = content.removesuffix("\n").split("\n")[1:]  # not `splitlines`: a text may hold other ends of lines
+    head, *lines = content.removesuffix("\n").split("\n")  # not `splitlines`: a text may hold other ends of lines
+    scores, own = json.loads(head), record.summary.get("weights")
+    weights = scores.get("weights", own) if isinstance(scores, dict) else None
+    if own and weights != own:
+        raise ValueError(f"{FILE} is of {weights}, and the run's results are of {own}")
     samples = []
     for number, line in enumerate(lines, start=2):
         row = json.loads(line)

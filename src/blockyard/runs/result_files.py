@@ -1,0 +1,48 @@
+"""The names of files with results of a run, which `blockyard eval` writes into the run's folder.
+
+predictions-test                 of the weights and the data that the run's summary is about
+predictions-test-last            of other weights; -best@ema, of an average of them
+written-test-data-1f3a5c7e-beam4   of other data, by the beginning of their fingerprint; then of options
+
+No file of other weights or data thus replaces one that the summary, or the page of `compare`, is about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from blockyard.runs.load import Loaded
+
+_DIGITS = 8  # of a fingerprint
+
+
+def result_stem(loaded: Loaded, kind: str, part: str, *options: str) -> str:
+    """Return the name of a file without its suffix. part: "test", "val" or "train"; options: empty ones are left out"""
+    weights = [] if _has_own_weights(loaded) else [_without_suffix(loaded.weights)]
+    data = [] if _has_own_data(loaded) else [f"data-{loaded.data.fingerprint()[:_DIGITS]}"]
+    return "-".join([kind, part, *weights, *data, *filter(None, options)])
+
+
+def is_own(loaded: Loaded) -> bool:
+    """Whether the weights and the data of a run in memory are those of its summary; True where it has none."""
+    return _has_own_weights(loaded) and _has_own_data(loaded)
+
+
+def _has_own_weights(loaded: Loaded) -> bool:
+    return bool(loaded.folder.summary().get("weights", loaded.weights) == loaded.weights)
+
+
+def _has_own_data(loaded: Loaded) -> bool:
+    for record in (loaded.folder.summary(), loaded.folder.facts()):
+        data = record.get("data")
+        if isinstance(data, dict) and data.get("fingerprint"):
+            return bool(data["fingerprint"] == loaded.data.fingerprint())
+    return True
+
+
+def _without_suffix(weights: str) -> str:
+    """The name of a checkpoint without .ckpt, with its average: "last", "best@ema"."""
+    name, at, average = weights.partition("@")
+    return f"{Path(name).stem}{at}{average}"
