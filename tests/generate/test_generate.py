@@ -127,7 +127,7 @@ def test_choosing_follows_the_probabilities() -> None:
                 Sampler(temperature, top_k, 0)(torch.tensor(broken))
 
 
-def pieces(tokenizer: Any, token_ids: Iterable[int]) -> list[str]:
+def emitted(tokenizer: Any, token_ids: Iterable[int]) -> list[str]:
     """What a detokenizer gives after each token, and at the end."""
     detokenizer = Detokenizer(tokenizer)
     texts = [detokenizer.push(token_id) for token_id in token_ids]
@@ -136,9 +136,9 @@ def pieces(tokenizer: Any, token_ids: Iterable[int]) -> list[str]:
 
 def test_characters_of_several_bytes_come_whole() -> None:
     text = "aé漢🙂\u0301b"
-    assert pieces(Byte(), text.encode()) == list(text)
-    assert "".join(pieces(Byte(), b"a\xff\xfe" + b"\x80" * 20 + "é".encode())).startswith("a\ufffd")
-    assert "".join(pieces(Byte(), b"ab\xc3")) == "ab\ufffd"
+    assert emitted(Byte(), text.encode()) == list(text)
+    assert "".join(emitted(Byte(), b"a\xff\xfe" + b"\x80" * 20 + "é".encode())).startswith("a\ufffd")
+    assert "".join(emitted(Byte(), b"ab\xc3")) == "ab\ufffd"
     # The planted bug: decoding symbol by symbol breaks them.
     assert "".join(Byte().decode([symbol]) for symbol in text.encode()) != text
 
@@ -146,7 +146,7 @@ def test_characters_of_several_bytes_come_whole() -> None:
 def test_detokenized_parts_join_to_the_whole_for_every_tokenizer(loaded: dict[str, Loaded]) -> None:
     for one in loaded.values():
         ids = one.tokenizer.encode("def f(x):\n    return 'é漢' + x  # ok\n")
-        assert "".join(pieces(one.tokenizer, ids)) == one.tokenizer.decode(ids)
+        assert "".join(emitted(one.tokenizer, ids)) == one.tokenizer.decode(ids)
 
 
 def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixture) -> None:

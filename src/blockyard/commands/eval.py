@@ -10,19 +10,18 @@ at every length: prints a table and writes extrapolation-SPLIT.json and .svg int
 position scheme that leave the weights as they are may be changed for it; such a curve gets a name of its own.
 
 With write, decode every source of a sequence-to-sequence run, greedily or by beam search (codes of images and sounds
-are sampled where no beam is set): prints exact match, BLEU,
-chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
-written-SPLIT.jsonl in its folder. Of the test split, the baselines of the run are printed beside them: a copy of the
-source, and the text of the nearest training source. A beam search prefers shorter texts with a length_penalty below 1,
-the power of the length that log probabilities are divided by. Of sounds it also draws written-SPLIT.png: the
-spectrograms of the first four with what the model attended to, where CTC hears each label, the reference and what was
-written; the page of `compare` shows that of the test split. Where images are written, each is sampled once, a judge
-that belongs to the data reads it as a text, and the readings are scored, beside those of the true images (@truth) and
-of the same after the tokenizer (@codes), which a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where
-sounds are written, judge=RUN names the run of objective=ctc that hears them as texts, whose error rate of characters is
-scored likewise; spoken-SPLIT.png has the spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound.
-Of a run that tags words, each sentence with its spans in brackets is written, as the run itself did for the test split
-at its end.
+are sampled where no beam is set): prints exact match, BLEU, chrF and the error rates of characters and words, adds
+them to the run's summary, and writes the texts to written-SPLIT.jsonl in its folder. Of the test split, the
+baselines of the run are printed beside them: a copy of the source, and the text of the nearest training source. A
+beam search prefers shorter texts with a length_penalty below 1, the power of the length that log probabilities are
+divided by. Of sounds it also draws written-SPLIT.png: the spectrograms of the first four with what the model
+attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows that of the
+test split. Where images are written, each is sampled once, a judge that belongs to the data reads it as a text, and
+the readings are scored, beside those of the true images (@truth) and of the same after the tokenizer (@codes), which
+a model cannot surpass; drawn-SPLIT.png shows the first twelve. Where sounds are written, judge=RUN names the run of
+objective=ctc that hears them as texts, whose error rate of characters is scored likewise; spoken-SPLIT.png has the
+spectrograms of the first four, and spoken-SPLIT-1.wav and so on their sound. Of a run that tags words, each sentence
+with its spans in brackets is written, as the run itself did for the test split at its end.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows

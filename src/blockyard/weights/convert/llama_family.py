@@ -186,8 +186,8 @@ class DecoderSizes:
         """Whether each layer attends to all tokens, or is the other type. Raises UserError for anything else."""
         types = self.settings.take("layer_types", None)
         types = default if types is None else types
-        known = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
-        if not known or len(types) != self.depth:
+        valid = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
+        if not valid or len(types) != self.depth:
             raise UserError(
                 f"{self.settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the "
                 f"{self.depth} layers"
