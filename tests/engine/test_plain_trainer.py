@@ -62,8 +62,8 @@ class Validated(pl.Callback):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.sampled(3)
 def test_fit_ends_with_the_weights_of_a_run_and_test_with_its_metrics(name: str, tmp_path: Path) -> None:
-    overrides = (*CONFIGS[name], "trainer.threads=1")
-    trained = run(tmp_path, *overrides, base=())
+    overrides = CONFIGS[name]
+    trained = run(tmp_path, *overrides, "trainer.threads=1", base=())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the run: the order of additions depends on it
     try:
@@ -303,9 +303,8 @@ def test_two_processes_test_and_train_as_one(tmp_path: Path) -> None:
         "token_mixer.dropout=0.0",
         "trainer.max_steps=6",
         "trainer.limit_test=null",
-        "trainer.threads=1",
     )
-    trained = run(tmp_path, *overrides, base=())
+    trained = run(tmp_path, *overrides, "trainer.threads=1", base=())
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(tmp_path / "script.py"), str(trained.path), *overrides]

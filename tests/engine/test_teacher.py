@@ -148,8 +148,8 @@ def test_two_processes_follow_the_loss_of_one(tmp_path: Path, teacher: RunFolder
 
 
 def test_a_trainer_of_the_users_own_ends_with_the_weights_of_a_run(tmp_path: Path, teacher: RunFolder) -> None:
-    overrides = (*TINY, *taught(teacher), "trainer.threads=1")
-    trained = run(tmp_path, *overrides, base=())
+    overrides = (*TINY, *taught(teacher))
+    trained = run(tmp_path, *overrides, "trainer.threads=1", base=())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
