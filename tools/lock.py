@@ -43,11 +43,13 @@ def main() -> None:
     build = [*project["build-system"]["requires"], *BUILD]
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch) / "versions.txt"
-        constraints.write_text("\n".join(_kept(sys.argv[1:])), encoding="utf-8")
+        pinned = _pinned(sys.argv[1:])
+        constraints.write_text("\n".join(pinned), encoding="utf-8")
         dev = _compiled(["pyproject.toml", "--extra", "dev"], constraints)
         alone = _compiled(["-", "--no-deps"], constraints, [*ALONE])
         # What only `supply` needs stands in its own lock and not among the versions of the others.
-        constraints.write_text("\n".join([*_kept(sys.argv[1:]), *_kept(sys.argv[1:], LOCKS / "supply.lock")]))
+        pinned += _pinned(sys.argv[1:], LOCKS / "supply.lock")
+        constraints.write_text("\n".join(pinned), encoding="utf-8")
         supply = _compiled(["-"], constraints, project["project"]["optional-dependencies"]["supply"])
         # One version of a package in all locks but `supply`.
         constraints.write_text("\n".join(dev), encoding="utf-8")
@@ -57,11 +59,11 @@ def main() -> None:
     _write_lock("supply", supply)
 
 
-def _kept(words: list[str], file: Path = VERSIONS) -> list[str]:
-    """The versions in constraints.txt, or in a lock, that stay as they are."""
-    if "--upgrade" in words or not file.exists():
+def _pinned(arguments: list[str], file: Path = VERSIONS) -> list[str]:
+    """Return the versions in constraints.txt, or in a lock, that are not to be upgraded."""
+    if "--upgrade" in arguments or not file.exists():
         return []
-    released = {word for flag, word in pairwise(words) if flag == "--package"}
+    released = {word for flag, word in pairwise(arguments) if flag == "--package"}
     lines = file.read_text(encoding="utf-8").splitlines()
     versions = [line.removesuffix("\\").strip() for line in lines if re.match(r"[\w.\[\]-]+==", line)]
     return [version for version in versions if version.partition("==")[0] not in released]

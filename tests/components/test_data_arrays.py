@@ -137,7 +137,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "nan target": ({"x": ROWS, "y": np.where(CLASSES == 1, np.nan, 1.0)}, {}, r"y, rows 1, 4, .*: the target is not"),
     "infinite": ({"x": np.where(np.arange(60)[:, None] == 7, np.inf, ROWS)}, {}, r"x, rows 7 \(from 0\): an infinite"),
     "beyond the vocabulary": ({"x": IDS}, {"vocabulary": 8}, r"x, rows .*: a token id below 0 or from data\.voc"),
-    "no kind": ({"x": ROWS}, {"kind": "image"}, r"float64 of shape \(60, 7\) is no image"),
+    "no kind": ({"x": ROWS}, {"kind": "image"}, r"float64 of shape \(60, 7\) cannot be read as image"),
     "one class": ({"x": ROWS, "y": CLASSES * 0}, {}, r"every row has the class 0"),
     "no columns": ({"x": ROWS[:, :0]}, {}, r"x: an empty array, of shape \(60, 0\)"),
     "constant": ({"x": ROWS * (np.arange(7) != 3)}, {}, r"column 3 \(from 0\) has one value"),

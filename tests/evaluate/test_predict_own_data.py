@@ -64,9 +64,9 @@ INPUTS = {
 BAD: list[tuple[str, Any, str]] = [
     ("symbols", np.full((2, 6), 50), "a token id below 0 or from data.vocabulary=7 on"),
     ("symbols", np.full((2, 6), -1), "a token id below 0 or from data.vocabulary=7 on"),
-    ("symbols", np.full((2, 6), 1.7), "is no symbols"),
-    ("symbols", np.full((2, 6), np.nan), "is no symbols"),
-    ("image", np.full((2, 8, 8), 0.5), "is no image"),
+    ("symbols", np.full((2, 6), 1.7), "cannot be read as symbols"),
+    ("symbols", np.full((2, 6), np.nan), "cannot be read as symbols"),
+    ("image", np.full((2, 8, 8), 0.5), "cannot be read as image"),
     ("vector", np.full((2, 5), np.inf), "rows 0, 1 (from 0): an infinite value"),
     ("vector", np.full((2, 5), "a"), "inputs are numbers, 2 to 4 axes"),
 ]

@@ -62,7 +62,7 @@ def forecast(
 
     file: a table with the columns of the run's data, in order of time; its last `data.history` rows are read
 
-    Raises UserError for a level that is no share, for a run that does not forecast series, and for a table without
+    Raises UserError for a level outside (0, 1), for a run that does not forecast series, and for a table without
     these columns or with fewer rows.
     """
     if not 0 < level < 1:

@@ -100,7 +100,7 @@ def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kin
     right = values.dtype == np.uint8 if kind == "image" else values.dtype.kind in ("biu" if kind == "symbols" else "f")
     if values.ndim not in axes or not right:
         raise UserError(
-            f"{where}: {values.dtype} of shape {values.shape} is no {kind} (images are uint8, "
+            f"{where}: {values.dtype} of shape {values.shape} cannot be read as {kind} (images are uint8, "
             "token ids integers (n, N), series floats (n, steps, C), vectors floats (n, F)); convert it"
         )
     return kind
