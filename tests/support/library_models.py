@@ -26,6 +26,15 @@ LLAMA: dict[str, Any] = {
     "head_dim": 4,
     **NO_END,
 }
+MODERNBERT = {
+    "vocab_size": 257,
+    "max_position_embeddings": 6,
+    "local_attention": 4,
+    **BERT,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
+}
 EXPERTS: dict[str, Any] = {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 LATENT: dict[str, Any] = {
     **{key: value for key, value in LLAMA.items() if key not in ("head_dim", "num_key_value_heads")},
@@ -434,26 +443,14 @@ CASES: dict[str, Case] = {
     ),
     "modernbert": Case(
         "ModernBertForMaskedLM",
-        lambda: hf.ModernBertConfig(
-            vocab_size=257,
-            num_attention_heads=4,
-            max_position_embeddings=6,
-            local_attention=4,
-            **BERT | {"num_hidden_layers": 4},
-            **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
-        ),
+        lambda: hf.ModernBertConfig(**MODERNBERT),
         CODE,
         text,
     ),
     "modernbert_scaled": Case(
         "ModernBertForMaskedLM",
         lambda: hf.ModernBertConfig(
-            vocab_size=257,
-            num_attention_heads=4,
-            max_position_embeddings=6,
-            local_attention=4,
-            **BERT | {"num_hidden_layers": 4},
-            **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")),
+            **MODERNBERT,
             rope_parameters={
                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 16e4},
                 "sliding_attention": rope(1e4),
