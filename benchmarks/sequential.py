@@ -3,7 +3,7 @@
     python benchmarks/sequential.py errors     no effect: the share of sweeps with any false verdict
     python benchmarks/sequential.py power      seeds to a verdict, against a t test with as many as give equal power
     python benchmarks/sequential.py margin     a true difference as large as the margin: false equivalence; and none
-    python benchmarks/sequential.py claims     `~` and `>=` by the true difference in margins: how such clauses end
+    python benchmarks/sequential.py claims     `~`, `>=` and `>` by the true difference in margins: how clauses end
     python benchmarks/sequential.py groups     the limits of `report.stats.sequential.two_groups`
 
 A sweep looks after every seed from 2 to 20. Arms share the baseline's noise as in a real sweep; decided arms get no
@@ -158,14 +158,18 @@ def margins(sweeps: int) -> None:
 
 
 def claims(sweeps: int) -> None:
-    """Print how claims with `~` and `>=` end, by the true difference in margins; of `>=` the first side is worse."""
-    print("| true difference, of the margin | margin (sd) | ~ supported | contradicted | >= supported | contradicted |")
-    print("|---|---|---|---|---|---|")
+    """Print how claims with a margin end, by the true difference in margins.
+
+    `>=` names first what is worse by the difference, `>` what is better by it.
+    """
+    heads = " | ".join(f"{sign} supported | contradicted" for sign in ("~", ">=", ">"))
+    print(f"| true difference, of the margin | margin (sd) | {heads} |")
+    print("|---|---|---|---|---|---|---|---|")
     for share in (0.0, 0.5, 0.9, 1.1, 2.0):
         for margin in (1.0, 2.0):
             gaps = drawn("normal", sweeps, 1, share * margin)[:, 0]
             cells = []
-            for sign, factor in (("~", 1.0), (">=", -1.0)):
+            for sign, factor in (("~", 1.0), (">=", -1.0), (">", 1.0)):
                 clause = ArmComparison("a", (("a",), ("base",)), sign)
                 ends = []
                 for own in factor * gaps:

@@ -108,6 +108,21 @@ def test_without_a_difference_nothing_greater_is_said() -> None:
     assert evaluate("a ~ b", values, "max", margin=0.0005).verdict == "undecided"
 
 
+def test_less_than_a_stated_margin_contradicts_better() -> None:
+    """By one of two one-sided tests, just as it supports the opposite with `>=`; without a margin it stays open."""
+    values = _values(a=0.0, b=0.0)
+    gaps = np.array(list(values["a"].values())) - np.array(list(values["b"].values()))
+    verdicts = set()
+    for margin in np.linspace(0.0005, 0.006, 12):
+        below = stats.ttest_1samp(gaps, margin, alternative="less").pvalue < 0.05
+        verdict = evaluate("a > b", values, "max", margin=margin).verdict
+        assert verdict == ("contradicted" if below else "undecided")
+        assert (evaluate("b >= a", values, "max", margin=margin).verdict == "supported") == below
+        verdicts.add(verdict)
+    assert len(verdicts) == 2
+    assert "not better by" in evaluate("a > b", values, "max", margin=0.006).reason
+
+
 def test_alike_means_two_one_sided_tests() -> None:
     values = _values(a=0.004, b=0.0)
     ours, theirs = (np.array(list(values[arm].values())) for arm in "ab")

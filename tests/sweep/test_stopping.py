@@ -167,6 +167,8 @@ def margin_of(sign: str, gaps: list[float], margin: float) -> tuple[str | None, 
         (">=", -1.0, (None, None)),
         (">=", -2.5, ("worse by a margin", "contradicted")),
         (">=", 1.0, ("not worse", "supported")),
+        (">", 2.5, ("better", "supported")),
+        (">", -2.5, ("worse", "contradicted")),
     ],
 )
 def test_a_clause_about_a_margin_is_held_against_the_margin(sign: str, shift: float, expected: object) -> None:
@@ -179,10 +181,28 @@ def test_a_clause_about_a_margin_is_held_against_the_margin(sign: str, shift: fl
     assert margin_of(sign, gaps, margin) == expected
 
 
+def test_what_supports_the_opposite_with_a_margin_contradicts_a_claim_of_better() -> None:
+    """Where b is not worse than a by a margin, a is not better than b by one; both after the same seeds."""
+    draw = np.random.default_rng(1)
+    ended = set()
+    for shift in (-0.5, 0.0, 0.3):
+        gaps = list(draw.normal(shift, 0.3, size=20))
+        own = {"base": dict.fromkeys(range(20), 0.0), "a": dict(enumerate(gaps))}
+        better = ArmComparison("a > base", (("a",), ("base",)), ">")
+        opposite = ArmComparison("base >= a", (("base",), ("a",)), ">=")
+        (one,), (other,) = (judge([clause], own, range(20), "max", 0.6) for clause in (better, opposite))
+        ended.add(one.outcome)
+        if one.outcome in ("not better", "equivalent"):
+            assert (one.verdict, other.verdict) == ("contradicted", "supported")
+            assert one.at == other.at
+    assert "not better" in ended
+    assert judge([better], own, range(20), "max", None)[0].outcome != "not better"  # without a margin it is not offered
+
+
 def test_a_true_claim_about_a_margin_is_seldom_contradicted() -> None:
     """Of a difference of two thirds of the margin; one from zero alone contradicted nine of ten such claims."""
     draw = np.random.default_rng(0)
-    for sign, mean in (("~", 1.0), (">=", -1.0)):
+    for sign, mean in (("~", 1.0), (">=", -1.0), (">", 1.5)):
         ends = [margin_of(sign, list(draw.normal(mean, 1.0, size=20)), 1.5)[1] for _ in range(150)]
         assert ends.count("contradicted") <= 10  # of 7.5 at 5 %
 

@@ -6,9 +6,9 @@ were stated before the runs were made, so p values are corrected over the compar
 arms.
 
 `~` and `>=` are about the margin: a difference from zero alone does not contradict them, an interval beyond the margin
-does. Each such clause is judged at 5 % of its own; the whole expectation holds where every clause does, at 5 % too.
+does. Where a margin is stated, an interval below it contradicts `a > b`, as it supports `b >= a`. Each such clause is judged at 5 % of its own; the whole expectation holds where every clause does, at 5 % too.
 
-Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`); Holm 1979.
+Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=` and against `>`); Holm 1979.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def _evaluate(
     if claim.sign == ">":
         if significant:
             return ("supported" if gain > 0 else "contradicted"), numbers
+        if margin and gap.signs is None and _gain_interval(gap, direction)[1] < margin:
+            return "contradicted", f"{numbers}: not better by {margin:.2g} (the margin set) or more"
         return "undecided", f"{numbers}: no difference shown"
     if claim.sign == ">=" and significant and gain > 0:
         return "supported", numbers

@@ -142,7 +142,7 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
     deviation = math.sqrt(squares / (n - 1))
     gain = mean if terms.direction == "max" else -mean
     sign = one.comparison.sign
-    where = "within" if sign in (None, ">") else "on one side of"
+    where = {None: "within", ">": "below"}.get(sign, "on one side of")
     by_zero = sign in (None, ">") or terms.margin is None
     counts = {
         "to show a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
@@ -185,6 +185,8 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
         return f"{numbers}: not worse by {terms.margin:.3g} or more"
     if one.outcome == "different":
         return f"{numbers}: a difference of {terms.margin:.3g} or more"
+    if one.outcome == "not better":
+        return f"{numbers}: not better by {terms.margin:.3g} or more"
     if one.outcome == "worse by a margin":
         return f"{numbers}: worse by {terms.margin:.3g} or more"
     if one.outcome == "same":

@@ -7,6 +7,8 @@ A comparison is a clause of `expect:`, or where the file expects nothing an arm 
     not worse          of `>=`: the confidence sequence of the gain lies above minus the margin
     different          of `~`: the confidence sequence lies outside of plus and minus the margin
     worse by a margin  of `>=`: the confidence sequence of the gain lies below minus the margin
+    not better         of `>`: the confidence sequence of the gain lies below the margin, and the mean is not shown to be
+                       worse than zero. `a > b` is contradicted by what supports `b >= a`
     same               all seeds have the same value on both sides, and they are so many that more than half of all have
 
 A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. What is
@@ -40,12 +42,18 @@ from blockyard.sweep.stopping.evidence import (
     log_sign_e,
 )
 
-Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "same"]
+Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "not better", "same"]
 Verdict = Literal["supported", "contradicted"]
-# What a decision means for a clause. A difference that matters was claimed by `>`, so equivalence contradicts it.
+# What a decision means for a clause. A difference that matters was claimed by `>`, so less than that contradicts it.
 # Without a margin, as for outcomes of whole runs, `~` and `>=` can be held against better and worse alone.
 VERDICTS: dict[str, dict[Decision, Verdict]] = {
-    ">": {"better": "supported", "worse": "contradicted", "equivalent": "contradicted", "same": "contradicted"},
+    ">": {
+        "better": "supported",
+        "worse": "contradicted",
+        "equivalent": "contradicted",
+        "not better": "contradicted",
+        "same": "contradicted",
+    },
     ">=": {
         "better": "supported",
         "worse": "contradicted",
@@ -168,9 +176,10 @@ def judge(
             by_margin = ends[number](one.sign, n)
             # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
             goal = math.log(sum(other >= ps[number] for other in ps) / alpha)
-            if by_margin is not None:
+            by_zero = rejected[number] and _asks_for_zero(one, margin)
+            if by_margin is not None and not (by_zero and by_margin == "not better"):
                 decided[number] = (by_margin, n, goal)
-            elif rejected[number] and _asks_for_zero(one, margin):
+            elif by_zero:
                 decided[number] = (_ahead(paired[number][1][:n], direction, signs=signs), n, goal)
     ps = [anytime_p(log_es) for log_es in es]
     holm_ps = holm(ps)
@@ -242,6 +251,8 @@ def _margin_ends(
             return "not worse"
         if sign == ">=" and high <= -margin:
             return "worse by a margin"
+        if sign == ">" and high < margin:
+            return "not better"
         if sign == "~" and (low >= margin or high <= -margin):
             return "different"
         return None

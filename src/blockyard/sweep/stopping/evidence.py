@@ -199,6 +199,11 @@ def seeds_to_margin(
         radius = _radius(n, (n - 1) * deviation**2, alpha / compared)
         low, high = gain - radius, gain + radius
         inside, above, below = -margin < low and high < margin, low > -margin, high <= -margin
-        if inside or (sign == ">=" and (above or below)) or (sign == "~" and (low >= margin or below)):
+        decided = {
+            ">": high < margin,
+            ">=": above or below,
+            "~": low >= margin or below,
+        }
+        if inside or (sign is not None and decided[sign]):
             return n
     return None
