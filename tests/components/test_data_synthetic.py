@@ -213,6 +213,7 @@ RULES = [
     *((task, recalled(task.keys, task.values, task)) for task in HARDER),
     *((StateTracking(group=name, **FEW_SAMPLES), tracked(name)) for name in ("s3", "a4", "s4", "a5", "s5")),
     (StateTracking(group="a5", draw="generators", **FEW_SAMPLES), tracked("a5")),
+    (StateTracking(group="s4", draw="swaps", **FEW_SAMPLES), tracked("s4")),
     (StateTracking(group="s5", ask="row", **FEW_SAMPLES), lambda ids: tracked("s5")(ids)[-1]),
     (StateTracking(group="cyclic", modulus=7, **FEW_SAMPLES), summed(7)),
     (StateTracking(group="cyclic", draw="generators", **FEW_SAMPLES), summed(5)),
@@ -275,6 +276,17 @@ def test_two_generators_give_the_whole_group(group: str) -> None:
     sequences = load(task).train.sequences
     assert sequences.target.unique().numel() == task.elements
     assert sequences.inputs.unique().numel() == 2
+
+
+@pytest.mark.parametrize(("group", "swaps"), [("s3", 3), ("s4", 6), ("s5", 10)])
+def test_swaps_exchange_two_places_and_give_the_whole_group(group: str, swaps: int) -> None:
+    task = StateTracking(group=group, draw="swaps", length=200, samples=50, eval_samples=10)
+    sequences = load(task).train.sequences
+    names = {task.token_name(token_id) for token_id in sequences.inputs.unique().tolist()}
+    assert sorted(sum(int(to) != place for place, to in enumerate(name)) for name in names) == [0] + [2] * swaps
+    assert sequences.target.unique().numel() == task.elements
+    with pytest.raises(ValueError, match=r"draw=swaps is for data.group=s3, s4 or s5; group=a5"):
+        StateTracking(group="a5", draw="swaps")
 
 
 def test_an_update_is_another_value_and_neither_half_of_a_key_tells_it() -> None:

@@ -46,15 +46,20 @@ class StateTracking(SyntheticTask):
         modulus: of the sums of group=cyclic; others leave it alone
         draw: all gives every element as an input; generators gives two of them alone, from which all others follow: a
             swap and a cycle of all places; of a4 two cycles of three places, of a5 one of three and one of five; 0 and
-            1 of the sums
+            1 of the sums. swaps gives the permutations that exchange two places, and the one that moves none, of s3,
+            s4 and s5: each is a reflection, of which a delta rule with negative eigenvalues makes one a token
         ask: row gives the product of the whole sequence as a class; each gives that of the elements so far everywhere
     """
 
     length: Length = 32
     group: Group = "s3"
     modulus: Modulus = 5
-    draw: Literal["all", "generators"] = "all"
+    draw: Literal["all", "generators", "swaps"] = "all"
     ask: Literal["row", "each"] = "each"
+
+    def __post_init__(self) -> None:
+        if self.draw == "swaps" and not self.group.startswith("s"):
+            raise ValueError(f"data.draw=swaps is for data.group=s3, s4 or s5; group={self.group} holds no swap")
 
     @property
     def elements(self) -> int:
@@ -84,7 +89,8 @@ class StateTracking(SyntheticTask):
         if self.draw == "all":
             inputs = random.integers("elements", self.length, self.elements)  # (n, N)
         else:
-            inputs = self._generators()[random.integers("generators", self.length, 2)]
+            listed = self._generators() if self.draw == "generators" else self._swaps()
+            inputs = listed[random.integers(self.draw, self.length, len(listed))]
         if self.group == "cyclic":
             products = inputs.cumsum(1) % self.modulus
         else:
@@ -94,6 +100,12 @@ class StateTracking(SyntheticTask):
                 states.append(state)
             products = torch.stack(states, 1)
         return TaskBatch(inputs, products[:, -1] if self.ask == "row" else products)
+
+    def _swaps(self) -> Tensor:
+        """Return the token ids of the permutations that move two places or none."""
+        listed = permutations_of(self.group)
+        moved = torch.tensor([sum(place != to for place, to in enumerate(each)) for each in listed])
+        return (moved <= 2).nonzero()[:, 0]
 
     def _generators(self) -> Tensor:
         """Return two token ids (2,) whose products are the whole group."""

@@ -6,7 +6,8 @@ were stated before the runs were made, so p values are corrected over the compar
 arms.
 
 `~` and `>=` are about the margin: a difference from zero alone does not contradict them, an interval beyond the margin
-does. Where a margin is stated, an interval below it contradicts `a > b`, as it supports `b >= a`. Each such clause is judged at 5 % of its own; the whole expectation holds where every clause does, at 5 % too.
+does. Where a margin is stated, an interval below it contradicts `a > b`, as it supports `b >= a`. Each such clause is
+judged at 5 % of its own; the whole expectation holds where every clause does, at 5 % too.
 
 Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=` and against `>`); Holm 1979.
 """

@@ -7,8 +7,8 @@ A comparison is a clause of `expect:`, or where the file expects nothing an arm 
     not worse          of `>=`: the confidence sequence of the gain lies above minus the margin
     different          of `~`: the confidence sequence lies outside of plus and minus the margin
     worse by a margin  of `>=`: the confidence sequence of the gain lies below minus the margin
-    not better         of `>`: the confidence sequence of the gain lies below the margin, and the mean is not shown to be
-                       worse than zero. `a > b` is contradicted by what supports `b >= a`
+    not better         of `>`: the confidence sequence of the gain lies below the margin, and the mean is not shown to
+                       be worse than zero. `a > b` is contradicted by what supports `b >= a`
     same               all seeds have the same value on both sides, and they are so many that more than half of all have
 
 A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. What is
