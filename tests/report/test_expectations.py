@@ -123,6 +123,28 @@ def test_less_than_a_stated_margin_contradicts_better() -> None:
     assert "not better by" in evaluate("a > b", values, "max", margin=0.006).reason
 
 
+def test_a_gain_that_is_sure_and_less_than_the_margin_is_not_what_was_claimed() -> None:
+    """The opposite with `>=` is supported, so both cannot be; without a margin any sure gain supports it."""
+    values = _values(a=0.004, b=0.0)
+    assert evaluate("a > b", values, "max").verdict == "supported"
+    small = evaluate("a > b", values, "max", margin=0.02)
+    assert small.verdict == "contradicted"
+    assert "not better by 0.02 (the margin set) or more (90 % interval" in small.reason
+    assert evaluate("b >= a", values, "max", margin=0.02).verdict == "supported"
+    assert evaluate("b > a", values, "max", margin=0.02).reason.count("not better by") == 0  # it is worse
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_the_interval_that_is_held_against_the_margin_is_shown(direction: str) -> None:
+    values = _values(a=0.0, b=0.0)
+    gaps = np.array(list(values["a"].values())) - np.array(list(values["b"].values()))
+    low, high = stats.t.interval(0.9, 4, gaps.mean(), stats.sem(gaps))
+    for text in ("a > b", "a >= b", "a ~ b"):
+        reason = evaluate(text, values, direction, margin=0.0125).reason
+        assert reason.endswith(f"(90 % interval {low:.3g} to {high:.3g})")
+        assert "0.0125 (the margin set)" in reason
+
+
 def test_alike_means_two_one_sided_tests() -> None:
     values = _values(a=0.004, b=0.0)
     ours, theirs = (np.array(list(values[arm].values())) for arm in "ab")

@@ -123,6 +123,17 @@ def test_by_works_on_a_sweep_too(tmp_path: Path) -> None:
     assert result.arm("block=pre_norm")["difference"]["mean"] == pytest.approx(0.1)
 
 
+def test_by_leaves_the_ladder_of_a_sweep_and_says_what_seeds_followed_from_results(tmp_path: Path) -> None:
+    arms, levels = grid({"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]})
+    values = {arm: {s: 0.8 + 0.01 * s for s in range(3)} for arm in arms}
+    question = {"ladder": {"params": [1e4]}, "until": {"first": 2, "most": 3}, "seeds": [0, 1, 2]}
+    plan = sweep(tmp_path, arms, values, levels=levels, question=question)
+    result = compare(plan, by="block", baseline="block=post_norm")
+    assert {arm["name"] for arm in result.arms} == {"block=pre_norm", "block=post_norm"}
+    assert result.ladder is None
+    assert warned(result, "followed from its results")
+
+
 def test_the_same_model_twice_is_an_error(tmp_path: Path) -> None:
     first = run(tmp_path / "a", "block=pre_norm", seed=0)
     other = run(tmp_path / "b", "block=pre_norm", seed=0)

@@ -52,6 +52,14 @@ def test_without_test_samples_it_is_the_paired_t_test() -> None:
     assert split_difference(gaps, 0.0).t_p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
 
 
+def test_every_metric_of_an_arm_has_the_corrected_interval(tmp_path: Path) -> None:
+    result = compare(norms_sweep(tmp_path, question={"resplit": True}), changes=False)
+    (arm, *_) = (one for one in result.arms if one["n"] > 2)
+    loss = [1.21 - value for value in arm["values"].values() if value is not None]
+    shown = arm["other"]["test/loss"]
+    assert shown["interval"] == pytest.approx(split_mean(loss, 359 / 1294).interval)
+
+
 def test_equal_differences_have_no_test() -> None:
     assert split_difference([0.0] * 4, 0.3).p == 1.0
     assert split_difference([0.25] * 4, 0.3).p is None

@@ -24,6 +24,8 @@ FIGURES: dict[str, dict[int, float | str]] = {
     "alibi": {seed: BASE[seed] + gap for seed, gap in enumerate([0.002, -0.001, 0.001, -0.002, 0.001, 0.0])},
 }
 
+SIGNS = {"post": 0, "pre": 1, "alibi": -1}
+
 
 def compared(folder: Path, **question: Any) -> Comparison:
     """The comparison of three arms, of which `pre` was decided after four of six seeds."""
@@ -47,6 +49,23 @@ def test_the_verdicts_are_those_of_the_evidence(tmp_path: Path) -> None:
     assert 0 < low < 0.0305 < high
     assert "from 4 seeds on" in pre["words"]
     assert not warned(result, "missing")
+
+
+def test_finished_runs_after_the_stop_count_in_means_and_are_told(tmp_path: Path) -> None:
+    """Six seeds were run before the sweep was asked to stop when it is decided, which it is after fewer."""
+    gaps = [0.03, 0.033, 0.028, 0.031, 0.029, 0.03]
+    figures = {arm: {seed: BASE[seed] + sign * gaps[seed] for seed in range(6)} for arm, sign in SIGNS.items()}
+    result = compare(norms_sweep(tmp_path, values=figures, question={"until": {"first": 3, "most": 6}}), changes=False)
+    assert (result.arm("pre")["n"], result.arm("pre")["planned"]) == (6, 6)
+    assert warned(result, "after those at which the sweep stopped")
+
+
+def test_an_open_claim_of_better_may_end_at_an_interval_below_the_margin(tmp_path: Path) -> None:
+    result = compared(tmp_path, expect="alibi > post", margin=0.0005)
+    assert result.expect is not None
+    (clause,) = result.expect["clauses"]
+    assert clause["verdict"] == "undecided"
+    assert "a verdict takes e = 20, or an interval below 0.0005" in clause["reason"]
 
 
 def test_what_is_open_says_what_it_would_take(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -33,6 +34,22 @@ def test_a_threshold_is_read_and_named() -> None:
     less = threshold("steps_to", "val/loss <= 1e-2")
     assert less is not None
     assert every(less.reached(value) == (value <= 0.01) for value in (0.0, 0.01, 0.02))
+
+
+def test_a_value_at_the_threshold_reaches_it_in_single_precision() -> None:
+    """450 of 500 is 0.8999999761581421 there; 449 is not there yet."""
+    for sign, share, other in ((">=", 0.9, 0.898), ("<=", 0.6, 0.602)):
+        one = Threshold("success", "test/exact", sign, share)  # type: ignore[arg-type]
+        assert one.reached(float(np.float32(share)))
+        assert not one.reached(float(np.float32(other)))
+
+
+@pytest.mark.parametrize("value", ["0.9999999", "0.1234567", "1e-12", "0.30000000000000004"])
+def test_every_digit_of_a_threshold_is_in_its_name(value: str) -> None:
+    one = threshold("steps_to", f"val/loss <= {value}")
+    assert one is not None
+    assert one.value == float(value)
+    assert of_metric(str(one)) == one
 
 
 @pytest.mark.parametrize(

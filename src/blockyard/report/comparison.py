@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -51,7 +52,7 @@ from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
 from blockyard.report.stats.external import external_rows
-from blockyard.report.stats.intervals import mean_of
+from blockyard.report.stats.intervals import Mean, mean_of
 from blockyard.report.stats.metric_range import Range, metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
@@ -300,10 +301,11 @@ def _result(
     values = {arm.name: arm.values(metric) for arm in data.arms}
     against = rivals(data, baseline)
     by_looks = _sequential_terms(data, terms, values)
+    averaged = mean_of if ratio is None else partial(split_mean, ratio=ratio)
     results = (
         sequential.compare_arms(values, baseline, by_looks)
         if by_looks
-        else _fixed_results(values, terms, against, differ, ratio)
+        else _fixed_results(values, terms, against, differ, averaged)
     )
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
@@ -320,6 +322,7 @@ def _result(
         cost=AXES[cost_axis],
         with_changes=changes,
         rivals=against,
+        averaged=averaged,
     )
     simple = simple_baselines(data.arms, metric)
     below = below_a_baseline(rows, simple, metric, direction)
@@ -376,7 +379,11 @@ def _sequential_terms(data: ComparisonInput, terms: _Terms, values: Values) -> s
 
 
 def _fixed_results(
-    values: Values, terms: _Terms, against: dict[str, str], differ: Differ | None, ratio: float | None
+    values: Values,
+    terms: _Terms,
+    against: dict[str, str],
+    differ: Differ | None,
+    averaged: Callable[[Sequence[float]], Mean],
 ) -> dict[str, ArmResult]:
     """Return the result of each arm after a fixed number of seeds."""
     reached = of_metric(terms.metric)
@@ -388,7 +395,7 @@ def _fixed_results(
         limits=_limits(terms.metric, values),
         outcome=reached.kind if reached else None,
         differ=differ,
-        averaged=mean_of if ratio is None else partial(split_mean, ratio=ratio),
+        averaged=averaged,
         rivals=against,
     )
 

@@ -5,7 +5,7 @@ A curve is read from metrics.csv and thinned for a page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
@@ -15,7 +15,7 @@ from blockyard.report.load.costs import median_costs, pareto, ratios, with_activ
 from blockyard.report.load.document import ArmRow, CellRow, CurveRow, GapRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
-from blockyard.report.stats.intervals import mean_of
+from blockyard.report.stats.intervals import Mean
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
@@ -40,6 +40,7 @@ def arm_rows(
     cost: str,
     with_changes: bool,
     rivals: Mapping[str, str],
+    averaged: Callable[[Sequence[float]], Mean],
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
@@ -47,6 +48,7 @@ def arm_rows(
     cost: the key of the cost axis; with_changes: whether to compute which modules each arm changes, and which
         options, which are computed for a few runs of no sweep anyway
     rivals: the arm that an arm is compared with, where that is not the baseline
+    averaged: gives the mean over seeds of any metric, with its interval
     """
     costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
     with_active(costs)
@@ -84,7 +86,7 @@ def arm_rows(
                 "cost_ratio": ratios(costs[arm.name], baseline_costs),
                 "pareto": arm.name in front,
                 "budget": {"settings": arm.tried, "chosen": arm.chosen} if arm.tried is not None else None,
-                "other": {name: _other(arm, name) for name in names},
+                "other": {name: _other(arm, name, averaged) for name in names},
             }
         )
         if arm.name in rivals:
@@ -140,9 +142,9 @@ def cell_row(record: LoadedRun) -> CellRow:
     }
 
 
-def _other(arm: ArmRuns, metric: str) -> MeanRow:
+def _other(arm: ArmRuns, metric: str, averaged: Callable[[Sequence[float]], Mean]) -> MeanRow:
     values = list(arm.values(metric).values())
-    mean = mean_of(values)
+    mean = averaged(values)
     return {"mean": mean.mean, "interval": clipped(mean.interval, metric_range(metric, values)), "n": mean.n}
 
 

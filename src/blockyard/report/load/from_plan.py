@@ -66,7 +66,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         tuning=_trials(plan) if question.get("search") else _settings(plan, metrics, failed),
         notes=[str(note) for note in plan.facts.get("notes") or ()],
         standing=now if question.get("until") else None,
-        warnings=_added_seeds(plan),
+        warnings=_added_seeds(plan) + _beyond_the_stop(plan, records, now),
     )
 
 
@@ -87,6 +87,18 @@ def _added_seeds(plan: SweepPlan) -> list[str]:
                 "number that is fixed before; --until-decided holds whenever it stops"
             ]
     return []
+
+
+def _beyond_the_stop(plan: SweepPlan, records: list[LoadedRun], standing: Standing) -> list[str]:
+    """Return a warning where more runs have finished than the sweep needed for its decision."""
+    due = {(cell.variant, cell.seed) for cell in standing.due}
+    more = sum(record.done and (record.variant, record.seed) not in due for record in records)
+    if not plan.question.get("until") or standing.reason == "open" or not more:
+        return []
+    return [
+        f"{more} finished runs are of seeds after those at which the sweep stopped: they count in means, intervals and "
+        "e, and not in the decision"
+    ]
 
 
 def _with_outcome(run: LoadedRun, reached: Threshold, value: float | None) -> LoadedRun:
@@ -159,6 +171,7 @@ def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str
     if plan.question.get("until") and selected is not None:
         planned = tuple(cell for cell in standing.due if cell.variant == selected.key)
     runs = [run for run in records if selected is not None and run.variant == selected.key]
+    seeds = {cell.seed for cell in planned}
     return ArmRuns(
         name=arm.name,
         config=without_secrets(dict(shown.config)) if shown else {},
@@ -166,7 +179,7 @@ def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str
         overrides=tuple(without_secrets(list(arm.overrides))),
         levels=without_secrets(dict(arm.levels)),
         runs=runs,
-        planned=len({cell.seed for cell in planned}) or len(plan.question.get("seeds") or ()),
+        planned=max(len(seeds), sum(run.done for run in runs)) or len(plan.question.get("seeds") or ()),
         chosen=dict(selected.setting) if selected and selected.setting else None,
         tried=_tried(plan, arm.name, records),
         refused=tuple(reason for r in plan.refused if r.arm == arm.name for reason in r.reasons),

@@ -194,7 +194,12 @@ def _inherit(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | N
         return
     (sweep,) = sweeps
     question = sweep.question or {}
-    result.question = {**question, "expect": None, "baseline": None}
+    result.question = {**question, "expect": None, "baseline": None, "ladder": None}
+    if question.get("until"):
+        result.warnings.append(
+            f"how many seeds each arm of {sweep.title} has followed from its results (until: decided): p values and "
+            f"intervals by {by} would hold for a number fixed before"
+        )
     dropped = [f"{key} ({question[key]})" for key in ("expect", "baseline") if question.get(key)]
     if dropped:
         result.warnings.append(

@@ -36,7 +36,7 @@ function baselineNote(metric) {
 function externalTable() {
   const rows = data.external || [];
   if (!rows.length) return null;
-  const digits = decimals(data.arms.map((arm) => arm.mean).concat(rows.map((row) => row.value)));
+  const digits = decimals(data.arms.map((arm) => arm.mean).concat(rows.map((row) => row.value)), rows.flatMap((row) => row.arms.map((gap) => gap.interval)));
   const cells = rows.flatMap((row) => row.arms.map((gap, k) => [k ? "" : row.name, k ? "" : fixed(row.value, digits), gap.arm,
     [change(gap.mean, digits), gap.interval ? h("small", {}, ` ${interval(gap.interval, digits)}`) : null], chance(gap.holm_p), chip(gap.verdict),
     k ? "" : `${row.source} (${row.n ? `${plural(row.n, "run")}${known(row.sd) ? `, sd ${short(row.sd)}` : ""}` : "runs unknown, taken as exact"})`]));

@@ -3,7 +3,7 @@
 /** Draw the table of main effects and a panel for each pair of factors. */
 function drawEffects(body) {
   const { main, interactions, formula } = data.effects;
-  const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])]);
+  const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])], main.map((one) => one.interval));
   if (main.length) {
     body.append(grid(`Effect of each level on ${data.metric}, relative to the first level of its factor`,
       ["factor", "level", "reference", "effect", "95 % interval", "p", "p (Holm)"],

@@ -19,7 +19,7 @@ function drawEvidence(body) {
   body.append(figure("evidence", {
     chart: looks.length ? h("div", {}, keysOf(looks), h("div", { class: "panels" }, evidenceChart(looks, width), gapChart(looks, width)))
       : h("p", { class: "empty" }, "None of the comparisons shown has values yet."),
-    caption: "Left: the evidence for a difference after each seed, as an e-value; at the dashed line it decides, except for a clause with ~ or >=, which the interval at the margin decides. It may be looked at after every seed: " +
+    caption: "Left: the evidence for a difference after each seed, as an e-value; at the dashed line it decides. The interval at the margin decides about ~ and >=, and below it contradicts >. It may be looked at after every seed: " +
       `without a difference, e ever reaches 1/a in at most a share a of all sweeps. Right: the mean difference (line) and its ${Math.round(100 * (1 - data.evidence.alpha))} % ` +
       "confidence sequence (thin lines), which covers the true mean at all seeds at once. A ring marks the seed of the decision" +
       `${data.margin ? `; dotted lines are the margin, ${short(data.margin)}` : ""}.`,

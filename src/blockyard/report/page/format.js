@@ -8,13 +8,14 @@ const known = (x) => typeof x === "number" && Number.isFinite(x);
 /** Replace the hyphen by a minus sign. */
 const signed = (text) => text.replace(/^-/, "\u2212");
 
-/** The number of decimals that shows differences among these values: two digits below the size of their range; at most 6,
- * and 12 where all are tiny. */
-function decimals(values) {
+/** The decimals that show differences among these values, two digits below their range, and the narrowest of these intervals;
+ * at most 6, and 12 where all values are tiny. */
+function decimals(values, intervals = []) {
   const good = values.filter(known);
   const range = Math.max(...good) - Math.min(...good) || Math.abs(good[0]) || 1;
+  const widths = intervals.flatMap((pair) => (pair && pair[1] > pair[0] ? pair[1] - pair[0] : []));
   const most = Math.max(...good.map(Math.abs)) < 1e-4 ? 12 : 6;
-  return good.length ? Math.min(most, Math.max(0, Math.ceil(-Math.log10(range)) + 2)) : 3;
+  return good.length ? Math.min(most, Math.max(0, Math.ceil(-Math.log10(range)) + 2, 1 - Math.floor(Math.log10(Math.min(...widths, 20) / 2)))) : 3;
 }
 
 /** A number with fixed decimals. */
@@ -26,8 +27,8 @@ const change = (x, digits) => (known(x) ? (x > 0 ? "+" : "") + fixed(x, digits) 
 /** "[0.91, 0.94]", or nothing. */
 const interval = (pair, digits) => (pair ? `[${fixed(pair[0], digits)}, ${fixed(pair[1], digits)}]` : "");
 
-/** A p-value. */
-const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
+/** A p-value; four decimals where three would put it on the other side of 5 %. */
+const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(p > 0.05 && p < 0.0505 ? 4 : 3));
 
 /** The same inside a sentence: "= 0.012", "< 0.001". */
 const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);

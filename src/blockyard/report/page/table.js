@@ -17,9 +17,9 @@ const estimate = (text, pair, digits) => [h("span", { class: "main" }, text), h(
 
 /** The columns: key, name, group, the value to sort by, the content of a cell. */
 function columns() {
-  const means = decimals(data.arms.flatMap((arm) => [arm.mean, ...(arm.interval || [])]));
+  const means = decimals(data.arms.flatMap((arm) => [arm.mean, ...(arm.interval || [])]), data.arms.map((arm) => arm.interval));
   const gaps = data.arms.map((arm) => arm.difference).filter(Boolean);
-  const digits = decimals([0, ...gaps.flatMap((gap) => [gap.mean, ...(gap.interval || [])])]);
+  const digits = decimals([0, ...gaps.flatMap((gap) => [gap.mean, ...(gap.interval || [])])], gaps.map((gap) => gap.interval));
   const domain = extent([0, ...gaps.flatMap((gap) => gap.interval || [gap.mean])], 0.06);
   const p = (key, name, help) => ({ key, name, help, group: "Against the baseline", value: (arm) => (arm.difference || {})[key],
     cell: (arm) => (arm.difference ? chance(arm.difference[key]) : "") });

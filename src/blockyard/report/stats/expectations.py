@@ -130,10 +130,12 @@ def _evaluate(
     significant = gap.holm_p is not None and gap.holm_p <= ALPHA and gain != 0
     numbers = _numbers(pair, gap)
     if claim.sign == ">":
+        worse = significant and gain < 0
+        if margin and not worse and gap.signs is None and _gain_interval(gap, direction)[1] < margin:
+            by = _ninety(gap, direction)
+            return "contradicted", f"{numbers}: not better by {margin:g} (the margin set) or more{by}"
         if significant:
-            return ("supported" if gain > 0 else "contradicted"), numbers
-        if margin and gap.signs is None and _gain_interval(gap, direction)[1] < margin:
-            return "contradicted", f"{numbers}: not better by {margin:.2g} (the margin set) or more"
+            return ("contradicted" if worse else "supported"), numbers
         return "undecided", f"{numbers}: no difference shown"
     if claim.sign == ">=" and significant and gain > 0:
         return "supported", numbers
@@ -146,20 +148,21 @@ def _evaluate(
             f"the mean of {last} is 0, so {MARGIN:.0%} of it is not a margin; set `margin: NUMBER` in the sweep file"
         )
         return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {problem}")
-    margin_text = f"{size:.2g} ({'the margin set' if margin else f'{MARGIN:.0%} of the mean of {last}'})"
+    margin_text = f"{size:g} (the margin set)" if margin else f"{size:.2g} ({MARGIN:.0%} of the mean of {last})"
     low, high = _gain_interval(gap, direction)
+    by = "" if gap.signs is not None else _ninety(gap, direction)
     if claim.sign == ">=":
         if low > -size:
-            return "supported", f"{numbers}: not worse by {margin_text} or more"
+            return "supported", f"{numbers}: not worse by {margin_text} or more{by}"
         if high <= -size or (gap.signs is not None and significant):
-            return "contradicted", f"{numbers}: worse by {margin_text} or more" if gap.signs is None else numbers
-        return "undecided", f"{numbers}: it may be worse by more than {margin_text}"
+            return "contradicted", f"{numbers}: worse by {margin_text} or more{by}" if gap.signs is None else numbers
+        return "undecided", f"{numbers}: it may be worse by more than {margin_text}{by}"
     if low > -size and high < size:
-        return "supported", f"{numbers}: the difference is smaller than {margin_text}"
+        return "supported", f"{numbers}: the difference is smaller than {margin_text}{by}"
     if low >= size or high <= -size or (gap.signs is not None and significant):
-        return "contradicted", f"{numbers}: a difference of {margin_text} or more" if gap.signs is None else numbers
+        return "contradicted", f"{numbers}: a difference of {margin_text} or more{by}" if gap.signs is None else numbers
     shown = "there is a difference" if significant else "no difference shown"
-    return "undecided", f"{numbers}: {shown}, and it may be smaller or larger than {margin_text}"
+    return "undecided", f"{numbers}: {shown}, and it may be smaller or larger than {margin_text}{by}"
 
 
 def _numbers(pair: str, gap: Difference) -> str:
@@ -170,6 +173,15 @@ def _numbers(pair: str, gap: Difference) -> str:
     )
     holds = f" {FOR[gap.over]}" if gap.over else ""
     return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds{holds}"
+
+
+def _ninety(gap: Difference, direction: str) -> str:
+    """Return the interval that is held against the margin, of the difference as the metric has it."""
+    low, high = _gain_interval(gap, direction)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    low, high = (low, high) if direction == "max" else (-high, -low)
+    return f" (90 % interval {low:.3g} to {high:.3g})"
 
 
 def _same_values(gap: Difference) -> bool:

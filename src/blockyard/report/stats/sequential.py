@@ -203,7 +203,8 @@ def _goal(one: Judgement, terms: Terms) -> str:
     """Return what a verdict takes: an e-value, or an interval that the margin decides."""
     if one.comparison.sign in ("~", ">=") and terms.margin is not None:
         return f"a verdict takes an interval on one side of {terms.margin:.3g}"
-    return f"a verdict takes e = {math.exp(one.threshold):.3g}"
+    or_less = f", or an interval below {terms.margin:.3g}" if one.comparison.sign == ">" and terms.margin else ""
+    return f"a verdict takes e = {math.exp(one.threshold):.3g}{or_less}"
 
 
 # What the page shows of the evidence, and why the sweep stopped.

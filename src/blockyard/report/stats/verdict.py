@@ -258,8 +258,11 @@ def format_difference(gap: Difference) -> str:
 
 
 def format_p(p: float | None) -> str:
-    """Format a p for a table."""
-    return "none" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+    """Format a p for a table, with one digit more where two would put it on the other side of 5 %."""
+    if p is None:
+        return "none"
+    text = f"{p:.2g}"
+    return "< 0.0001" if p < 1e-4 else text if (float(text) > ALPHA) == (p > ALPHA) else f"{p:.3g}"
 
 
 def p_equals(p: float | None) -> str:

@@ -159,7 +159,7 @@ class Question:
     over: for what verdicts hold: seeds, samples or both; None is seeds
     resplit: whether each seed has a split of the data of its own; None is no
     external: figures from papers and other tools: value, source, and n and sd where they are known
-    margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
+    margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it, and `>` where it is set
     """
 
     name: str

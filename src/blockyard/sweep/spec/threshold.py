@@ -23,6 +23,8 @@ from typing import Literal, TypeVar
 from blockyard.runs.metrics import FILE, read_metrics
 
 FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+# Metrics are computed in single precision, in which 450 of 500 is a little less than 0.9.
+_ROUNDING = 1e-6
 _NAME = re.compile(r"(success|steps_to)\((.*)\)")
 
 
@@ -45,11 +47,12 @@ class Threshold:
         return "max" if self.kind == "success" else "min"
 
     def __str__(self) -> str:
-        return f"{self.kind}({self.metric} {self.sign} {self.value:g})"
+        return f"{self.kind}({self.metric} {self.sign} {_text(self.value)})"
 
     def reached(self, value: float) -> bool:
-        """Whether a value of the metric is as good as asked."""
-        return value >= self.value if self.sign == ">=" else value <= self.value
+        """Whether a value of the metric is as good as asked, within the rounding of single precision."""
+        slack = _ROUNDING * max(abs(value), abs(self.value))
+        return value >= self.value - slack if self.sign == ">=" else value <= self.value + slack
 
     def outcomes(
         self, runs: Mapping[Key, tuple[Mapping[str, float], Path]], diverged: Collection[Key] = ()
@@ -83,6 +86,11 @@ class Threshold:
             return None
         first = next((float(row["step"]) for row in evaluated if self.reached(row[self.metric])), None)
         return first, float(recorded[-1]["step"])
+
+
+def _text(value: float) -> str:
+    """A value in as few digits as give it back."""
+    return text if float(text := f"{value:g}") == value else repr(value)
 
 
 def threshold(kind: Kind, text: str) -> Threshold | None:
