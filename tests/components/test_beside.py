@@ -128,3 +128,5 @@ def test_keys_of_two_members_have_one_name() -> None:
         "keys_and_values"
         in Beside(context(causal=True), mixers=("near", "gru"), members={k: two[k] for k in ("near", "gru")}).gives
     )
+    three = {"near": partial(Attention), "far": partial(Attention), "third": partial(Attention)}
+    assert Beside(context(causal=True), mixers=tuple(three), members=three).gives == {}

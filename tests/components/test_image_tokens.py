@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,15 +13,17 @@ from torch.testing import assert_close
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.contracts import Batch, DataSpec, Parts, Seq
+from blockyard.contracts import Batch, DataSpec, Parts, Seq, TokenSpec
 from blockyard.data.digits import Digits
+from blockyard.model._embedding import add_position
 from blockyard.model.decoder import Decoder
 from blockyard.objective.next_token import NextToken
+from blockyard.position.rope import Rope
 from blockyard.token_mixer._neighbours import at_offset
 from blockyard.tokenizer.levels import Levels
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import EXACT, differs
-from tests.support.helpers import DEFAULT_PARTS, choices, factory, has, stir, traits
+from tests.support.helpers import DEFAULT_PARTS, choices, context, factory, has, stir, traits
 
 ORDERS = ("row", "column", "snake", "random")
 GENERATE = ("data=digits", "tokenizer=levels", "objective=next_token", "model=decoder", "head=token", "logger=none")
@@ -96,6 +99,27 @@ def test_no_order_lets_a_mixer_see_later_tokens(mixer: str, order: str) -> None:
         cache = model.init_cache(2)
         parts = [model(inputs[:, first:last], cache=cache) for first, last in ((0, 3), (3, 4), (4, 9), (9, 12))]
         assert_close(torch.cat(parts, 1), before, **EXACT)
+
+
+@pytest.mark.parametrize("mixer", ["depthwise_conv", "conv", "pool", "shift"])
+def test_coordinates_that_vary_in_training_move_no_neighbour(mixer: str) -> None:
+    """DINOv3 stretches coordinates for the rotation alone; in snake order a mixer finds neighbours by coordinates."""
+    tokens = TokenSpec((4, 4), vocabulary=17, predicted=16, ahead=True, raster=False)
+    ctx = replace(context(causal=mixer != "pool"), tokens=tokens)
+    rope, part = Rope(ctx, rescale=2.0, jitter=1.0), stir(initialise(factory("token_mixer", mixer)(ctx), 0)).double()
+    coords = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)).double()
+    order = torch.tensor([6 - 2 * (n % 4) - 3 + n if n // 4 % 2 else n for n in range(16)])
+    x = torch.randn(1, 16, 16, dtype=torch.float64)
+
+    def mixed(training: bool) -> Tensor:
+        seq = Seq(torch.arange(16), coords[order][None])
+        add_position(ctx, rope.train(training), x, seq)
+        assert (seq.unvaried is not None) == training
+        return part(x, seq)
+
+    wanted = mixed(False)
+    for _ in range(6):
+        assert_close(mixed(True), wanted)
 
 
 def test_neighbours_by_coordinates_alone_would_see_later_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

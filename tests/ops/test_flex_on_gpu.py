@@ -16,6 +16,7 @@ from blockyard.ops.attend import attend
 from blockyard.ops.kernel import attention_kernel
 from blockyard.ops.mask import Visibility
 from blockyard.ops.reference import eager
+from blockyard.ops.shaping import Forget, Shaping
 from tests.ops.attention_inputs import FACTS, facts, qkv, scheme
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -62,6 +63,23 @@ def test_values_and_gradients(kind: str, position: str, visibility: Visibility) 
         seq.memo.clear()
         for ours, expected in zip(gradients(seq, visibility, kernel, length), wanted, strict=True):
             assert_close(ours, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_gradients_of_what_is_forgotten() -> None:
+    """The sums of the forget gates are read at the query and at the key."""
+    length = flex.FEWEST + 13
+    seq = on_gpu(facts("plain", None, 0, length))
+    results = []
+    for kernel in ("eager", "auto"):
+        tensors = [t.to(DEVICE).requires_grad_() for t in qkv(torch.float32, 2, length, length, 32)]
+        gates = torch.linspace(-2, -0.1, length, device=DEVICE).expand(2, 4, -1).clone().requires_grad_()
+        sums = gates.cumsum(-1)
+        path = eager if kernel == "eager" else attend
+        with attention_kernel("auto"):
+            out = path(*tensors, seq, seq, Visibility(True), shaping=Shaping(forget=Forget(sums, sums)))
+        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*tensors, gates])])
+    for ours, expected in zip(results[1], results[0], strict=True):
+        assert_close(ours, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_more_shapes_than_are_compiled_take_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:

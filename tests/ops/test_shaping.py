@@ -14,11 +14,12 @@ from blockyard.contracts import Seq
 from blockyard.errors import UserError
 from blockyard.ops import kernel, maps, mask, online
 from blockyard.ops.attend import attend, prepare
-from blockyard.ops.flex import flex
+from blockyard.ops.cache import follow
+from blockyard.ops.flex import flex, score_function
 from blockyard.ops.kernel import attention_kernel
 from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import eager
-from blockyard.ops.shaping import PLAIN, Shaping
+from blockyard.ops.shaping import PLAIN, Forget, Shaping
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.support.every import every
 from tests.support.pairwise import in_pairs
@@ -145,6 +146,40 @@ def test_maps_lack_what_the_sink_takes() -> None:
         (weights.double() @ v), eager(q, k, v, seq, seq, CAUSAL, shaping=SHAPINGS["both"]), rtol=1e-5, atol=1e-5
     )
     assert (weights.sum(-1) < 1).all()
+
+
+def test_the_kernel_indexes_no_tensor_twice() -> None:
+    """FlexAttention has no gradient of a tensor that a score reads at the query and at the key."""
+    seq = facts("plain")
+    sums = torch.zeros(2, 4, N, dtype=torch.float64, requires_grad=True).cumsum(-1)
+    change = score_function(seq, seq, Shaping(forget=Forget(sums, sums)))
+    assert change is not None
+    read = [cell.cell_contents for cell in change.__closure__ or () if isinstance(cell.cell_contents, Tensor)]
+    assert len({id(tensor) for tensor in read}) == len(read) == 2
+
+
+def behind_a_source(first: int, last: int, source: int = 4) -> Seq:
+    """Tokens of a source, which see each other and share an index, and a text behind them."""
+    index = torch.cat([torch.zeros(source, dtype=torch.long), torch.arange(1, 10)])[first:last]
+    return Seq(index, torch.zeros(1, last - first, 1), num_prefix=0 if first else source, ties=not first)
+
+
+def test_the_index_of_tokens_behind_a_source_is_no_count() -> None:
+    whole = behind_a_source(0, 13)
+    sees = mask.table(whole, whole, CAUSAL)
+    assert sees is not None
+    past = behind_a_source(0, 5)
+    for n in range(5, 13):
+        new = behind_a_source(n, n + 1)
+        past = follow(past, new, 1)
+        assert mask.count(new, past, CAUSAL).item() == sees[0, 0, n].sum().item() == n + 1
+
+
+def test_chunks_count_from_the_first_token_behind_a_source() -> None:
+    seq = behind_a_source(0, 14, 5)
+    (numbers, _) = mask.chunk_numbers(seq, seq, Visibility(True, chunk=3)) or (None, None)
+    assert numbers is not None
+    assert numbers[0, 5:].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("hidden", [*HIDDEN.values(), Visibility(False, 2)], ids=str)

@@ -127,7 +127,9 @@ class Seq:
     ties: several tokens have one index; otherwise it is strictly increasing
     shown: (B, N) bool, the tokens that earlier tokens of their sequence see too, in a causal model; None where there
         are none
-    coords: (B|1, N, A) float, the coordinates of each token; zeros for prefix tokens
+    coords: (B|1, N, A) float, the coordinates of each token for the position scheme; zeros for prefix tokens
+    unvaried: the same before the scheme has varied them in training, which mixers find neighbours by; None where they
+        are `coords`
     valid: (B, N) bool, False at padding, which is on the right; None where all tokens are real
     segment: (B, N) int64; tokens of different segments must not see each other. None is one segment
     num_prefix: class and register tokens, always the first, and the tokens of a source that stands in front of the
@@ -166,12 +168,18 @@ class Seq:
     embedded: Tensor | None = None
     hidden: Tensor | None = None
     ids: Tensor | None = None
+    unvaried: Tensor | None = None
     carry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     given: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.index.shape[0]
+
+    @property
+    def places(self) -> Tensor:
+        """Where tokens stand, (B|1, N, A) float, whatever a position scheme varies in training."""
+        return self.coords if self.unvaried is None else self.unvaried
 
     def give(self, name: str, value: Any) -> None:
         """Let later layers take `value`, a tensor or several, under a name that the mixer declares in `gives`."""

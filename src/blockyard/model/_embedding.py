@@ -144,7 +144,7 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
     """
     coords = scaled_coords(ctx, position, seq, start)
     if position.varies and position.training:
-        coords = position.vary(coords)
+        seq.unvaried, coords = coords, position.vary(coords)
     seq.position = position
     if position.acts_on - {"embed"}:
         seq.coords = coords

@@ -65,6 +65,7 @@ class PrefixTokens(nn.Module):
         prefixed = Seq(
             index=torch.cat([first, seq.index + self.num]),
             coords=F.pad(seq.coords, (0, 0, self.num, 0)),
+            unvaried=None if seq.unvaried is None else F.pad(seq.unvaried, (0, 0, self.num, 0)),
             valid=None if seq.valid is None else F.pad(seq.valid, (self.num, 0), value=True),
             segment=None if seq.segment is None else F.pad(seq.segment, (self.num, 0), value=-1),
             num_prefix=self.num + seq.num_prefix,

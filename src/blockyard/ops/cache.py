@@ -92,6 +92,7 @@ def follow(past: Seq, new: Seq, batch_size: int) -> Seq:
     )
     joined.memo["ends_with"] = new.bare()
     new.memo["following"] = (past, batch_size, joined)
+    past.memo.clear()  # the masks of the call before, and through it the facts of every earlier one
     return joined
 
 

@@ -107,6 +107,8 @@ def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[.
         changes.append(add_bias)
     if forget is not None:
         q_sums, k_sums = forget
+        if k_sums is q_sums:  # the kernel has no gradient of a tensor that is indexed twice
+            k_sums = k_sums.clone()
         changes.append(lambda score, b, h, q, k: score - (q_sums[b, h, q] - k_sums[b, h, k]).abs())
     if len(changes) < 2:
         return changes[0] if changes else None

@@ -180,7 +180,8 @@ def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None
     if visibility.chunk is None:
         return None
     if k_seq.segment is None:
-        first = k_seq.num_prefix
+        prefix = k_seq.num_prefix
+        first = k_seq.index[prefix - 1] + 1 if prefix else 0  # tokens of a source share an index
         return ((seq.index - first) // visibility.chunk)[None], ((k_seq.index - first) // visibility.chunk)[None]
     if k_seq is not seq:
         raise ValueError("chunks count from the start of a document, which a cache may have dropped; leave segment out")
@@ -219,6 +220,8 @@ def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
     """Return how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
     plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
     if plain and visibility.causal and not visibility.near and ordered_by_row(seq, k_seq):
+        if k_seq is not seq:  # one query, after all keys; where tokens share an index it is no count
+            return torch.full_like(seq.index, len(k_seq))[None, None, :, None]
         return (seq.index + 1)[None, None, :, None]
     sees = table(seq, k_seq, visibility)
     if sees is None:
@@ -258,7 +261,9 @@ def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
     q_row = torch.arange(len(seq), device=seq.index.device)[:, None]  # (N, 1)
     k_row = torch.arange(len(k_seq), device=seq.index.device)
     prefix = (q_row < seq.num_prefix) | (k_row < k_seq.num_prefix)  # (N, M)
-    return torch.where(prefix, position.at_prefix(head).to(related.dtype), related)
+    related = torch.where(prefix, position.at_prefix(head).to(related.dtype), related)
+    slots = k_seq.memo.get("slots", 0)  # in front of the prefix: keys that are no tokens
+    return related.masked_fill(k_row < slots, 0.0) if slots else related
 
 
 def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:

@@ -362,7 +362,7 @@ class Attention(TokenMixer):
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
         """Attention to the sequence itself, the last of whose keys are those of the queries: (B, N, H values)."""
-        q = self.scores.scaled(q, seq, k_seq, self.visibility)
+        q = self.scores.scaled(q, seq, self._key_seq(k_seq), self.visibility)
         y = self._attend(q, k, v, seq, k_seq, self.visibility)
         if not self.exclusive:
             return y

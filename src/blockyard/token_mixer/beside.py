@@ -18,6 +18,7 @@ scores; where none has, it is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal
@@ -92,10 +93,11 @@ class Beside(TokenMixer):
         # Behind gains of zero, members that start at zero too would never be trained.
         inner = replace(ctx, zero_branches=False) if join == "normed" else ctx
         self.members = nn.ModuleDict({name: members[name](inner) for name in mixers})
-        for mixer in self.members.values():
-            assert isinstance(mixer, TokenMixer)
-            twice = {*self.gives} & {*mixer.gives}
-            self.gives = {name: shape for name, shape in {**self.gives, **mixer.gives}.items() if name not in twice}
+        built = [mixer for mixer in self.members.values() if isinstance(mixer, TokenMixer)]
+        givers = Counter(name for mixer in built for name in mixer.gives)
+        for mixer in built:
+            alone = {name: shape for name, shape in mixer.gives.items() if givers[name] == 1}
+            self.gives = {**self.gives, **alone}
             self.takes, self.takes_placed = self.takes | mixer.takes, self.takes_placed | mixer.takes_placed
             self.must_be_taken = self.must_be_taken | mixer.must_be_taken
         self.first_gain = residual_gain(ctx)

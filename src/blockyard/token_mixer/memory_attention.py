@@ -144,7 +144,7 @@ def with_slots(seq: Seq, slots: int) -> Seq:
         shown=None if seq.shown is None else F.pad(seq.shown, (slots, 0), value=False),
         pairs=None if seq.pairs is None else tuple(F.pad(pair, (slots, 0)) for pair in seq.pairs),
         position=seq.position,
-        memo={"name": name, **{key: seq.memo[key] for key in ("ends_with",) if key in seq.memo}},
+        memo={"name": name, "slots": slots, **{key: seq.memo[key] for key in ("ends_with",) if key in seq.memo}},
     )
     if not torch.compiler.is_compiling():
         seq.memo[name] = extended

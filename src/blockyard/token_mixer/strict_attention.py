@@ -125,5 +125,9 @@ class StrictAttention(Attention):
 
 
 def _strict(traits: Traits, layers: str, asks: str, sources: tuple[str, ...]) -> Traits:
-    """The traits, strict where queries are learned and no layer reads what the token itself has given."""
-    return replace(traits, strict=asks == "learned" and (layers == "all" or {*sources} == {"none"}))
+    """The traits, strict where queries are learned and no layer reads what the token itself has given.
+
+    Without cross-attention: a memory does not hold the token itself, so that nothing would be left of the options.
+    """
+    strict = asks == "learned" and (layers == "all" or {*sources} == {"none"})
+    return replace(traits, strict=strict, cross=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -118,6 +121,27 @@ def test_a_memory_rotates_only_in_the_same_coordinates() -> None:
     own = rotate(q, k, sequence(3, position), sequence(5, position))
     assert not torch.equal(own[0], q)
     assert_close(own[1][:, :, :3], rotate(q, k[:, :, :3], sequence(3, position), sequence(3, position))[1])
+
+
+def test_the_cache_lets_go_of_earlier_steps() -> None:
+    """Of twenty steps the facts of the last one alone are kept, and no mask of the prompt."""
+    caches = [KVCache(1, 2, 4) for _ in range(2)]
+    alive: list[weakref.ref[Seq]] = []
+    masks: list[weakref.ref[torch.Tensor]] = []
+    for n in range(20):
+        new = Seq(torch.arange(n, n + 1), torch.full((1, 1, 1), float(n)))
+        if not n:
+            new.memo["mask"] = torch.zeros(3)
+            masks.append(weakref.ref(new.memo["mask"]))
+        alive.append(weakref.ref(new))
+        for cache in caches:
+            cache.append(*torch.zeros(2, 1, 2, 1, 4), new)
+    del new
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) <= 1
+    assert masks[0]() is None
+    assert caches[0].seq is not None
+    assert caches[0].seq.index.tolist() == list(range(20))
 
 
 def test_the_cache_keeps_the_seq_of_past_keys() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Memory
-from blockyard.ops.mask import Visibility
+from blockyard.contracts import Memory, Seq, TokenSpec
+from blockyard.ops.mask import Visibility, bias_table
 from blockyard.ops.reference import eager
+from blockyard.position.graph import GraphDistance
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.hard_attention import HardAttention
-from blockyard.token_mixer.memory_attention import MemoryAttention
-from blockyard.token_mixer.strict_attention import StrictAttention
+from blockyard.token_mixer.memory_attention import MemoryAttention, with_slots
 from blockyard.token_mixer.windowed_attention import WindowedAttention
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
@@ -39,7 +43,38 @@ def test_memory_attention(kv_heads: int, causal: bool) -> None:
     assert_close(ours(x, sequence(N)), torch.stack(out, 1))
 
 
-@pytest.mark.parametrize("mixer", [Attention, WindowedAttention, StrictAttention, HardAttention])
+def test_the_number_of_keys_is_that_of_slots_and_tokens() -> None:
+    """score_scale=log_n: token i of a causal sequence sees the slots and i + 1 tokens."""
+    ours = stirred(MemoryAttention(context(causal=True), slots=5, score_scale="log_n"))
+    seen: list[Tensor] = []
+    plain = ours.scores.scaled
+
+    def scaled(q: Tensor, *facts: Any) -> Tensor:
+        seen.append(plain(torch.ones_like(q), *facts))
+        return plain(q, *facts)
+
+    ours.scores.scaled = scaled  # type: ignore[method-assign]
+    ours(tokens(), sequence(N))
+    counts = torch.arange(6, 6 + N).double().log()
+    assert_close(seen[0][0, :, :, 0], ours.scores.factor[:, None] * counts)
+
+
+def test_no_scheme_acts_on_slots() -> None:
+    """position=graph has a trained number for pairs with a class token, and slots are none."""
+    ctx = replace(context(causal=False), tokens=TokenSpec((), count=3, pairs=(3,)), num_prefix=1)
+    position = stirred(GraphDistance(ctx, steps=0))
+    with torch.no_grad():
+        position.prefix.fill_(7.0)
+    pairs = (torch.ones(1, 4, 4, dtype=torch.long),)
+    seq = Seq(torch.arange(4), torch.zeros(1, 4, 0), num_prefix=1, position=position, pairs=pairs)
+    table = bias_table(seq, with_slots(seq, 2), 4)
+    assert table is not None
+    assert (table[..., :2] == 0).all()
+    assert (table[..., 2] == 7).all()
+    assert_close(table[..., 2:], bias_table(seq, seq, 4))
+
+
+@pytest.mark.parametrize("mixer", [Attention, WindowedAttention, HardAttention])
 def test_a_memory_is_projected_once(mixer: type[Attention], monkeypatch: pytest.MonkeyPatch) -> None:
     """During decoding; another memory, or a training step, is projected again."""
     ours, whole, widths = stirred(mixer(context(causal=True))).eval(), F.linear, []
