@@ -49,6 +49,11 @@ def test_every_key_is_offered(command: str) -> None:
     assert {f"{key}=" for key in keys_of(command)} <= set(complete(f"blockyard {command} "))
 
 
+def test_bench_offers_both_that_it_measures() -> None:
+    assert {"cost", "rates"} <= set(complete("blockyard bench "))
+    assert "steps=" in complete("blockyard bench rates ste")
+
+
 def test_keys_of_the_config_are_those_of_the_schema() -> None:
     """Written out, because reading the schema imports slow packages."""
     assert set(keys_of("train")) == {"resume", *options(Root)}

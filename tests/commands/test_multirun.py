@@ -80,7 +80,9 @@ def test_a_flag_that_shows_one_config_is_refused(capsys, flag):
     [
         (["norm=rms", "norm=layer"], "blockyard compare outputs --by norm"),
         (["norm=rms seed=1", "norm=rms seed=2", "norm=none seed=1"], "blockyard compare outputs --by norm"),
-        (["norm=rms outputs=my\\ runs", "norm=none outputs=my\\ runs"], "blockyard compare 'my\\ runs' --by norm"),
+        (["norm=rms outputs=my\\ runs", "norm=none outputs=my\\ runs"], "blockyard compare 'my runs' --by norm"),
+        (['norm=rms outputs="my,runs"', 'norm=none outputs="my,runs"'], "blockyard compare my,runs --by norm"),
+        (["++model.dim=32", "++model.dim=64"], "blockyard compare outputs --by model.dim"),
         (["norm=rms block=parallel", "norm=layer block=pre_norm"], "blockyard compare outputs"),
         (["seed=1", "seed=2"], None),
         (["norm=rms"], None),

@@ -63,7 +63,9 @@ def test_what_is_typed_comes_first(project: Path, capsys: pytest.CaptureFixture[
     assert with_project("check", ["logger=wandb", "allow=[other]", "outputs=x"]) == [
         *("logger=wandb", "allow=[other]", "outputs=x", "--config-dir", conf)
     ]
-    assert with_project("train", ["resume=last"]) == ["resume=last", "--config-dir", conf, "allow=[mine]"]
+    assert with_project("train", ["resume=last"]) == [
+        *("resume=last", "--config-dir", conf, "allow=[mine]", f"outputs={project}/runs")
+    ]
     assert with_project("runs", []) == [f"outputs={project}/runs"]
     assert with_project("completion", ["bash"]) == ["bash"]
 

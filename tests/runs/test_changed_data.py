@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.errors import UserError
+from blockyard.runs.changed_data import newest
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor.local import LocalExecutor
@@ -48,6 +49,21 @@ def test_a_file_with_other_content_is_refused(tmp_path: Path, overrides: tuple[s
     write(tmp_path / "input.txt", LINES.upper())
     with pytest.raises(AlreadyDoneError):
         folder(tmp_path / "out", *overrides)
+
+
+@pytest.mark.parametrize("pattern", ["part-*.txt", "part-?.txt", "part-[0-9].txt", "part-{0..3}.txt"])
+def test_files_that_a_pattern_names_are_looked_at(pattern: str, tmp_path: Path) -> None:
+    write(tmp_path / "part-1.txt", LINES)
+    assert newest({"path": str(tmp_path / pattern)}) > time.time()
+
+
+def test_a_file_that_an_older_one_replaced_is_looked_at(tmp_path: Path) -> None:
+    """As `mv`, `cp -p` and `rsync -t` leave it: with the time of the file that took its place."""
+    began = time.time() - 1
+    (tmp_path / "old.txt").write_text(LINES.upper())
+    os.utime(tmp_path / "old.txt", (began - 1000, began - 1000))
+    (tmp_path / "old.txt").replace(tmp_path / "input.txt")
+    assert newest({"path": str(tmp_path / "input.txt")}) > began
 
 
 @pytest.mark.full

@@ -53,6 +53,8 @@ def test_names_of_options_that_are_no_secrets_stay() -> None:
     harmless = {"tokenizer": "bpe", "token_mixer": "attention", "class_token": "x", "max_tokens": 5, "unk_token": "<u>"}
     assert redact(harmless) == harmless
     assert redact({"password": None, "token": ""}) == {"password": None, "token": ""}
+    assert redact({"token": 2}) == {"token": 2}  # data.token of data=tag is a column
+    assert redact_command(["data.token=2", "data.token=12345"]) == ["data.token=2", f"data.token={REDACTED}"]
     assert redact_command(["token_mixer=fourier", "tokenizer.max_symbols=3"]) == [
         "token_mixer=fourier",
         "tokenizer.max_symbols=3",

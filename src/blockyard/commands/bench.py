@@ -46,6 +46,7 @@ from pathlib import Path
 
 from blockyard.commands._args import Args, read
 from blockyard.config.option_text import indices, integer, non_empty, number, one_of, read_option
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.terminal import console
 
@@ -53,7 +54,10 @@ KINDS = ("cost", "rates")
 KERNELS = ("auto", "sdpa", "flex", "online", "eager")
 TOKENS = (64, 128, 256, 512, 1024, 2048, 4096)
 LONGEST = 65_536
-KEYS = ("token_mixer", "tokens", "of", "kernels", "batch", "device", "out")  # beside overrides of the model
+KEYS = (
+    *("token_mixer", "tokens", "of", "kernels", "batch", "device", "out"),  # of cost, beside overrides of the model
+    *("parts", "steps", "lowest", "highest"),  # of rates
+)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -137,7 +141,7 @@ def _cost(args: Args) -> int:
 
 
 def _folder(args: Args) -> Path:
-    folder = Path(args.pop("out", "outputs/bench", non_empty))
+    folder = local_path(args.pop("out", "outputs/bench", non_empty), "out")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"out={folder}: expected a folder")
     return folder

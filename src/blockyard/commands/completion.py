@@ -110,7 +110,11 @@ def _names(command: str, before: list[str]) -> list[str]:
         from blockyard.inspect.options import KINDS
 
         return list(KINDS)
-    return {"bench": ["cost"], "completion": list(SCRIPTS)}.get(command, [])
+    if command == "bench":
+        from blockyard.commands.bench import KINDS as MEASURED
+
+        return list(MEASURED)
+    return list(SCRIPTS) if command == "completion" else []
 
 
 def _own(module: ModuleType, typed: str) -> list[str]:

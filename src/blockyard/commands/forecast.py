@@ -24,6 +24,7 @@ from pathlib import Path
 
 from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.option_text import non_empty, number
+from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 KEYS = ("run", "file", "level", "out", "which", "outputs", "allow")
@@ -38,14 +39,15 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     args.check_empty("forecast", KEYS)
     name = run_of(name, "forecast", outputs)
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
+    target = None if out is None else local_path(out, "out")
+    if target is not None and target.exists() and not target.is_dir():
         raise UserError(f"out={out}: expected a folder")
     from blockyard.evaluate.forecast import forecast, summary, write
     from blockyard.inspect.figures.line_figures import draw_forecast
     from blockyard.runs.identity import slug
 
     forecasts, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
-    folder = loaded.folder.path if out is None else Path(out)
+    folder = target or loaded.folder.path
     stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
     title = f"{loaded.folder.name}, {loaded.weights}: " + (
         "last window of the test split" if file is None else Path(file).name

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.commands._args import Args, Parser
 from blockyard.config import user_folders
 from blockyard.config.choices import catalog
+from blockyard.config.override_grammar import parse_value
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, printable, refuse
 
@@ -289,8 +290,8 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
     keys = {key for each in pairs for key in each if len({other.get(key) for other in pairs}) > 1} - {"seed"}
     if not keys:
         return None
-    folder = pairs[0].get("outputs", "outputs")
-    by = f" --by {next(iter(keys))}" if len(keys) == 1 else ""
+    folder = str(parse_value(pairs[0].get("outputs", "outputs")))
+    by = f" --by {next(iter(keys)).lstrip('+')}" if len(keys) == 1 else ""
     return f"blockyard compare {shlex.quote(folder)}{by}" if "outputs" not in keys else None
 
 

@@ -59,7 +59,7 @@ class Project:
         takes = [key for key in TAKES.get(command, ()) if key not in keys]
         added = [text for key in takes for text in self._as_arguments(key, grammar=command in _GRAMMAR)]
         if "resume" in keys:  # a run goes on as it was
-            added = [text for text in added if not text.startswith(("logger=", "outputs="))]
+            added = [text for text in added if not text.startswith("logger=")]
         return added
 
     def _as_arguments(self, key: str, *, grammar: bool) -> list[str]:

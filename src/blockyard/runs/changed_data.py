@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -30,7 +31,7 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
     """
     recorded = (run.facts().get("data") or {}).get("fingerprint")
     started = read_status(run.path).started
-    if not recorded or not started or _newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
+    if not recorded or not started or newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
         return
     from blockyard.config.build import Components
 
@@ -44,9 +45,13 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
         )
 
 
-def _newest(node: Any) -> float:
-    """When the last of the files and folders that a config node names was written, in seconds; 0.0 if it names none."""
-    return max((path.stat().st_mtime for path in named_files(node)), default=0.0)
+def newest(node: Any) -> float:
+    """When the last of the files and folders that a config node names was written, in seconds; 0.0 if it names none.
+
+    A file that replaces another one may be older than the run, but not its entry in the file system.
+    """
+    times = (path.stat() for path in named_files(node))
+    return max((max(one.st_mtime, one.st_ctime) for one in times), default=0.0)
 
 
 def named_files(node: Any) -> Iterator[Path]:
@@ -66,7 +71,9 @@ def _texts(node: Any) -> Iterator[str]:
 def _files(text: str) -> Iterator[Path]:
     """The existing files and folders that a text names, by itself or as a pattern, and what lies in these folders."""
     try:
-        named = [os.path.expanduser(text), *(glob.glob(os.path.expanduser(text)) if "*" in text else ())]
+        # As tables and shards are named. Of braces any text is taken: more files than are read do no harm.
+        pattern = re.sub(r"\{[^{}]*\}", "*", os.path.expanduser(text))
+        named = [os.path.expanduser(text), *(glob.glob(pattern) if glob.has_magic(pattern) else ())]
         files = [Path(name) for name in named if name and os.path.exists(name)]
     except ValueError:  # a null byte
         return

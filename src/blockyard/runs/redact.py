@@ -119,7 +119,7 @@ def redact_command(argv: Sequence[str]) -> list[str]:
         hide_next = False
         key, equals, value = arg.partition("=")
         name = key.lstrip("+~-").replace("/", ".").rsplit(".", 1)[-1]
-        if equals and is_secret_key(name):
+        if equals and is_secret_key(name) and not re.fullmatch(r"\d{0,3}", value):
             clean.append(f"{key}={REDACTED}")
         elif equals:
             clean.append(f"{redact_text(key)}={_redact_inline(redact_text(value))}")
@@ -142,8 +142,9 @@ def _redact_inline(value: str) -> str:
 
 
 def _can_hide(value: Any) -> bool:
-    # Booleans and empty values reveal nothing; a mapping under a secret's name is hidden as a whole.
-    return not (value is None or isinstance(value, bool) or value in ("", REDACTED))
+    # Booleans, empty values and small numbers reveal nothing: data.token=2 is a column. A mapping under a secret's name
+    # is hidden as a whole.
+    return not (value is None or (isinstance(value, int) and abs(value) < 1_000) or value in ("", REDACTED))
 
 
 def _hide(secret_keys: list[str] | None, path: str) -> str:

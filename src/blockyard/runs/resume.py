@@ -44,7 +44,7 @@ def reopen(
     from the frozen config, and for a config that this version cannot build.
     """
     values = parse_overrides(overrides)
-    folder = find(run, str(values.pop("outputs", "outputs")))
+    folder = find(run, str(values.pop("outputs", "outputs")), option="resume")
     if values.pop("force", False):
         raise UserError("resume= continues a run and force=true starts it again; give one of them")
     allow = values.pop("allow", []) or []
