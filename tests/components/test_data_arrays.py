@@ -12,6 +12,7 @@ import torch
 
 from blockyard.contracts import Splits
 from blockyard.data.arrays import Arrays
+from blockyard.data.splits.arrays import ArrayRows, moments
 from blockyard.errors import UserError
 from blockyard.tokenizer.columns import Columns
 from blockyard.tokenizer.levels import Levels
@@ -71,6 +72,14 @@ def _again(data: Arrays, tokenizer: Any) -> str:
     other = Arrays(path=data.path)
     other.load(tokenizer)
     return other.fingerprint()
+
+
+def test_moments_of_large_values_that_are_near_each_other() -> None:
+    values = 1e9 + np.random.default_rng(0).normal(size=(1000, 3))
+    values[5, 1] = np.nan
+    mean, std = moments(ArrayRows(values, torch.arange(1000)), (0,))
+    np.testing.assert_allclose(mean[0], np.nanmean(values, 0), rtol=1e-12)
+    np.testing.assert_allclose(std[0], np.nanstd(values, 0), rtol=1e-6)
 
 
 def test_a_single_array_is_mapped_and_gives_the_same(tmp_path: Path) -> None:

@@ -36,6 +36,23 @@ def rewrite(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def test_the_splits_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    """An image that moves from test to training is other data, and so is another draw."""
+    prints = []
+    for change in ("test", "train"):
+        folder = rewrite(write_captions(tmp_path / change), line_1={"split": change})
+        data = Captions(path=str(folder), size=10)
+        data.load(Word())
+        prints.append(data.fingerprint())
+    for seed in (0, 1):
+        folder = write_captions(tmp_path / str(seed))
+        lines = {f"line_{number}": {"split": None} for number in range(1, 49)}
+        data = Captions(path=str(rewrite(folder, **lines)), size=10, split_seed=seed)
+        data.load(Word())
+        prints.append(data.fingerprint())
+    assert len(set(prints)) == 4
+
+
 @pytest.mark.parametrize("archive", [False, True])
 def test_images_belong_to_their_captions(archive: bool, tmp_path: Path) -> None:
     data, tokenizer = Captions(path=str(write_captions(tmp_path, archive=archive)), size=10), Word()

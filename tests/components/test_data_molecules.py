@@ -228,6 +228,25 @@ def test_a_class_is_read_from_a_key(tmp_path: Path) -> None:
         Molecules(path=str(path), label="kind").load(Nodes())
 
 
+def test_fewer_molecules_keep_the_share_of_each_class(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    lines = [
+        {**molecule(draws, n), "kind": "ab"[n % 10 == 9], "split": ("train", "val", "test")[n // 80]}
+        for n in range(100)
+    ]
+    lines += [{**lines[n], "split": "test"} for n in (0, 9)]
+    path = str(written(tmp_path / "x.jsonl", lines))
+    for size in (10, 20, 40):
+        data = Molecules(path=path, label="kind", train_size=size)
+        assert data.load(Nodes()).train.target.bincount().tolist() == [9 * size // 10, size // 10]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    plain = write(tmp_path / "x.jsonl").read_text()
+    (tmp_path / "x.jsonl").write_text("\ufeff" + plain)
+    assert len(read(tmp_path / "x.jsonl").train)
+
+
 def test_several_labels_and_chosen_values_are_read_from_keys(tmp_path: Path) -> None:
     """Labels stay 0 and 1, and one that is not known is NaN; values are standardized by the training split."""
     lines = [{**line, "toxic": None if n == 4 else line["toxic"]} for n, line in enumerate(LABELLED)]
@@ -286,9 +305,9 @@ def _pairs_of(batch: Batch) -> Iterator[list[list[int]]]:
 def test_bad_smiles_are_told_by_line(tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
     path = tmp_path / "x.csv"
-    path.write_text("smiles,y,split\nCCO,1,train\nC1CC,2,train\nCC.O,3,train\nCC,,train\n,4,val\nCCC,5,test\n")
+    path.write_text("smiles,y,split\nCCO,1,train\n\nC1CC,2,train\nCC.O,3,train\nCC,,train\n,4,val\nCCC,5,test\n")
     with pytest.raises(UserError) as caught:
         Molecules(path=str(path)).load(Nodes())
     message = str(caught.value).splitlines()
     assert message[0].endswith("4 lines cannot be used")
-    assert [line.split(":")[0].strip() for line in message[1:]] == ["line 3", "line 4", "line 5", "line 6"]
+    assert [line.split(":")[0].strip() for line in message[1:]] == ["line 4", "line 5", "line 6", "line 7"]

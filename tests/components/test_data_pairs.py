@@ -13,7 +13,7 @@ import torch
 
 from blockyard.contracts import Batch, DataSpec
 from blockyard.data import translation
-from blockyard.data.files.pairs import Pair
+from blockyard.data.files.pairs import Pair, read_pairs
 from blockyard.data.translation import Translation
 from blockyard.objective.next_token import NextToken
 from blockyard.objective.translate import Translate
@@ -149,6 +149,12 @@ def test_a_file_without_a_header_is_split_at_random(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allowed: train"):
         Translation(path=table(tmp_path, ["en\tde\tsplit", "a\tb\tlearn"], "odd.tsv")).splits()
     assert "set data.path=FILE" in Translation(path=str(tmp_path / "none.tsv")).missing()
+
+
+def test_a_short_line_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    path = table(tmp_path, ["a\tb", "", "", "", "c\td", "e"])
+    with pytest.raises(ValueError, match=r"line 6 of .*pairs\.tsv has 1 columns"):
+        read_pairs(Path(path), "1", "2")
 
 
 def test_splits_with_common_texts_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,16 +66,25 @@ def test_only_training_steps_set_the_scale(tmp_path: Path) -> None:
     torch.testing.assert_close(train.mean, torch.tensor([14.5, (np.arange(30.0) ** 2).mean()]).double())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("level", [0.1, 36.6, 1e-12, 0.0])
+def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(level: float, tmp_path: Path) -> None:
+    """The deviation of 1,000 equal values from their mean is 1.4e-17 at 0.1, and 0 at 0.5."""
+    path = table(tmp_path / "x.csv", 1500, a=[*[level] * 1100, *[level + 1.0] * 400], b=np.arange(1500) * 1e-13)
+    with pytest.raises(UserError, match="channel a has one value or none in the training split"):
+        series(path, split=(0.7, 0.1, 0.2)).load(SeriesPatch())
+    series(path, columns=("b",)).load(SeriesPatch())  # small values vary too
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
         ({}, {"columns": ("a", "c")}, "has no column c; it has date, a, b"),
-        ({"b": "x"}, {}, r"row 2, column b: 'x' is not a number \(60 such cells\)"),
+        ({"b": "x"}, {}, r"line 2, column b: 'x' is not a number \(60 such cells\)"),
         ({"a": 1.0}, {}, "channel a has one value or none in the training split"),
         ({"a": np.nan}, {}, "channel a has one value or none"),
-        ({"a": [np.inf, *range(59)]}, {}, "row 2, column a: infinite value"),
-        ({"date": ["2020-01-01"] * 60}, {}, "row 3, column date: 2020-01-01 does not come after 2020-01-01"),
-        ({"date": ["2020-01-01", "x"] * 30}, {}, "row 3, column date: 'x' is neither date nor number"),
+        ({"a": [np.inf, *range(59)]}, {}, "line 2, column a: infinite value"),
+        ({"date": ["2020-01-01"] * 60}, {}, "line 3, column date: 2020-01-01 does not come after 2020-01-01"),
+        ({"date": ["2020-01-01", "x"] * 30}, {}, "line 3, column date: 'x' is neither date nor number"),
         ({}, {"horizon": 20}, "the validation split has 18 steps .* fewer than one window"),
         ({}, {"split": (0.5, 0.2, 0.2)}, "shares must add up to 1"),
         ({}, {"split": (50, 20, 20)}, "at most 60 steps"),

@@ -79,6 +79,14 @@ def test_the_archives_test_file_and_arrays_give_the_same_splits(tmp_path: Path) 
         assert a.target.tolist() == b.target.tolist()
 
 
+def test_labels_of_one_number_have_one_order(tmp_path: Path) -> None:
+    """Whatever order a set of texts has in a process."""
+    write_ts(tmp_path / "w.ts", 60)
+    text = (tmp_path / "w.ts").read_text()
+    (tmp_path / "w.ts").write_text(text.replace(":up", ":1.0").replace(":down", ":01"))
+    assert SeriesTable(path=str(tmp_path / "w.ts")).class_names == ("01", "1.0")
+
+
 def test_series_of_one_length_have_no_lengths(tmp_path: Path) -> None:
     data = SeriesTable(path=str(write_ts(tmp_path / "w.ts", 40, equal=True)))
     assert not data.spec.variable

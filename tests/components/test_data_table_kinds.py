@@ -13,6 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from blockyard.contracts import Splits
+from blockyard.data.files.table_rows import TableRows
+from blockyard.data.rows.images import ImageColumn
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify
@@ -148,6 +150,24 @@ def test_images_that_are_written_have_no_target_but_their_tokens(tmp_path: Path)
     batch = batches(data.load(Levels()))[0]
     assert batch.target is None
     assert batch.inputs.shape == (20, 65)
+
+
+def test_the_name_of_stored_bytes_does_not_tell_pictures_apart(tmp_path: Path) -> None:
+    """Rows with one picture stay in one split, as they do where they name one file."""
+    import pyarrow as pa
+
+    cells = [
+        {"bytes": content, "path": name} for content, name in ((b"abc", "a.png"), (b"abc", "b.png"), (b"x", "a.png"))
+    ]
+    rows = TableRows(pa.table({"image": cells}), (Path("x.parquet"),), np.zeros(3, int), np.arange(3), ("row",))
+    first, second, third = ImageColumn("image", None, 3, 8, 1).keys(rows)
+    assert first == second != third
+
+
+def test_a_table_without_a_label_has_nothing_to_predict(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"w {n},{n % 2}\n" for n in range(40)))
+    with pytest.raises(UserError, match=r"data\.label=null leaves nothing to predict"):
+        _ = Table(path=str(tmp_path / "t.csv"), label=None).rows
 
 
 def test_images_of_parquet_may_be_the_bytes_of_files(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -53,6 +54,13 @@ def test_another_format_is_refused_by_the_name_of_the_file(form: str, suffix: st
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_allowed_format_is_read(form: str) -> None:
     assert open_image(io.BytesIO(content_of(form)), "x", channels=3).size == (16, 16)
+
+
+def test_sixteen_bits_of_a_pgm_are_read(tmp_path: Path) -> None:
+    values = (np.arange(64).reshape(8, 8) * 1000).astype(">u2")
+    (tmp_path / "x.pgm").write_bytes(b"P5\n8 8\n65535\n" + values.tobytes())
+    read = decode_image(tmp_path / "x.pgm", channels=1, size=8)
+    assert read[0].tolist() == (values >> 8).tolist()
 
 
 def test_every_image_is_opened_with_a_list_of_formats() -> None:

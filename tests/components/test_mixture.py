@@ -15,6 +15,7 @@ from blockyard.contracts import Split, TextTokenizer
 from blockyard.data.mixture import Mixture
 from blockyard.data.splits.mixed import MixedOrder, MixedSplit, WeightCurve, apportioned
 from blockyard.data.splits.order import EvalOrder, eval_indices, eval_steps, take
+from blockyard.data.table import Table
 from blockyard.evaluate.loop import evaluate
 from tests.support.every import every
 from tests.support.tiny import ONE_LAYER, configured
@@ -233,6 +234,19 @@ def test_a_message_names_the_option_of_the_part() -> None:
     (issue,) = check(compose([*TWO_TEXTS, *NEXT_TOKEN]))
     assert "second: nothing at" in str(issue)
     assert "set data.members.second.path=FILE" in str(issue)
+
+
+def test_parts_of_other_classes_are_refused(tmp_path: Path) -> None:
+    """Class 1 would be b in one part and z in the other."""
+    members = {}
+    for name, labels in (("one", "ab"), ("two", "bz"), ("three", "ab")):
+        (tmp_path / f"{name}.csv").write_text(
+            "text,label\n" + "".join(f"word {n},{labels[n % 2]}\n" for n in range(40))
+        )
+        members[name] = Table(path=str(tmp_path / f"{name}.csv"))
+    with pytest.raises(ValueError, match=r"the classes of parts differ: a, b; b, z; parts need the same"):
+        _ = Mixture(parts=("one", "two"), members={name: members[name] for name in ("one", "two")}).spec
+    assert Mixture(parts=("one", "three"), members={name: members[name] for name in ("one", "three")}).spec.classes == 2
 
 
 def test_one_part_is_no_mixture() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blockyard.cli import main
 from blockyard.data.co2 import Co2
-from blockyard.data.splits.series import following
+from blockyard.data.splits.series import as_text, following
 from blockyard.errors import UserError
 from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
@@ -121,12 +121,17 @@ def test_a_table_of_ones_own_is_continued(run: RunFolder, tmp_path: Path) -> Non
         (["2024-01-31", "2024-02-29", "2024-03-31"], ["2024-04-30", "2024-05-31"]),
         (["2024-02-28 22:00", "2024-02-28 23:00", "2024-02-29 00:00"], ["2024-02-29 01:00:00", "2024-02-29 02:00:00"]),
         (["2024-03-01", "2024-03-02", "2024-03-05"], None),
+        (  # over the change to summer time
+            ["2024-03-31T00:00+01:00", "2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"],
+            ["2024-03-31 02:00:00+00:00", "2024-03-31 03:00:00+00:00"],
+        ),
         ([1, 2, 4], None),
         ([1, 2], None),
     ],
 )
 def test_times_continue_where_their_calendar_is_regular(times: list[Any], after: list[str] | None) -> None:
     assert following(pandas.Series(times), 2) == after
+    assert len(as_text(pandas.Series(times))) == len(times)
 
 
 def test_the_weeks_of_co2_are_saturdays() -> None:
@@ -167,10 +172,10 @@ def test_the_command_writes_a_table_and_a_picture(
         ("day,a,b\n1,2,3\n", f"it has 1 rows, and the run reads a history of {HISTORY}"),
         (
             "day,a,b\n" + "".join(f"{n},1,x\n" for n in range(30)),
-            "row 2, column b: 'x' is not a number (30 such cells)",
+            "line 2, column b: 'x' is not a number (30 such cells)",
         ),
         ("day,a,b\n" + "".join(f"{n},1,\n" for n in range(30)), f"column b has no value in the last {HISTORY} rows"),
-        ("day,a,b\n" + "".join(f"{-n},1,2\n" for n in range(30)), "row 3, column day: -1 does not come after 0"),
+        ("day,a,b\n" + "".join(f"{-n},1,2\n" for n in range(30)), "line 3, column day: -1 does not come after 0"),
         ("", "cannot be read as a table"),
         (None, "no such file"),
     ],

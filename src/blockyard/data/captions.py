@@ -185,13 +185,13 @@ class Captions(LoadedData):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         captioned = read_captions(self._folder, self.text)
         images = read_images(captioned, channels=self.channels, size=self.size)
-        self._fingerprint = sha256([images, *captioned.names, *captioned.texts])
         fractions = (self.validation_fraction, self.test_fraction)
         alike = torch.zeros(len(images), dtype=torch.int64)
         parts = split_rows(self._folder / METADATA, alike, captioned.assigned, fractions, self.split_seed)
         if self.samples is not None:
             parts[0] = parts[0][: self.samples]
         parts = [part[self.kept(number, len(part))] for number, part in enumerate(parts)]
+        self._fingerprint = sha256([images, *captioned.names, *captioned.texts, *parts])
         return caption_parts(parts, images, captioned.names, captioned.texts, self.spec, tokenizer, blank=self.blank)
 
     def read_source(self, path: str) -> Tensor:

@@ -45,7 +45,7 @@ from blockyard.contracts import (
 )
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.mixed import MixedSplit, WeightCurve
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 
 Value = TypeVar("Value")
 FROM_THE_CHOICES: Mapping[str, DataModule] = MappingProxyType({})
@@ -136,6 +136,11 @@ class Mixture(DataModule):
                         f"{other}; set options of data.members.{first} or data.members.{other}"
                     )
         named = {spec.class_names for spec in specs.values()}
+        if len(different := [names for names in named if names]) > 1:
+            listed = "; ".join(sorted(fold(list(names)) for names in different))
+            raise ValueError(
+                f"data.parts: the classes of parts differ: {listed}; parts need the same ones in one order"
+            )
         return replace(
             specs[first],
             slices=tuple(specs),

@@ -204,7 +204,7 @@ class Molecules(GraphData):
 def _split_table(path: Path, column: str) -> dict[str, str]:
     """Return the split of each SMILES by name. Raises UserError for another table, and for a SMILES of two splits."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             absent = [name for name in (molecules.SMILES, column) if name not in (reader.fieldnames or ())]
             if absent:

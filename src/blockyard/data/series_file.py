@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Text
-from blockyard.data.splits.series import SeriesData, as_text, following
+from blockyard.data.files.table_lines import place_of
+from blockyard.data.splits.series import SeriesData, as_text, following, parsed_dates
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,32 +83,37 @@ class SeriesFile(SeriesData):
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
             raise UserError(
-                f"{self.path}, row {row + 2}, column {name}: {column.iloc[row]!r} is not a number "
+                f"{self.path}, {self._place(row)}, column {name}: {column.iloc[row]!r} is not a number "
                 f"({int(wrong.sum())} such cells); set data.time={name} if it holds dates, or choose channels with "
                 "data.columns=[...]"
             )
         values = torch.tensor(numbers.to_numpy(dtype="float64", na_value=float("nan")))
         if values.isinf().any():
-            raise UserError(f"{self.path}, row {int(values.isinf().nonzero()[0]) + 2}, column {name}: infinite value")
+            raise UserError(
+                f"{self.path}, {self._place(int(values.isinf().nonzero()[0]))}, column {name}: infinite value"
+            )
         return values
 
     def _check_order(self, column: pandas.Series[Any]) -> None:
         import pandas
 
-        times = column if pandas.api.types.is_numeric_dtype(column) else _dates(column)
+        times = column if pandas.api.types.is_numeric_dtype(column) else parsed_dates(column, errors="coerce")
         bad = times.isna().to_numpy()
         if bad.any():
             row = int(bad.argmax())
             raise UserError(
-                f"{self.path}, row {row + 2}, column {self.time}: {column.iloc[row]!r} is neither date nor number"
+                f"{self.path}, {self._place(row)}, column {self.time}: {column.iloc[row]!r} is neither date nor number"
             )
         late = (times.diff().iloc[1:] <= times.diff().iloc[1:] * 0).to_numpy()
         if late.any():
             row = int(late.argmax()) + 1
             raise UserError(
-                f"{self.path}, row {row + 2}, column {self.time}: {column.iloc[row]} does not come after "
+                f"{self.path}, {self._place(row)}, column {self.time}: {column.iloc[row]} does not come after "
                 f"{column.iloc[row - 1]}; sort the rows by time and remove repeated ones"
             )
+
+    def _place(self, row: int) -> str:
+        return place_of(Path(self.path).expanduser(), row)
 
     def _header(self) -> list[str]:
         return [str(name) for name in self._read(rows=0).columns]
@@ -122,13 +128,3 @@ class SeriesFile(SeriesData):
             return pandas.read_csv(path, nrows=rows, index_col=False)
         except (ValueError, OSError, ImportError, EOFError, zipfile.BadZipFile) as error:  # parser errors: ValueError
             raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error
-
-
-def _dates(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """A column of dates; NaT where a cell is none. Those whose offset from UTC changes, as in summer, are in UTC."""
-    import pandas
-
-    try:
-        return pandas.to_datetime(column, errors="coerce")
-    except ValueError:  # of mixed offsets
-        return pandas.to_datetime(column, errors="coerce", utc=True)

@@ -26,7 +26,7 @@ from blockyard.data.files.digest import sha256
 from blockyard.data.files.series_records import Records, read_npz, read_ts
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.simple_models import equally_spaced, majority_model, sampled
-from blockyard.data.splits.split import Fraction, stratified
+from blockyard.data.splits.split import Fraction, stratified, varies
 from blockyard.errors import UserError, fold
 
 
@@ -162,7 +162,7 @@ class SeriesTable(LoadedData):
         """The labels, sorted: as numbers where all are."""
         names = {label for records in self._records if records is not None for label in records.labels}
         try:
-            return tuple(sorted(names, key=float))
+            return tuple(sorted(names, key=lambda name: (float(name), name)))
         except ValueError:
             return tuple(sorted(names))
 
@@ -220,8 +220,9 @@ class SeriesTable(LoadedData):
         values = torch.cat([train.series[i] for i in kept.tolist()]).double()
         mean = values.nanmean(0)  # (C,)
         std = (values - mean).square().nanmean(0).sqrt()
-        if not bool((std > 0).all()):
-            channel = int((~(std > 0)).nonzero()[0])
+        constant = [not varies(*pair) for pair in zip(std.tolist(), mean.tolist(), strict=True)]
+        if any(constant):
+            channel = constant.index(True)
             raise UserError(f"{self.path}: channel {channel} has one value or none in the training series")
         parts = [self._part(train, index, target, mean, std) for index in (kept, validation)]
         if test is None:

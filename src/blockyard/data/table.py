@@ -99,7 +99,7 @@ class Table(AugmentOptions, LoadedData):
         eval_batch_size: rows in a validation or test step, over all processes
     """
 
-    incidental = frozenset({"eval_batch_size", "memory_limit", "workers"})
+    incidental = frozenset({"eval_batch_size", "workers"})
 
     path: Text = "data/table.csv"
     text: Text | None = TEXT
@@ -239,6 +239,10 @@ class Table(AugmentOptions, LoadedData):
         columns |= {f"data.target[{number}]": name for number, name in enumerate(self.target)}
         columns |= {f"data.label[{number}]": name for number, name in enumerate(self.labels)}
         if not self.target and not self.labels and not kind.writes:
+            if self.label is None:
+                raise UserError(
+                    "data.label=null leaves nothing to predict; name data.label=COLUMN or data.target=[COLUMN]"
+                )
             columns["data.label"] = self.label_column
         if self.split != SPLIT or SPLIT in self.names:
             columns["data.split"] = self.split

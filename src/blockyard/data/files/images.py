@@ -64,6 +64,8 @@ def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white
             if on_white and opened.has_transparency_data:
                 clear = opened.convert("RGBA")
                 shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+            if shown.mode == "I" and opened.format == "PPM":  # Pillow has scaled its 16 bits to 0..65535
+                shown = Image.fromarray((np.asarray(shown) >> 8).astype(np.uint8))
             if shown.mode in ("I", "F"):
                 raise ValueError("its pixels are 32-bit numbers of no known range; save it with 8 or 16 bits")
             if shown.mode.startswith("I;16"):  # Pillow would cut all above 255 off

@@ -14,13 +14,14 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from blockyard.data.files.graph import Graph, check_graph
+from blockyard.data.files.table_lines import row_lines
 from blockyard.errors import UserError, quoted
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Any]]:
     if reason is not None:
         raise UserError(reason)
     target_columns(path, ())
-    return iter(enumerate(_read(path).to_dict("records"), start=2))
+    return _numbered(path, _read(path))
 
 
 def class_names(path: Path, key: str) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ def _targets(values: Any, count: int) -> list[float]:
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """Return the number, from 1, and the text of each line that is not blank."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read ({error}); expected lines of JSON in UTF-8, plain or .gz") from error
@@ -276,7 +277,7 @@ def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, conn
         raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
     lines, problems = [], []
     with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
-        for number, row in enumerate(table.to_dict("records"), start=2):
+        for number, row in _numbered(path, table):
             try:
                 graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
                 check_graph(graph, max_nodes, connected)
@@ -316,6 +317,13 @@ def _number(name: str, value: Any) -> float:
     if math.isinf(number):
         raise ValueError(f"column {name}: {quoted(value)} is not a number")
     return number
+
+
+def _numbered(path: Path, table: pandas.DataFrame) -> Iterator[tuple[int, dict[Hashable, Any]]]:
+    """Return the line and the cells of each row of a table."""
+    lines = row_lines(path)
+    numbers = lines if len(lines) == len(table) else range(2, len(table) + 2)
+    return zip(numbers, table.to_dict("records"), strict=True)
 
 
 def _read(path: Path) -> pandas.DataFrame:

@@ -22,13 +22,13 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
     Raises ValueError for a file that is not such a table.
     """
     lines = _lines(path)
-    header = lines[0] if lines else []
+    header = lines[0][1] if lines else []
     columns = [_column(path, header, key, name) for key, name in (("source", source), ("target", target))]
     has_split = SPLIT in header
     has_header = has_split or not (source.isdigit() and target.isdigit())
-    rows = lines[1:] if has_header else lines
+    rows = [row for _, row in lines[has_header:]]
     required = len(header) if has_split else 1 + max(columns)
-    for number, row in enumerate(rows, start=1 + has_header):
+    for number, row in lines[has_header:]:
         if len(row) < required:
             raise ValueError(
                 f"line {number} of {path} has {len(row)} columns, too few: expected {required} separated by tabs"
@@ -37,10 +37,12 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
     return pairs, _splits(path, [row[header.index(SPLIT)] for row in rows]) if has_split else None
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the number and the cells of each line that is not empty."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-            return [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
+            reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            return [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, OSError, EOFError, csv.Error, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read as a tab-separated table ({error}); expected UTF-8, plain or .gz"

@@ -62,4 +62,4 @@ class CaptionRows(ImageTextRows):
         texts = [text.strip() for text in rows.texts(self.text)]
         names = [str(rows.where(row)) for row in range(len(texts))]
         splits = caption_parts(assigned.parts, images, names, texts, assigned.spec, tokenizer, blank=False)
-        return splits, sha256([images, *texts])
+        return splits, sha256([images, *texts, *assigned.parts])

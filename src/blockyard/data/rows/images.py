@@ -48,12 +48,16 @@ class ImageColumn:
 
     def keys(self, rows: TableRows) -> list[Hashable]:
         """Return the path of each row's image, from its table's folder or from `root`, or a hash of its bytes."""
-        cells = rows.table[self.name].to_pylist()
+        # A file of Hugging Face data sets has a name beside its bytes, which says nothing of the picture.
+        cells = [
+            (cell.get("bytes") or cell.get("path")) if isinstance(cell, dict) else cell
+            for cell in rows.table[self.name].to_pylist()
+        ]
         folders = [""] * len(rows.files) if self.root is not None else [str(path.parent) for path in rows.files]
         if len(set(folders)) == 1:
             folders = [""] * len(folders)
         return [
-            os.path.join(folders[file], cell) if isinstance(cell, str) else sha256([str(cell)])
+            os.path.join(folders[file], cell) if isinstance(cell, str) else sha256([cell or b""])
             for file, cell in zip(rows.file.tolist(), cells, strict=True)
         ]
 

@@ -93,15 +93,21 @@ def channels_first(images: Tensor, *, last: bool) -> Tensor:
 
 
 def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...)."""
+    """Return mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...).
+
+    Sums are of differences from the first row: of values that are large and near each other squares would cancel.
+    """
     total, squares, count = (torch.zeros(()) for _ in range(3))
+    first: Tensor | None = None
     for chunk in rows.chunks():
-        values, there = chunk.double().nan_to_num(), (~chunk.double().isnan()).double()
+        first = chunk[:1].double().nan_to_num() if first is None else first
+        values, there = (chunk.double() - first).nan_to_num(), (~chunk.double().isnan()).double()
         total = total + values.sum(axes, keepdim=True)
         squares = squares + values.square().sum(axes, keepdim=True)
         count = count + there.sum(axes, keepdim=True)
+    assert first is not None
     mean = total / count
-    return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
+    return first + mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
 def scale_of(rows: ArrayRows, where: str) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from blockyard.contracts import UNREACHABLE, Batch, BatchSize, Because, DataSpec
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.graph import Graph
 from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.split import varies
 
 # Facts of pairs of nodes: distances, and the edges along a shortest path.
 #
@@ -178,7 +179,7 @@ class GraphData(LoadedData):
         """
         if not isinstance(tokenizer, GraphTokenizer):
             raise ValueError(f"graphs need a tokenizer of graphs, not {type(tokenizer).__name__}")
-        parts = GraphParts(*self.kept_of(self.read()))
+        parts = GraphParts(*(self._kept(number, graphs) for number, graphs in enumerate(self.read())))
         if not tokenizer.state():
             nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
             tokenizer.fit(nodes, edges)
@@ -192,6 +193,11 @@ class GraphData(LoadedData):
             tensor for split in splits for tensor in (split.lengths, split.nodes, split.pairs, split.target)
         )
         return Splits(*splits)
+
+    def _kept(self, number: int, graphs: Sequence[Graph]) -> list[Graph]:
+        """Return the graphs that are kept of a split; of classes each keeps its share."""
+        target = torch.tensor([graph.target for graph in graphs]) if self.targets() is None else None
+        return [graphs[i] for i in self.kept(number, len(graphs), target).tolist()]
 
     def encoded(self, graphs: Sequence[Graph], tokenizer: GraphTokenizer) -> GraphSplit:
         """Return graphs as a fitted tokenizer encodes them, with their targets as they are."""
@@ -221,7 +227,7 @@ def _standardize(splits: Sequence[GraphSplit]) -> None:
     mean = values.nanmean(0)
     std = (values - mean).square().nanmean(0).sqrt()
     for task, size in enumerate(std.tolist()):
-        if not size > 1e-12 * max(1.0, abs(mean[task].item())):
+        if not varies(size, mean[task].item()):
             raise ValueError(f"target {task + 1} has one value or none in the training split; leave it out")
     for split in splits:
         split.mean, split.std = mean, std

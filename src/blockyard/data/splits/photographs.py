@@ -73,7 +73,7 @@ class Photographs(ImageData):
         workers: threads that decode, in each process
     """
 
-    incidental = frozenset({"eval_batch_size", "memory_limit", "workers"})
+    incidental = frozenset({"eval_batch_size", "workers"})
 
     size: Side = 32
     channels: Literal[1, 3] = 3

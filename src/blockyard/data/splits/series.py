@@ -24,6 +24,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Positive, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.split import varies
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ class SeriesData(LoadedData):
         """Return mean and standard deviation (C,) of each channel over the values that are there."""
         mean = values.nanmean(0)
         std = (values - mean).square().nanmean(0).sqrt()
-        for name, size in zip(self.channel_names, std.tolist(), strict=True):
-            if not size > 0:
+        for name, size, level in zip(self.channel_names, std.tolist(), mean.tolist(), strict=True):
+            if not varies(size, level):
                 raise UserError(f"channel {name} has one value or none in the training split; leave it out")
         return mean, std
 
@@ -172,7 +173,7 @@ def as_text(column: pandas.Series[Any]) -> list[str]:
 
     if pandas.api.types.is_numeric_dtype(column):
         return [f"{value:.15g}" for value in column.tolist()]
-    return _dates(pandas.DatetimeIndex(pandas.to_datetime(column)))
+    return _dates(pandas.DatetimeIndex(parsed_dates(column)))
 
 
 def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
@@ -190,7 +191,7 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
         if not np.allclose(np.diff(values), distance, rtol=1e-6, atol=0):
             return None
         return as_text(pandas.Series(values[-1] + distance * np.arange(1, steps + 1)))
-    dates = pandas.DatetimeIndex(pandas.to_datetime(column))
+    dates = pandas.DatetimeIndex(parsed_dates(column))
     with warnings.catch_warnings():  # pandas 4 will return an offset in place of its name; both are read below
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -200,6 +201,19 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
     after = pandas.date_range(dates[-1], periods=steps + 1, freq=frequency)[1:]
     midnight = bool((dates == dates.normalize()).all())
     return _dates(after) if midnight else [date.isoformat(sep=" ") for date in after]
+
+
+def parsed_dates(column: pandas.Series[Any], errors: Literal["raise", "coerce"] = "raise") -> pandas.Series[Any]:
+    """Return a column of dates; those whose offset from UTC changes, as with summer time, in UTC.
+
+    errors: coerce gives NaT for a cell that is no date, raise a ValueError
+    """
+    import pandas
+
+    try:
+        return pandas.to_datetime(column, errors=errors)
+    except ValueError:  # of mixed offsets
+        return pandas.to_datetime(column, errors=errors, utc=True)
 
 
 def _dates(dates: Sequence[Any]) -> list[str]:

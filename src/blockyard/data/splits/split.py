@@ -172,6 +172,11 @@ class Sliced:
         return replace(self.split.batch(order, key), slice=self.slice[order])
 
 
+def varies(deviation: float, mean: float) -> bool:
+    """Whether a standard deviation is more than what rounding leaves of equal values with this mean."""
+    return deviation > 1e-12 * abs(mean)
+
+
 def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) -> Splits:
     """Return the splits with real-valued targets, standardized. Raises UserError for one that does not vary.
 
@@ -180,7 +185,7 @@ def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) 
     mean = values[0].nanmean(0)  # (T,)
     std = (values[0] - mean).square().nanmean(0).sqrt()
     for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True):
-        if not size > 1e-12 * max(1.0, abs(level)):
+        if not varies(size, level):
             raise UserError(f"the target {name} has one value or none in the training split; leave it out")
     standardized = [((part - mean) / std).float() for part in values]
     return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))

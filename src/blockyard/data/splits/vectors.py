@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, SimpleModel, Split
 from blockyard.data.splits.simple_models import equally_spaced, linear, majority_model, most_of_classes, sampled
+from blockyard.data.splits.split import varies
 from blockyard.errors import UserError
 
 
@@ -67,9 +68,7 @@ def vector_splits(
     mean = parts[0].nanmean(0)  # (F,)
     std = (parts[0] - mean).square().nanmean(0).sqrt()
     constant = [
-        name
-        for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True)
-        if not size > 1e-12 * max(1.0, abs(level))
+        name for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True) if not varies(size, level)
     ]
     if constant:
         raise UserError(f"{', '.join(constant[:20])}: one value or none in the training split; leave the columns out")
