@@ -162,3 +162,13 @@ def test_the_area_under_the_curve_is_computed_over_what_processes_put_together()
     metric._computed = None
     metric.preds, metric.target = torch.cat(metric.preds), torch.cat(metric.target)  # type: ignore[arg-type]
     assert float(metric.compute()) == alone == 1.0
+
+
+def test_images_of_bytes_are_mixed_as_a_model_reads_them() -> None:
+    """Tokenizers divide bytes by 255, and numbers not."""
+    images = torch.tensor([200, 100], dtype=torch.uint8).view(2, 1, 1, 1)
+    batch = Batch(images, torch.tensor([0, 1]))
+    mixed = Mixing(1.0, 0.0, 1.0, 0.5)(batch, Batch(images.flip(0), torch.tensor([1, 0])), 0)
+    share = mixed.target.share
+    wanted = (images.flatten() / 255) * share + (images.flip(0).flatten() / 255) * (1 - share)
+    assert_close(mixed.inputs.flatten(), wanted)

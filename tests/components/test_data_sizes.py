@@ -15,6 +15,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Split, Splits
 from blockyard.data.digits import Digits
+from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
 from tests.battery import run_catalogue
@@ -89,6 +90,14 @@ def test_each_split_has_the_size_that_is_asked_for(name: str, files: Path) -> No
         split.batch(torch.tensor([0, len(split) - 1]), None)
         lengths = getattr(split, "lengths", None)
         assert lengths is None or len(lengths) == len(split)
+
+
+def test_indices_of_very_many_samples_are_exact() -> None:
+    """In single precision the last of 16,777,220 is their number."""
+    for count in (5, 2**24, 2**24 + 4, 33_554_436):
+        chosen = equally_spaced(count, 10)
+        assert (int(chosen[0]), int(chosen[-1])) == (0, count - 1)
+        assert len(chosen.unique()) == min(count, 10)
 
 
 @pytest.mark.parametrize("name", ["digits", "text_file", "table", "molecules"])

@@ -11,8 +11,10 @@ from sklearn.metrics import f1_score, matthews_corrcoef, roc_auc_score, top_k_ac
 from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, TokenSpec
+from blockyard.objective._named_metrics import TAKEN
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
+from blockyard.objective.tag import Tag
 from tests.support.tolerances import float32
 
 CLASSES = 5
@@ -67,6 +69,33 @@ def test_values_are_those_of_scikit_learn(tokens: bool) -> None:
     for name, value in expected.items():
         assert float(metrics[name].compute()) == pytest.approx(value, abs=float32(terms=300)["atol"]), name
     assert expected["f1"] != pytest.approx(expected["micro"], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["F1Score", "Specificity", "AUROC", "Accuracy"])
+def test_a_batch_in_which_nothing_counts_changes_nothing(name: str) -> None:
+    """As of a slice that a batch lacks; over nothing there is no value."""
+    logits, target = samples(50)
+    mine = {"metric": name, **({"top_k": 2} if name == "Accuracy" else {})}
+    metrics = [Classify(metrics={"mine": mine}).metrics() for _ in range(3)]
+    nothing = torch.full_like(target, Batch.ignore)
+    one, other, empty = (each["mine"] for each in metrics)
+    one.update(logits, nothing)
+    one.update(logits, target)
+    one.update(logits, nothing)
+    other.update(logits, target)
+    empty.update(logits, nothing)
+    assert float(one.compute()) == pytest.approx(float(other.compute()))
+    assert empty.compute().isnan()
+
+
+@pytest.mark.parametrize("metrics", [["Precision"], {"recall": {"metric": "Recall"}}])
+def test_a_column_that_the_objective_has_is_refused(metrics: Any) -> None:
+    """Tagging has precision and recall of spans; those of words need another name."""
+    data = DataSpec("text", (8,), target="tags", class_names=("B-x", "I-x", "O"), classes=3)
+    objective = Tag(metrics=metrics)
+    with pytest.raises(ValueError, match="is a column of this objective; name yours by another"):
+        objective.check_outputs(objective.outputs(data, TokenSpec((8,), vocabulary=9)))
+    assert "macro_f1" in TAKEN
 
 
 def test_names_alone_are_columns_and_directions() -> None:

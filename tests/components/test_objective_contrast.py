@@ -127,6 +127,14 @@ def test_baselines(plan: Any) -> None:
     assert float(accuracy.compute()) > 0.99
 
 
+def test_a_prediction_without_a_preference_is_right_by_chance(plan: Any) -> None:
+    """A wholly hidden recording has no nearest neighbour, and a collapsed model predicts one vector."""
+    batch: Any = ready(plan, torch.arange(8))
+    accuracy = plan.objective.metrics()["accuracy"]
+    accuracy.update(torch.zeros_like(batch.target.frames), batch.target)
+    assert float(accuracy.compute()) == pytest.approx(1 / 13, rel=1e-3)
+
+
 def test_a_recording_with_one_hidden_token_does_not_count() -> None:
     hidden = torch.tensor([[False, True, False]])
     assert distractors(hidden, torch.rand(1, 3, 5)).shape == (1, 3, 5)

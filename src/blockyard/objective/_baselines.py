@@ -405,7 +405,7 @@ def _nearest(split: Any, train: Any, fitted: Tensor, tested: Tensor) -> dict[str
 
 
 def _of_texts(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    same = sum(text.strip() == reference.strip() for text, reference in zip(written, references, strict=True))
+    same = sum(text == reference for text, reference in zip(written, references, strict=True))
     return {
         "exact": same / len(references),
         "written_exact": same / len(references),

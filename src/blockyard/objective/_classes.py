@@ -43,11 +43,12 @@ class ClassObjective(Objective):
             self._named = named_metrics(metrics)
 
     def check_outputs(self, outputs: int) -> None:
-        """Raise ValueError for metrics that do not work with so many classes."""
+        """Raise ValueError for metrics that do not work with so many classes, or whose column the objective has."""
         if self._named:
             from blockyard.objective._named_metrics import check_classes
 
             check_classes(self._named, outputs)
+            self.metrics()
 
     @property
     def takes_projection(self) -> bool:
@@ -69,5 +70,12 @@ class ClassObjective(Objective):
             return own
         from blockyard.objective._named_metrics import NamedMetric
 
+        for name, (_, options) in self._named.items():
+            # A metric of the user's takes the column; torchmetrics' AUROC without options is the objective's own.
+            if name in own and options is not None and (name != "auroc" or options):
+                raise ValueError(
+                    f"objective.metrics: {name} is a column of this objective; name yours by another, as in "
+                    "objective.metrics={mine: {metric: F1Score}}"
+                )
         further = {name: NamedMetric(*arguments) for name, arguments in self._named.items()}
         return own | {name: metric for name, metric in further.items() if name not in own or metric.options is None}

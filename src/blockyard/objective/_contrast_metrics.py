@@ -31,20 +31,8 @@ class ContrastLoss(MeanCrossEntropy):
         super().update(self.logits(prediction, target), target.truth)
 
 
-class ContrastAccuracy(Accuracy):
-    """Share of the hidden tokens whose true frame is the most similar candidate."""
-
-    def __init__(self, logits: Logits) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def update(self, prediction: Tensor, target: Any) -> None:
-        """prediction: (B, N, F); target: `Contrast`."""
-        super().update(self.logits(prediction, target), target.truth)
-
-
 class SharedAccuracy(Accuracy):
-    """As `ContrastAccuracy`, where candidates that are equally similar share the point."""
+    """Share of the hidden tokens whose true frame is the most similar candidate. Of equally similar ones, a share."""
 
     def __init__(self, logits: Logits) -> None:
         super().__init__()

@@ -84,6 +84,12 @@ class MeanBound(MeanNats):
         self.count += counted.sum()
 
 
+def _nan_of(prediction: Tensor, counted: Tensor) -> Tensor:
+    """NaN where a prediction that counts has a NaN, else 0: `argmax` takes it for class 0, often the most frequent."""
+    broken = (prediction.amax(-1).isnan() & counted).any()
+    return torch.zeros((), device=prediction.device).masked_fill(broken, torch.nan)
+
+
 class Accuracy(_Mean):
     """Share of the targets that are not `Batch.ignore` that have the largest logit."""
 
@@ -91,7 +97,7 @@ class Accuracy(_Mean):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
-        self.total += (prediction.argmax(-1) == target).sum()
+        self.total += (prediction.argmax(-1) == target).sum() + _nan_of(prediction, target != Batch.ignore)
         self.count += (target != Batch.ignore).sum()
 
 
@@ -105,7 +111,13 @@ class ExactMatch(_Mean):
         ignored = target == Batch.ignore
         counted = ~ignored.all(1)  # (B,)
         self.total += (((prediction.argmax(-1) == target) | ignored).all(1) & counted).sum()
+        self.total += _nan_of(prediction, ~ignored)
         self.count += counted.sum()
+
+
+def _any_counted(*states: Any) -> bool:
+    """Whether any decision was counted, by the states of torchmetrics."""
+    return any(bool(torch.as_tensor(state).any()) for state in states)
 
 
 class MeanIoU(MulticlassJaccardIndex):
@@ -129,6 +141,10 @@ class MacroF1(MulticlassF1Score):
         """prediction: (B, V) logits; target: (B,) int64."""
         super().update(prediction.argmax(-1), target)
 
+    def compute(self) -> Tensor:
+        """The mean over classes; NaN where there is no sample."""
+        return super().compute() if _any_counted(self.tp, self.fp, self.fn) else torch.tensor(torch.nan)
+
 
 class AUROC(BinaryAUROC):
     """The probability that a sample of class 1 has a higher score than one of class 0; NaN where one has no sample."""
@@ -140,17 +156,22 @@ class AUROC(BinaryAUROC):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, 2) logits; target: (B,) int64."""
-        # Double, so that the sigmoid of two confident scores differs.
-        super().update((prediction[:, 1].double() - prediction[:, 0].double()).sigmoid(), target)
+        # An order is all that counts: the sigmoid of two confident scores is 1, while their arc tangents differ.
+        difference = prediction[:, 1].double() - prediction[:, 0].double()
+        super().update(difference.atan() / math.pi + 0.5, target)
 
     def compute(self) -> Tensor:  # type: ignore[override]
-        """The area under the curve, in [0, 1]."""
-        # A list of batches, or one tensor where several processes have put theirs together.
-        parts = [self.target] if isinstance(self.target, Tensor) else list(self.target)
-        target = torch.cat([each.flatten() for each in parts]) if parts else torch.empty(0)
-        if not 0 < int(target.sum()) < len(target):
+        """The area under the curve, in [0, 1]; NaN where a score is."""
+        target, scores = _joined(self.target), _joined(self.preds)
+        if not 0 < int(target.sum()) < len(target) or bool(scores.isnan().any()):
             return torch.tensor(torch.nan)
         return super().compute()
+
+
+def _joined(state: Tensor | list[Tensor]) -> Tensor:
+    """One tensor of a list of batches; where several processes have put theirs together it is one already."""
+    parts = [state] if isinstance(state, Tensor) else list(state)
+    return torch.cat([each.flatten() for each in parts]) if parts else torch.empty(0)
 
 
 # Metrics that follow from a mean cross entropy, whose sums they share, or from the split alone.
@@ -274,6 +295,10 @@ class LabelF1(MultilabelF1Score):
         """Count the decisions of a batch."""
         target = target.nan_to_num(float(Batch.ignore)).long()
         super().update((prediction >= 0).long(), target)
+
+    def compute(self) -> Tensor:
+        """The F1; NaN where there is no label."""
+        return super().compute() if _any_counted(self.tp, self.fp, self.fn, self.tn) else torch.tensor(torch.nan)
 
 
 # What a CTC model writes.

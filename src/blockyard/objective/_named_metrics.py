@@ -29,7 +29,7 @@ Made = tuple[Callable[..., Metric], dict[str, Any] | None]  # a class of torchme
 
 PREFIX = "Multiclass"
 KEY = "objective.metrics"
-TAKEN = ("loss", "accuracy", "exact", "perplexity")  # columns that objectives have themselves
+TAKEN = ("loss", "accuracy", "exact", "perplexity", "macro_f1")  # columns that objectives have themselves
 _SET_HERE = ("self", "num_classes", "ignore_index", "validate_args", "kwargs", "input_format")
 _CLASSES, _SAMPLES = 12, 24  # of the trial
 
@@ -50,6 +50,8 @@ class NamedMetric(Metric):
         # torchmetrics guards this name against plain assignment.
         object.__setattr__(self, "higher_is_better", declared.higher_is_better)
         self.inner: Metric | None = None
+        self.seen: Tensor
+        self.add_state("seen", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
@@ -59,12 +61,16 @@ class NamedMetric(Metric):
             self.inner.sync_on_compute = self.sync_on_compute
         logits, target = prediction.flatten(0, -2), target.flatten()
         counted = target != Batch.ignore
-        # Double, so that confident predictions do not tie.
-        self.inner.update(logits[counted].double().softmax(-1), target[counted])
+        self.seen += counted.sum()
+        if bool(counted.any()):  # some metrics of torchmetrics do not take an empty batch
+            # Double, so that confident predictions do not tie.
+            self.inner.update(logits[counted].double().softmax(-1), target[counted])
 
     def compute(self) -> Tensor:
         """The value over all updates; NaN where there was none."""
-        return torch.tensor(torch.nan) if self.inner is None else torch.as_tensor(self.inner.compute())
+        if self.inner is None or not int(self.seen):
+            return torch.tensor(torch.nan)
+        return torch.as_tensor(self.inner.compute())
 
 
 def named_metrics(wanted: Sequence[str] | Mapping[str, Any]) -> dict[str, Made]:

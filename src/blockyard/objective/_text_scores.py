@@ -71,21 +71,26 @@ def _added(text: Sequence[str], reference: Sequence[str]) -> int:
 
 
 def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:
-    """The mean over n up to `order` of the F score of character n-grams without spaces, counted over all texts.
+    """The F score of the means over n up to `order` of precision and recall of character n-grams, over all texts.
 
-    Not torchmetrics' CHRFScore: it leaves out the reference of a text that has no n-gram of it, an empty one for
-    example, and so rewards writing nothing.
+    Without spaces; an n that no written text or no reference reaches is left out, as in sacrebleu. Not
+    torchmetrics' CHRFScore: it leaves out the reference of a text that has no n-gram of it, an empty one for example,
+    and so rewards writing nothing.
     """
-    values = []
+    precisions, recalls = [], []
     for n in range(1, order + 1):
         hits = ours = theirs = 0
         for text, reference in zip(written, references, strict=True):
             left, right = _ngrams(text, n), _ngrams(reference, n)
             hits, ours, theirs = hits + (left & right).total(), ours + left.total(), theirs + right.total()
-        if not theirs:  # every reference is shorter
+        if not theirs or not ours:  # all are shorter
             break
-        values.append((1 + beta**2) * hits / (beta**2 * theirs + ours))
-    return sum(values) / len(values) if values else 0.0
+        precisions.append(hits / ours)
+        recalls.append(hits / theirs)
+    if not any(precisions):
+        return 0.0
+    p, r = (sum(values) / len(values) for values in (precisions, recalls))
+    return (1 + beta**2) * p * r / (beta**2 * p + r)
 
 
 def _ngrams(text: str, n: int) -> Counter[str]:

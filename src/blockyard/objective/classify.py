@@ -26,6 +26,7 @@ from blockyard.objective._baselines import of_classes
 from blockyard.objective._classes import MetricNames
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
+from blockyard.objective._patches import floats
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -80,7 +81,7 @@ class Mixing:
             inputs[..., top:bottom, left:right] = partner.inputs[..., top:bottom, left:right]
             share = 1 - (bottom - top) * (right - left) / (inputs.shape[-2] * inputs.shape[-1])
         elif share < 1:
-            inputs = inputs * share + partner.inputs * (1 - share)
+            inputs = floats(inputs) * share + floats(partner.inputs) * (1 - share)
         target = MixedClasses(_classes(batch), _classes(partner), torch.full((len(batch),), share))
         return replace(batch, inputs=inputs, target=target)
 

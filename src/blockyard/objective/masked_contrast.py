@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec
 from blockyard.data.splits.split import Fraction
-from blockyard.objective._contrast_metrics import ContrastAccuracy, ContrastLoss, choose, similarities
+from blockyard.objective._contrast_metrics import ContrastLoss, SharedAccuracy, choose, similarities
 from blockyard.objective._hidden_sound import MELS, HiddenSound
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class MaskedContrast(HiddenSound):
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, and the share of hidden tokens whose true frame is the most similar one."""
-        return {"loss": ContrastLoss(self.logits), "accuracy": ContrastAccuracy(self.logits)}
+        return {"loss": ContrastLoss(self.logits), "accuracy": SharedAccuracy(self.logits)}
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

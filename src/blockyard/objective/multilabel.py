@@ -12,6 +12,7 @@ is a logistic regression for each label on images, series, vectors or graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -94,8 +95,10 @@ class Multilabel(Objective):
         if train is None:
             return Baselines()
 
+        logits = cache(lambda: _rates(train).logit())
+
         def rates(batch: Batch) -> Iterator[tuple[str, Tensor]]:
-            yield "rates", _rates(train).logit().expand(len(batch), -1)
+            yield "rates", logits().expand(len(batch), -1)
 
         baselines = list(rules(split, self, ["rates"], rates))
         if has_features(split):

@@ -11,6 +11,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
 from blockyard.contracts import Batch
+from blockyard.objective._metrics import AUROC, Accuracy, ExactMatch, LabelF1, MacroF1
 from blockyard.objective.classify import Classify
 
 
@@ -24,6 +25,35 @@ def samples(classes: int) -> tuple[Tensor, Tensor]:
     logits = torch.randn(200, classes, generator=generator)
     target = (logits + 2 * torch.randn(200, classes, generator=generator)).argmax(1)
     return logits, torch.where(torch.arange(200) % 7 == 0, Batch.ignore, target)
+
+
+def test_very_confident_scores_keep_their_order() -> None:
+    """The sigmoid of 50 and of 60 is 1; infinite differences have an order too."""
+    for scores in ([50.0, 60.0], [-60.0, -50.0], [1e6, float("inf")], [-float("inf"), 0.0]):
+        area = AUROC()
+        area.update(torch.tensor([[0.0, scores[0]], [0.0, scores[1]]]), torch.tensor([0, 1]))
+        assert float(area.compute()) == 1
+
+
+def test_what_is_no_number_has_no_score() -> None:
+    """A diverged model would else have the share of class 0."""
+    target = torch.tensor([0, 1, 0, 0])
+    for metric, shape in ((Accuracy(), (4, 2)), (AUROC(), (4, 2)), (ExactMatch(), (2, 2, 2))):
+        logits = torch.zeros(shape)
+        logits.view(-1)[-1] = torch.nan
+        metric.update(logits, target.view(shape[:-1]))
+        assert metric.compute().isnan(), metric
+    ignored = Accuracy()
+    ignored.update(torch.tensor([[0.0, 1.0], [torch.nan, 0.0]]), torch.tensor([1, Batch.ignore]))
+    assert float(ignored.compute()) == 1
+
+
+def test_a_mean_over_classes_of_no_sample_is_none() -> None:
+    assert MacroF1(3).compute().isnan()
+    assert LabelF1(3, "macro").compute().isnan()
+    some = MacroF1(3)
+    some.update(torch.eye(3), torch.tensor([1, 2, 0]))
+    assert float(some.compute()) == 0
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -21,6 +21,7 @@ from blockyard.data.files.table_rows import TableRows
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
 from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.images import ImageFiles, ImageSplit, LabelledImages, LazyImageSplit, image_splits
+from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.errors import UserError
 
 SAMPLE = 2000  # images that give the channel statistics of a table too large for memory
@@ -180,5 +181,5 @@ class ImageRows(RowKind):
         )
         workers = self.image.workers
         lazy = [ImageFiles(part, own, images.decode, workers) for part, own in zip(rows, targets, strict=True)]
-        sample = torch.linspace(0, len(rows[0]) - 1, min(SAMPLE, len(rows[0]))).long()
+        sample = equally_spaced(len(rows[0]), SAMPLE)
         return image_splits(LazyImageSplit, lazy, lazy[0].images(sample), self.augment, tokenizer, spec), content

@@ -14,7 +14,7 @@ from blockyard.data.files.arrays import channels_are_last
 from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.image_tokens import token_splits
 from blockyard.data.splits.images import Moments, Preprocess
-from blockyard.data.splits.simple_models import majority_model
+from blockyard.data.splits.simple_models import equally_spaced, majority_model
 from blockyard.errors import UserError
 
 CHUNK = 4096  # rows that are read at a time
@@ -140,7 +140,7 @@ def image_array_splits(
     """
     last = channels_are_last(rows[0].values.shape[1:])
     count = len(rows[0].index)
-    sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
+    sample = equally_spaced(count, SAMPLE)
     images = channels_first(rows[0].take(sample), last=last)
     scale = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
     preprocess = (Preprocess(scale, part_augment) for part_augment in (augment, Augment(), Augment()))

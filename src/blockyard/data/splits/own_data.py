@@ -21,6 +21,7 @@ from blockyard.data.files.images import to_tensor
 from blockyard.data.splits.augment import seeded
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
+from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError, first_line
 
@@ -376,6 +377,6 @@ class OwnData(LoadedData):
 
 def _contents(split: Split) -> list[Tensor | str]:
     """Return the length of a split, and some of its samples."""
-    order = torch.linspace(0, len(split) - 1, min(SAMPLED, len(split))).long()
+    order = equally_spaced(len(split), SAMPLED)
     batch = split.batch(order, None)
     return [str(len(split)), batch.inputs, *([batch.target] if isinstance(batch.target, Tensor) else [])]

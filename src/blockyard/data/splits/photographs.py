@@ -19,6 +19,7 @@ from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import centred, open_image, to_tensor
 from blockyard.data.splits.augment import seeded
 from blockyard.data.splits.images import ImageData, ImageFiles, ImageSplit, LabelledImages, LazyImageSplit
+from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.data.splits.split import Fraction
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Photographs(ImageData):
         # Hashing the bytes of all files would take as long as training on them.
         contents = [self.contents(part.files) for part in (train, validation, test)]
         self._fingerprint = sha256(content for part in contents for content in (str(len(part)), *part))
-        sample = torch.linspace(0, len(train.files) - 1, min(SAMPLE, len(train.files))).long()
+        sample = equally_spaced(len(train.files), SAMPLE)
         images = train.images(sample)
         if self.resized_crop is not None:
             train = replace(train, decode_random=self._decode_crop)

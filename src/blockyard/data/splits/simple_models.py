@@ -28,7 +28,9 @@ Predict = Callable[[Tensor], Tensor]
 
 def equally_spaced(count: int, most: int) -> Tensor:
     """Return the indices of at most `most` of `count` samples, at equal distances, (m,) int64."""
-    return torch.linspace(0, count - 1, min(count, most)).long()
+    # From 2^24 on single precision rounds the last index up to `count`.
+    precise = torch.float64 if count > 2**24 else torch.float32
+    return torch.linspace(0, count - 1, min(count, most), dtype=precise).long()
 
 
 def sampled(verb: str, used: int, count: int) -> str | None:
