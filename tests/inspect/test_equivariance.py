@@ -11,14 +11,15 @@ from torch.testing import assert_close
 
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Kind
 from blockyard.errors import UserError
 from blockyard.inspect.kinds.equivariance import permuted
 from blockyard.inspect.samples import Sample
+from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
 from tests.components.tiny_models import build_tiny
 from tests.support import engine_runs
-from tests.support.helpers import tiny, token_ids
+from tests.support.helpers import factory, tiny, token_ids
 from tests.support.tiny import SHORTEST
 
 EXACT = 1e-10
@@ -37,6 +38,14 @@ def test_positions_are_what_breaks_equivariance(scheme: str) -> None:
     model = tiny(position=scheme, prefix=Prefix(registers=1))
     assert max(relative(model, "without")) < EXACT
     assert min(relative(model, "with")[1:]) > 1e-6
+
+
+def test_positions_of_a_kind_of_layers_count() -> None:
+    layers = Pattern(pattern=("base", "far"), kinds={"far": Kind(position=factory("position", "rope"))})
+    result = permuted(tiny(position="none", replace={"layers": layers}), [sample()], "patches")
+    assert list(result.stages) == ["with", "without"]
+    assert max(place.relative for place in result.stages["with"]) > 1e-6
+    assert max(place.relative for place in result.stages["without"]) < EXACT
 
 
 def test_without_positions_it_is_exact() -> None:

@@ -53,6 +53,15 @@ def test_weights_and_leaks(order: str, tmp_path: Path) -> None:
     assert layer.leak[order] == pytest.approx(float(leaks.sum(-1).mean()))
 
 
+def test_a_layer_that_runs_again_is_averaged_over_its_visits(tmp_path: Path) -> None:
+    model, samples = build_model(tmp_path, "model=decoder", "model.depth=1", "model.order=[0,0,0]")
+    (layer,) = masked_layers(model, samples, None, (1,))
+    calls = [call for sample in samples for call in maps.attention(model, sample.batch)]
+    assert len(calls) == 3 * len(samples)
+    leaks = [by_hand(call.q[0, 1] @ call.k[0, 1].T / call.q.shape[-1] ** 0.5, AFTER)[1] for call in calls]
+    assert layer.leak[AFTER] == pytest.approx(sum(float(leak.sum(-1).mean()) for leak in leaks) / len(leaks))
+
+
 @pytest.mark.parametrize("options", [(), ("token_mixer=windowed_attention", "token_mixer.window=3")], ids=str)
 def test_the_right_way_leaks_nothing_and_the_wrong_ones_do(options: tuple[str, ...], tmp_path: Path) -> None:
     model, samples = build_model(tmp_path, "model=decoder", "position=alibi", *options)

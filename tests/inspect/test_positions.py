@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from blockyard.inspect.jacobian import effective_rank
 from blockyard.inspect.kinds.mixing import rank
 from blockyard.inspect.kinds.positions import position_codes
 from blockyard.layers.pattern import Pattern
+from blockyard.token_mixer.attention import Attention
 from tests.support import engine_runs
 from tests.support.helpers import factory, tiny
 from tests.support.tiny import SHORTEST
@@ -80,6 +82,15 @@ def test_ranks_of_known_matrices() -> None:
     assert effective_rank(torch.linalg.svdvals(torch.eye(7))) == pytest.approx(7)
     assert rank(torch.ones(5, 9)) == 1  # a mean over all tokens
     assert effective_rank(torch.linalg.svdvals(torch.ones(5, 9))) == pytest.approx(1)
+
+
+def test_a_rotation_has_the_width_of_the_keys_that_it_turns() -> None:
+    narrow = {"far": Kind(token_mixer=partial(Attention, key_dim=2), position=factory("position", "rope"))}
+    layers = Pattern(pattern=("base", "far"), kinds=narrow)
+    both = tiny(causal=True, position="rope", replace={"layers": layers})
+    alone = tiny(causal=True, position="rope", replace={"token_mixer": partial(Attention, key_dim=2)})
+    assert_close(position_codes(both, (1,)).tables["rotation"], position_codes(alone).tables["rotation"])
+    assert not torch.equal(position_codes(both, (0,)).tables["rotation"], position_codes(alone).tables["rotation"])
 
 
 def test_layers_of_several_schemes() -> None:

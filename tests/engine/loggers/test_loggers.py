@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.contracts import DataSpec
 from blockyard.engine.loggers import RunLog, RunLogger
 from blockyard.engine.loggers.base import flatten, presented
 from blockyard.engine.loggers.none import NoLogger
+from blockyard.engine.loggers.shown_samples import _shown
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -84,6 +87,18 @@ def test_no_error_of_a_logger_reaches_the_run(
 def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str) -> None:
     assert log_run(run_folder(tmp_path), Recorder(breaks, hangs=2 * BOUND), finish_seconds=0.5) < BOUND
     assert "is abandoned" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["int16", "float32"])
+def test_sounds_are_shown_as_they_are(kind: str) -> None:
+    """From -1 to 1, whether the data has samples of 16 bits or numbers; the rate is that of the data's spec."""
+    quiet = torch.linspace(-0.1, 0.1, 50)
+    samples = (quiet * 32_768).round().to(torch.int16) if kind == "int16" else quiet
+    spec = DataSpec("audio", (60,), variable=True, rate=8000)
+    content = _shown(spec, None, torch.cat([samples, samples.new_zeros(10)]), torch.tensor([50]))
+    sound, rate = content["sound"]
+    assert rate == 8000
+    torch.testing.assert_close(torch.from_numpy(sound), quiet, atol=1e-4, rtol=0)
 
 
 def test_a_logger_that_is_too_slow_loses_rows_not_the_run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from blockyard.contracts import HasTexts, TextTokenizer
+from blockyard.contracts import DataSpec, HasTexts, TextTokenizer
 from blockyard.runs.predictions_file import SamplePredictions
 
 if TYPE_CHECKING:
@@ -69,25 +69,23 @@ def _content(components: Components, split: Split, index: int) -> dict[str, Any]
     """What the model reads of a sample: its source where it has one, such as the image of a question."""
     batch = split.batch(torch.tensor([index]), None)
     spec, tokenizer = components.data.spec, components.tokenizer
-    content = _shown(components, spec.modality, tokenizer, batch.inputs[0], batch.lengths)
+    content = _shown(spec, tokenizer, batch.inputs[0], batch.lengths)
     if batch.source is not None and spec.source is not None:
-        own, modality = components.source_tokenizer, spec.source.modality
-        content = {**_shown(components, modality, own, batch.source[0], batch.source_lengths), **content}
+        own = components.source_tokenizer
+        content = {**_shown(spec.source, own, batch.source[0], batch.source_lengths), **content}
     return content
 
 
-def _shown(
-    components: Components, modality: str, tokenizer: Any, inputs: Tensor, lengths: Tensor | None
-) -> dict[str, Any]:
+def _shown(spec: DataSpec, tokenizer: Any, inputs: Tensor, lengths: Tensor | None) -> dict[str, Any]:
     inputs = inputs if lengths is None else inputs[: int(lengths[0])]
-    inputs = inputs[0] if modality == "views" else inputs
+    inputs = inputs[0] if spec.modality == "views" else inputs
     if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
         pixels = inputs.float()
         scaled = (pixels - pixels.min()) / (pixels.max() - pixels.min()).clamp_min(1e-12)
         return {"picture": (scaled * 255).round().byte().permute(1, 2, 0).numpy()}
-    rate = getattr(components.data, "sample_rate", None)
-    if inputs.ndim == 1 and modality == "audio" and isinstance(rate, int):
-        return {"sound": (inputs.float().numpy(), rate)}
+    if inputs.ndim == 1 and spec.modality == "audio" and spec.rate is not None:
+        sound = inputs.float() if inputs.is_floating_point() else inputs / 32_768  # samples of 16 bits
+        return {"sound": (sound.numpy(), spec.rate)}
     if inputs.ndim == 1 and not inputs.is_floating_point() and isinstance(tokenizer, TextTokenizer):
         return {"text": tokenizer.decode(inputs.tolist())[:_MAX_TEXT]}
     return {}

@@ -77,8 +77,9 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
     if samples[0].batch.source is not None:
         raise UserError("equivariance: this model reads a source too; use an encoder or a decoder of one sequence")
     model = copy.deepcopy(model).double()  # other kinds of inspection read the model as it was trained
-    scheme = getattr(model, "position", None)
-    arms = ("with", "without") if isinstance(scheme, Position) and scheme.acts_on else ("without",)
+    schemes = [getattr(model, "position", None), *dict(getattr(model, "positions", {})).values()]  # those of kinds too
+    reads = any(isinstance(scheme, Position) and scheme.acts_on for scheme in schemes)
+    arms = ("with", "without") if reads else ("without",)
     stages: dict[str, list[PermutedStage]] = {}
     seqs = [_record(model, sample.batch, None)["seq"] for sample in samples]
     orders = [_order(seq, sample, permute) for seq, sample in zip(seqs, samples, strict=True)]

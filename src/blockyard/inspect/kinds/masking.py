@@ -18,6 +18,7 @@ those of other tokens. A model that was trained with either mask would predict i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,7 @@ def masked_layers(
     Raises UserError where there is none, and for layers and heads that do not exist.
     """
     results: dict[str, LayerMasks] = {}
+    visits = Counter[str]()  # of each layer, over all samples; a looped model calls it several times for one
     for sample in samples:
         calls = [call for call in maps.attention(model, sample.batch) if _is_masked(call)]
         if not calls:
@@ -90,14 +92,15 @@ def masked_layers(
             if call.layer not in paths:
                 continue
             of_sample = _layer(call, select_heads(call.q.shape[1], heads))
+            visits[call.layer] += 1
             total = results.setdefault(call.layer, of_sample)
             if total is not of_sample:
                 for rule in WAYS:
                     total.leak[rule] += of_sample.leak[rule]
                     total.change[rule] += of_sample.change[rule]
     for layer in results.values():
-        layer.leak = {rule: value / len(samples) for rule, value in layer.leak.items()}
-        layer.change = {rule: value / len(samples) for rule, value in layer.change.items()}
+        layer.leak = {rule: value / visits[layer.path] for rule, value in layer.leak.items()}
+        layer.change = {rule: value / visits[layer.path] for rule, value in layer.change.items()}
     return list(results.values())
 
 

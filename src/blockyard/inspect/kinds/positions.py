@@ -82,6 +82,9 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
     tokens, name = parts.ctx.tokens, type(scheme).__name__
     if not tokens.grid or not scheme.acts_on & {"embed", "rotate", "bias"}:
         raise UserError(f"positions: {name} reads facts that differ from sample to sample, not positions")
+    mixers = parts.mixers
+    if isinstance(model, BlockStack):
+        mixers = next((own for each, own in model.placed_mixers() if each is scheme), mixers)
     scheme = copy.deepcopy(scheme).double()  # the model stays as it was trained, for kinds that follow
     rows = max(1, MOST // tokens.grid[1]) if tokens.axes == 2 else MOST
     grid = (min(tokens.grid[0], rows), *tokens.grid[1:])
@@ -99,7 +102,7 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
         table = scheme.bias(torch.arange(heads).view(-1, 1, 1), q, k)
         tables["bias"] = table.expand(heads, count, count)
     if "rotate" in scheme.acts_on:
-        width = next((mixer.key_width for mixer in parts.mixers if mixer.key_width), parts.ctx.head_dim)
+        width = next((mixer.key_width for mixer in mixers if mixer.key_width), parts.ctx.head_dim)
         ones = torch.full((1, heads, count, width), width**-0.5, dtype=torch.float64)
         q_turned, k_turned = scheme.rotate(ones, ones, coords, coords)
         tables["rotation"] = (q_turned @ k_turned.transpose(-1, -2))[0]
