@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,6 +206,21 @@ def test_what_an_arm_changes_can_be_left_out(tmp_path: Path) -> None:
     for arm in (*with_["arms"], *without["arms"]):
         arm.pop("changes")
     assert with_["arms"] == without["arms"]
+
+
+def test_maps_of_several_attentions_in_a_block_have_names_of_their_own(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    paths = ["encoder.blocks.0.token_mixer", "decoder.blocks.0.token_mixer", "decoder.blocks.0.cross_mixer"]
+    saved = [(0, path, None) for path in paths] + [(1, "decoder.blocks.1.token_mixer", head) for head in (0, 1, 0)]
+    maps = [
+        {"step": 1, "layer": layer, "path": path, "head": head, "map": [[1.0]]}
+        for layer, path, head in [*saved, (None, "head.mixer", None)]
+    ]
+    run = plan.path(next(cell for cell in plan.cells if cell.variant == "post"))
+    (run / attention_maps.FILE).write_text(json.dumps({"maps": maps}))
+    assert [one["layer"] for one in compare(plan).attention] == [
+        *(*paths, "block 1, head 0", "block 1, head 1", "block 1, visit 2, head 0", "head.mixer")
+    ]
 
 
 def test_maps_are_looked_for_where_the_callback_leaves_them() -> None:

@@ -55,6 +55,8 @@ class SweepArgs(Args):
             raise UserError("--arms: a sweep that runs until it is decided chooses the arms itself; leave it out")
         chosen = [name.strip() for name in self.arms.split(",") if name.strip()]
         names = {arm.name: [arm.name] for arm in plan.arms}
+        if not chosen:
+            raise UserError(f"--arms: name one arm or more (arms: {fold(list(names))})")
         if plan.question.get("ladder"):  # an arm of the file stands for all its rungs
             for arm in plan.arms:
                 names.setdefault(arm.levels[ARM_LEVEL], []).append(arm.name)
@@ -96,6 +98,8 @@ def parse(arguments: Sequence[str]) -> SweepArgs:
         raise UserError(f"sweep takes one sweep file, {problem}; for example `blockyard sweep quickstart`")
     args.outputs = args.pop("outputs") or "outputs"
     chosen = args.pop("executor")
+    if args.executor and chosen and args.executor != chosen:
+        raise UserError(f"--executor {args.executor} and executor={chosen}: give one of them")
     args.executor = args.executor or chosen or "local"
     args.executor_options = {
         key: read_option(f"executor.{key}", text, config_value) for key, text in args.pop_prefix("executor.").items()

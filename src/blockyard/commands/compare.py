@@ -84,6 +84,9 @@ def run(arguments: Sequence[str]) -> int:
     """Print the table, or write the formats that are named."""
     args = parser().read(_with_files(arguments), CompareArgs)
     files = args.files()
+    named = [file for file in files.values() if file not in ("", "-")]
+    if twice := [flag for flag, file in files.items() if named.count(file) > 1]:
+        raise UserError(f"{' and '.join(twice)} name one file, {files[twice[0]]}; give each its own")
     outputs = args.pop("outputs", "outputs") or "outputs"
     from blockyard.report.comparison import compare
     from blockyard.report.load.resolve import load_selection

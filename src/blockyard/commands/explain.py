@@ -49,6 +49,8 @@ def run(arguments: Sequence[str]) -> int:
         family, equals, name = text.partition("=")
         is_name = not equals and family not in catalog.groups() and not meant_by(family, folders)
         if is_name and (matches := _option_places(text, folders, allow)):
+            if budget:
+                raise UserError(f"{budget[0]} has an effect beside a choice, and {text} is an option")
             screen.print(_option_table(matches))
             continue
         choice = _find(family, name, folders)
@@ -56,7 +58,9 @@ def run(arguments: Sequence[str]) -> int:
             screen.print(line)
         if budget:
             allowing = [f"allow=[{','.join(allow)}]"] if allow else []
-            screen.print(f"\n  matched    {_matched([text, *budget, *allowing], args.config_dirs)}")
+            screen.print(
+                f"\n  matched    {_matched([f'{choice.family}={choice.name}', *budget, *allowing], args.config_dirs)}"
+            )
     return 0
 
 
@@ -66,7 +70,9 @@ def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
     from blockyard.config.size_matching import describe_match
 
     composed = compose(overrides, config_dirs)
-    return describe_match(composed.matched) if composed.matched else "; ".join(map(str, composed.issues))
+    if not composed.matched:
+        raise UserError("; ".join(map(str, composed.issues)))
+    return describe_match(composed.matched)
 
 
 def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     args = read("inspect", arguments)
     kinds = tuple(dict.fromkeys(args.pop_names()))
     unknown = next((kind for kind in kinds if kind not in KINDS), None)
-    if unknown or not kinds:
+    if unknown is not None or not kinds:
         problem = f"{unknown}: unknown kind{did_you_mean(unknown, KINDS)} " if unknown else "inspect needs a kind "
         raise UserError(f"{problem}(kinds: {', '.join(KINDS)})")
     name, which = args.pop("run"), args.pop("which", "best", checkpoint)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -30,24 +31,38 @@ def _saved(record: LoadedRun) -> list[MapRow]:
     try:
         saved = read_json(record.path / FILE)["maps"]
         last = max((each["step"] for each in saved), default=0)
+        shown = [each for each in saved if each["step"] == last]
         return [
             {
                 "arm": record.arm,
                 "seed": record.seed,
-                "layer": _layer(each),
+                "layer": name,
                 "image": None,
                 "map": _finite_table(each["map"]),
             }
-            for each in saved
-            if each["step"] == last
+            for each, name in zip(shown, _names(shown), strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # missing or damaged: the page shows the rest
 
 
-def _layer(saved: Mapping[str, Any]) -> str:
-    head = saved.get("head")
-    return f"block {saved['layer']}" + ("" if head is None else f", head {head}")
+def _names(saved: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The layer of each map: its block, or its path in the model where a block has several attentions or it has none.
+
+    A block that a run visits more than once has a map for each visit.
+    """
+    paths: dict[object, set[object]] = {}
+    for each in saved:
+        paths.setdefault(each["layer"], set()).add(each.get("path"))
+    names, seen = list[str](), Counter[str]()
+    for each in saved:
+        alone = each["layer"] is not None and len(paths[each["layer"]]) == 1
+        name = f"block {each['layer']}" if alone else str(each.get("path") or "outside of the blocks")
+        head = "" if each.get("head") is None else f", head {each['head']}"
+        seen[name + head] += 1
+        visit = seen[name + head]
+        names.append(name + (f", visit {visit}" if visit > 1 else "") + head)
+    return names
 
 
 def _finite_table(table: Any) -> list[list[float | None]]:

@@ -48,7 +48,10 @@ function labels(map, n, { format, logarithm, whole }) {
     const clear = texts.find((some) => new Set(some).size === some.length) || texts[0];
     return ticks.map((value, k) => [value, clear[k]]);
   }
-  return ticks.map((value) => [value, fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
+  const texts = ticks.map((value) => (fine === null ? short(value) : fixed(value, Math.min(fine, 8))));
+  if (new Set(texts).size === texts.length) return ticks.map((value, k) => [value, texts[k]]);
+  const tiny = Math.max(...ticks.map(Math.abs)) < 1e-3;
+  return ticks.map((value) => [value, tiny ? short(value, 4) : fixed(value, 12)]);
 }
 
 /** The width of a label in the font of the charts. */

@@ -80,7 +80,8 @@ function curveChart(body, curves) {
 /** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale. */
 function reach(values) {
   const full = extent(values, 0.04, state.logarithm) || [state.logarithm ? 0.1 : 0, 1];
-  if (state.logarithm || values.length < 20) return { domain: full, cutoff: null };
+  if (state.logarithm) return { domain: full, cutoff: values.some((value) => value <= 0) ? " Values of 0 or less have no place on a log scale." : null };
+  if (values.length < 20) return { domain: full, cutoff: null };
   const sorted = [...values].sort((a, b) => a - b);
   const [low, high] = [sorted[Math.floor(0.03 * (sorted.length - 1))], sorted[Math.ceil(0.97 * (sorted.length - 1))]];
   const room = 3 * (high - low);

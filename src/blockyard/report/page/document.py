@@ -28,6 +28,8 @@ from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
+_STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
+_BREAKS = re.compile(r"(?<=[{};,])\n+")
 _INDENTS = re.compile(r"^ +", re.M)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
@@ -149,8 +151,9 @@ def read_part(name: str) -> str:
 
 
 def joined_style(names: Sequence[str]) -> str:
-    """Return the style sheets `names`, one after the other."""
-    return "\n".join(read_part(f"{name}.css") for name in names)
+    """Return the style sheets `names`, one after the other, without comments, and without lines of their own."""
+    body = "\n".join(_INDENTS.sub("", _STYLE_COMMENTS.sub("", read_part(f"{name}.css"))) for name in names)
+    return _BREAKS.sub("", body)
 
 
 def joined_script(names: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ function rounds([low, high], n, whole = false) {
   return ticks;
 }
 
-/** 1, 2, 5, 10 ... inside the range, or only powers of ten where those are too many. */
+/** 1, 2, 5, 10 ... inside the range, or only powers of ten, or every second, third ... of these, where those are too many. */
 function powers([low, high], n) {
   for (const factors of [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
     const ticks = [];
@@ -56,5 +56,7 @@ function powers([low, high], n) {
     }
     if (ticks.length <= n + 2) return ticks.length > 1 ? ticks : rounds([low, high], n);
   }
-  return [];
+  const [from, to] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
+  const step = Math.ceil((to - from + 1) / (n + 2));
+  return Array.from({ length: Math.ceil((to - from + 1) / step) }, (_, k) => Number(`1e${from + k * step}`));
 }

@@ -37,6 +37,8 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
     if workers is not None:
         if "workers" not in options:
             raise UserError(f"--workers: executor={name} has no option workers; it has {', '.join(options)}")
+        if overrides.get("workers", workers) != workers:
+            raise UserError(f"--workers {workers} and executor.workers={overrides['workers']}: give one of them")
         values["workers"] = workers
     problems = []
     for key, value in overrides.items():
