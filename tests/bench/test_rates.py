@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -77,6 +78,22 @@ def test_the_rate_of_a_part_alone_rises() -> None:
     assert none.rates == whole.rates[: len(none.rates)]
     assert head.without is none
     assert none.without is None
+
+
+def test_a_part_keeps_the_factor_of_a_wider_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a name of the user's and the part overlap, and neither is inside the other."""
+    seen: list[dict[str, float]] = []
+
+    def fit(self: pl.Trainer, module: Any, **_: Any) -> None:
+        seen.append(dict(module.optimizer_builder.rates))
+
+    monkeypatch.setattr(pl.Trainer, "fit", fit)
+    range_tests(["blocks.0"], "optimizer.rates={blocks: 0.1}", steps=20)
+    range_tests(["blocks"], "optimizer.rates={*.bias: 2}", steps=20)
+    of_part, of_bias = seen[2], seen[5]
+    assert {round(rate, 6) for name, rate in of_part.items() if name.startswith("blocks.")} == {0.1}
+    biases = {round(rate, 6) for name, rate in of_bias.items() if name.endswith(".bias")}
+    assert biases == {2.0}
 
 
 def test_each_starts_from_the_same_weights_and_batches() -> None:

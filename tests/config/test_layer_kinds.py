@@ -138,6 +138,12 @@ def test_refusals(overrides: list[str], expected: str) -> None:
     assert [issue for issue in issues if issue.startswith(expected)], issues
 
 
+@pytest.mark.parametrize("text", ["5", "far", "[position=none]"])
+def test_kinds_that_are_no_mapping_are_refused(text: str) -> None:
+    found = check(compose(["experiment=gpt_code_small", f"layers.kinds={text}", "logger=none"]))
+    assert [issue.key for issue in found] == ["layers.kinds"]
+
+
 def test_kinds_are_described_as_they_are_typed() -> None:
     kinds = options(Pattern)["kinds"]
     assert kinds.describe() == "lists of overrides, by name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -152,6 +153,30 @@ def test_the_hidden_channels_of_a_channel_mixer_come_first() -> None:
 def test_only_sizes_that_are_there_are_named() -> None:
     (issue,) = compose(["channel_mixer=none", "match.params=1e6", "match.by=expansion", "logger=none"]).issues
     assert issue.legal == ["match.by=dim", "match.by=depth"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("5", "expected a mapping"), ("{parms: 1e5}", "match.parms: unknown config key")]
+)
+def test_a_file_that_says_match_wrongly_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\nmatch: {text}\n")
+    assert any(says in str(issue) for issue in compose(["experiment=mine", "logger=none"], [str(tmp_path)]).issues)
+
+
+def test_what_is_not_trained_is_not_counted() -> None:
+    """By one measure for all configs, as a sweep has it."""
+    sizes = ModelSizes()
+    whole, frozen = (compose([*ONE_DEEP, *more]).config for more in ([], ["init.freeze=[blocks]"]))
+    assert sizes.measure(frozen, "params") < sizes.measure(whole, "params")
+
+
+def test_kinds_of_layers_have_the_expansion_that_is_solved_for() -> None:
+    kinds = ["layers.kinds.far=[channel_mixer.activation=relu]", "layers.pattern=[far,base]", "model.depth=2"]
+    composed = compose([*DECODER, "data=code", "tokenizer=byte", *kinds, "match.params=1.2e5", "match.by=expansion"])
+    assert composed.issues == []
+    config = composed.config
+    assert config["layers"]["kinds"]["far"]["channel_mixer"]["expansion"] == config["channel_mixer"]["expansion"] != 4.0
 
 
 def test_what_is_frozen_is_the_solved_size() -> None:

@@ -153,12 +153,36 @@ def test_a_learned_tokenizer_comes_from_the_run_or_the_embedder_stays(tmp_path: 
     source = run(tmp_path, base=bpe)
     assert not refused(f"init.from={source.path}", base=bpe)
     other = (*bpe, "tokenizer.vocab_size=320", f"init.from={source.path}")
-    assert "learned its token ids" in refused(base=other)
-    assert "learned its token ids" not in refused("init.parts=[blocks]", base=other)
+    assert "learned its own token ids" in refused(base=other)
+    assert "learned its own token ids" not in refused("init.parts=[blocks]", base=other)
+    for parts in ("[embed*,blocks]", "[blocks,head]", "[*]"):  # a head has a row for each token id too
+        assert "learned its own token ids" in refused(f"init.parts={parts}", "init.strict=false", base=other)
+    byte = (*TEXT, *data, "tokenizer=byte", f"outputs={tmp_path}", f"init.from={source.path}")
+    assert "learned its own token ids" in refused(base=byte)
     path = tmp_path / "text.safetensors"
     save_file(dict(read_weights(find_source(str(source.path))).tensors), path)
     assert "does not say which" in refused(f"init.from={path}", base=bpe)
     assert not refused(f"init.from={path}", "init.parts=[blocks]", base=bpe)
+
+
+def test_a_tokenizer_that_learns_nothing_has_token_ids_of_its_own(tmp_path: Path) -> None:
+    """The vectors of bytes would stand for pairs of them, of which there may be as many."""
+    (tmp_path / "module.py").write_text(inspect.getsource(textwrap))
+    text = (*TEXT, "data=text_file", f"data.path={tmp_path / 'module.py'}", f"outputs={tmp_path}")
+    source = run(tmp_path, base=(*text, "tokenizer=byte"))
+    bpe = (*text, "tokenizer=bpe", "tokenizer.vocab_size=256", f"init.from={source.path}")
+    assert "has its own token ids, and the one here has other options; use tokenizer=byte" in refused(base=bpe)
+    assert "token ids" not in refused("init.parts=[blocks]", base=bpe)
+    values = "token_mixer.value_embedding=all"
+    own = run(tmp_path, base=(*text, "tokenizer=byte", values))
+    bpe = (*bpe[:-1], f"init.from={own.path}", values)
+    assert "has its own token ids" in refused("init.parts=[blocks]", "init.strict=false", base=bpe)
+
+
+def test_additions_have_no_rates_under_mup(digits: RunFolder) -> None:
+    assert "init.lora.rank: the parametrization has no rates of additions" in refused(
+        f"init.from={digits.path}", "init.lora.rank=2", "parametrization=mup"
+    )
 
 
 def test_it_exits_with_2_before_compute_and_check_says_what_is_taken(digits: RunFolder, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from blockyard.atomic_files import write_text
 from blockyard.errors import UserError, fold
 from blockyard.inspect.figures._canvas import canvas, plain_ticks, save
 from blockyard.model._part_names import is_in, unknown_part
+from blockyard.optimizer._param_groups import rate_factors
 from blockyard.terminal import table
 
 if TYPE_CHECKING:
@@ -179,10 +180,13 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
     if part not in (ALL, NONE):
         members = _members(module.model, part)
         builder: Any = module.optimizer_builder
-        own = builder.rates
-        # What a smaller part has of its own stays in its groups, which are members too.
-        builder.rates = {name: factor * (APART if is_in(name, [part]) else 1.0) for name, factor in own.items()}
-        builder.rates.setdefault(part, APART)
+        # By single parameters: a name of the part's own would hide the factor that it has by a wider one.
+        own, _ = rate_factors(module.model, builder.rates)
+        builder.rates = {
+            name: own.get(name, 1.0) * (APART if is_in(name, [part]) else 1.0)
+            for name, parameter in module.model.named_parameters()
+            if parameter.requires_grad
+        }
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     validation = dict.fromkeys(("limit_val_batches", "num_sanity_val_steps"), 0)
     rise = RateRise(test, module.lr, lowest, highest, steps, members)

@@ -233,6 +233,9 @@ def _families(config: Node) -> Iterator[Issue]:
         node = config.get(family)
         if not tree.is_node(node):
             yield Issue(family, f"{quoted(node)} is not a {family}", see=f"`blockyard list {family}`")
+    for family in ("logger", "callbacks"):
+        if not isinstance(config.get(family) or {}, dict):
+            yield Issue(family, f"{quoted(config[family])} is not a {family}", see=f"`blockyard list {family}`")
     for family, of in catalog.OF_SOURCE.items():
         if family in config and not tree.is_node(config[family]):
             yield Issue(family, f"{quoted(config[family])} is not a {of}", see=f"`blockyard list {of}`")

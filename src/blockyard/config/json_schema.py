@@ -24,6 +24,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 GLOBAL = ("experiment", "preset", "debug")  # groups whose files set options of every family
 _INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
 _DEFAULTS: Schema = {"type": "array", "items": {"type": ["string", "object"]}}
+_MATCH: Schema = {
+    "type": "object",
+    "properties": {name: {} for name in catalog.MATCH_OPTIONS},
+    "additionalProperties": False,
+}
 _NODE: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}, "required": ["_target_"]}
 
 
@@ -80,7 +85,9 @@ def _node(targets: Mapping[str, Mapping[str, Option]]) -> Schema:
         for target, named in targets.items()
     ]
     target = {"anyOf": [{"enum": list(targets)}, {"type": "string"}], "description": "the class, by its dotted name"}
-    return {"type": "object", "properties": {"_target_": target}, "required": ["_target_"], "allOf": conditions}
+    # A choice may take its class from another one, by `defaults`.
+    named = [{"required": ["_target_"]}, {"required": ["defaults"]}]
+    return {"type": "object", "properties": {"_target_": target}, "anyOf": named, "allOf": conditions}
 
 
 def _reserved() -> Schema:
@@ -89,7 +96,7 @@ def _reserved() -> Schema:
 
 def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
     """A file at the root of a config: of each family any option that one of its classes has."""
-    properties: Schema = {"defaults": _DEFAULTS, catalog.MATCH: {"type": "object"}}
+    properties: Schema = {"defaults": _DEFAULTS, catalog.MATCH: _MATCH}
     properties |= {name: _option(each) for name, each in options(Root).items()}
     for family in catalog.run_keys():
         if family in GLOBAL:
@@ -111,7 +118,9 @@ def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
             "additionalProperties": False,
         }
         several = {"type": ["object", "null"], "additionalProperties": {"type": ["object", "null"]}}
-        properties[family] = several if family in catalog.SEVERAL else node
+        # Of a logger also the options of one, of callbacks always nodes by their names.
+        both = {"anyOf": [node, several]} if family == "logger" else several
+        properties[family] = both if family in catalog.SEVERAL else node
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 

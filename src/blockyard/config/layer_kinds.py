@@ -66,7 +66,9 @@ def expand(
     kinds = node.get("kinds") if is_node(node) else None
     if not is_node(node) or not (kinds or typed):
         return
-    kinds = dict(kinds) if isinstance(kinds, dict) else {}
+    if kinds is not None and not isinstance(kinds, dict):
+        return  # `check` says what is wrong
+    kinds = dict(kinds) if kinds else {}
     own: Node | None = None
     for name in dict.fromkeys((*kinds, *typed)):
         overrides = kinds.get(name, [])

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
-from blockyard.config.choices.catalog import MATCH
+from blockyard.config.choices.catalog import MATCH, MATCH_OPTIONS
+from blockyard.config.layer_kinds import KINDS, nodes_of_kinds
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import locate
@@ -133,7 +134,9 @@ def describe_error(error: Exception) -> str:
 
 def model_key(config: Node) -> str:
     """Equal for configs whose models are built alike."""
-    return json.dumps([config.get("allow"), *(config.get(family) for family in OF_MODEL)], sort_keys=True)
+    # `init` says which parameters are trained, and so how many count.
+    nodes = [config.get("allow"), config.get("init"), *(config.get(family) for family in OF_MODEL)]
+    return json.dumps(nodes, sort_keys=True)
 
 
 def _parameters(components: Components) -> int:
@@ -239,7 +242,17 @@ class Axis:
 
     def put(self, config: Node, n: int) -> Node:
         """The config with that size."""
-        return _with_value(config, self.key.split("."), self.value(n))
+        changed = _with_value(config, self.key.split("."), self.value(n))
+        if self.by != "expansion":
+            return changed
+        # A kind of layers that differs in another option of the mixer has the expansion of all layers too.
+        family, *rest = self.key.split(".")
+        current = _value_at(config, self.key.split("."))
+        for name, nodes in nodes_of_kinds(config).items():
+            own = nodes.get(family)
+            if own and own["_target_"] == config[family]["_target_"] and _value_at(own, rest) == current:
+                changed = _with_value(changed, [*KINDS.split("."), name, family, *rest], self.value(n))
+        return changed
 
 
 def axis(config: Node, by: str = "dim") -> Axis | None:
@@ -281,6 +294,14 @@ def _with_value(config: Node, keys: list[str], value: Any) -> Node:
     return config | {first: _with_value(config[first], rest, value) if rest else value}
 
 
+def _value_at(config: Node, keys: list[str]) -> Any:
+    """The value at a path of keys; None where there is none."""
+    value: Any = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def _is_size(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
@@ -319,6 +340,13 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
     A problem becomes an issue.
     """
     match = config.pop(MATCH, None) or {}
+    known = [f"{MATCH}.{name}" for name in MATCH_OPTIONS]
+    if not isinstance(match, dict):
+        issues.append(Issue(MATCH, f"invalid value {quoted(match)}: expected a mapping", known))
+        return None
+    if unknown := [name for name in match if name not in MATCH_OPTIONS]:
+        issues += [Issue(f"{MATCH}.{name}", "unknown config key", known) for name in unknown]
+        return None
     if all(match.get(each) is None for each in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
         return None
     if issues or not are_sound(config):

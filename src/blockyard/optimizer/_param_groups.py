@@ -102,7 +102,7 @@ class GroupedOptimizer(OptimizerBuilder):
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """Names must match trained parameters and not contradict each other; a parametrization must know every role."""
-        names = [*_rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
+        names = [*rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
         return [*names, *role_problems(model)]
 
     def groups(
@@ -123,7 +123,7 @@ class GroupedOptimizer(OptimizerBuilder):
         Raises ValueError for names that do not fit the model, and for a parametrization without the rule.
         """
         (rates, rate_problems), (decays, decay_problems) = (
-            _rate_factors(model, self.rates),
+            rate_factors(model, self.rates),
             _decay_factors(model, self.decays),
         )
         if problems := rate_problems + decay_problems:
@@ -219,7 +219,7 @@ def _by_decay(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(names[id(p)], p) for group in split_by_decay(model) for p in group]
 
 
-def _rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+def rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return the factor of each parameter that a name matches, and the problems of the names."""
     if not factors:
         return {}, []

@@ -7,7 +7,7 @@ Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.2, fine-tuning; H
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -84,6 +84,11 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
     elif not init.lora.rank and not init.trained(model):
         yield Issue("init.freeze", "leaves nothing to train; leave out a part, such as head")
     trainer = components.node("trainer")
+    if init.lora.rank and components.parametrization.scales:
+        yield Issue(
+            "init.lora.rank",
+            "the parametrization has no rates of additions; use parametrization=standard, or train all weights",
+        )
     if init.lora.rank and any(isinstance(module, UnitWeights) for module in model.modules()):
         yield Issue("init.lora.rank", "model.unit_weights keeps weights at length one, and not their additions")
     if init.lora.rank and trainer.sharded:
@@ -177,7 +182,7 @@ class Init:
 
     def prepare_tokenizers(self, components: Components) -> None:
         """Let tokenizers know the token ids of a source, before data is read. Raises UserError."""
-        if self.name is not None and self._takes_tokens:
+        if self.name is not None and self._takes_tokens(components):
             fit_tokenizers(components, self.source(components))
 
     def adapt(self, model: nn.Module, seed: int) -> None:
@@ -228,10 +233,14 @@ class Init:
         )
         return transfer
 
-    @property
-    def _takes_tokens(self) -> bool:
-        """Whether vectors of token ids may be taken."""
-        return self.parts is None or any({"embedder", "encoder", "source"} & {*part.split(".")} for part in self.parts)
+    def _takes_tokens(self, components: Components) -> bool:
+        """Whether weights with a row for each token id may be taken: those of an embedder, a head, values, n-grams."""
+        names = {"embedder", "encoder", "source", "ngrams"}
+        if components.data.spec.target in (None, "symbols"):
+            names |= {"head"}
+        if _reads_ids(components.config):
+            names |= {"blocks", "token_mixer"}
+        return self.parts is None or any("*" in part or names & {*part.split(".")} for part in self.parts)
 
     def source(self, components: Components) -> Source:
         """What the weights are taken from. Raises UserError where it is not there."""
@@ -240,7 +249,7 @@ class Init:
     def source_problems(self, components: Components, model: nn.Module, source: Source) -> Iterator[str]:
         """Why a model cannot take its weights, a sentence each. Raises UserError."""
         check_hash(source, self.sha256, outline(source).sha256)
-        tokenizers = list(tokenizer_problems(components, source)) if self._takes_tokens else []
+        tokenizers = list(tokenizer_problems(components, source)) if self._takes_tokens(components) else []
         yield from tokenizers or self._transfer(components, model, source).problems(self.parts, strict=self.strict)
 
     def _transfer(self, components: Components, model: nn.Module, source: Source) -> Transfer:
@@ -272,3 +281,10 @@ class Init:
     def _is_adapted(self, name: str) -> bool:
         """Whether a parameter was taken, and LoRA trains its additions in its place."""
         return not is_in(name, [HEAD]) and (self.parts is None or is_in(name, self.parts))
+
+
+def _reads_ids(node: Any) -> bool:
+    """Whether any token mixer of a config adds vectors of the token ids to its values."""
+    if not isinstance(node, dict):
+        return False
+    return node.get("value_embedding", "none") != "none" or any(map(_reads_ids, node.values()))

@@ -241,9 +241,11 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
     theirs, ours, fitted = _nodes(source.run.config), _nodes(components.config), source.tokenizer_states()
     for key in TOKENIZERS:
         differ = theirs.get(key) != ours.get(key)
-        if differ and key in fitted:
+        own = components.tokenizer if key == "tokenizer" else components.source_tokenizer
+        if differ and (key in fitted or isinstance(own, TextTokenizer)):
+            how = "learned" if key in fitted else "has"
             yield (
-                f"the {key} of {source.run.name} learned its token ids, and the one here has other options; use "
+                f"the {key} of {source.run.name} {how} its own token ids, and the one here has other options; use "
                 f"{key}={(source.run.facts().get('choices') or {}).get(key)} with the same options, or leave the "
                 "embedder out of init.parts"
             )
