@@ -227,6 +227,18 @@ def test_what_cannot_work_is_one_message_and_code_2(
     assert text.count("\n") == 1
 
 
+def test_two_formats_in_one_file_and_no_name_are_refused(
+    plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(plan.folder), "--csv", "a.csv", "--runs", "a.csv"]) == 2
+    assert "--csv and --runs name one file, a.csv" in capsys.readouterr().err
+    assert not Path("a.csv").exists()
+    assert main(["compare", ""]) == 2
+    assert "no run given" in capsys.readouterr().err
+    assert main(["inspect", "run=x", ""]) == 2
+    assert "inspect needs a kind" in capsys.readouterr().err
+
+
 def test_margin_and_direction_reach_the_comparison(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
     assert "worse" in _printed(capsys, "norms", "--direction", "min")
     sweep(Path("outputs"), ARMS, {arm: VALUES["post"] | {3: 0.9 + 0.01 * k} for k, arm in enumerate(ARMS)}, name="same")

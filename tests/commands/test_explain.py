@@ -105,3 +105,22 @@ def test_an_unknown_name_is_refused(name: str, hint: str, capsys: pytest.Capture
     """Exit code 2, and the nearest choice or option."""
     assert main(["explain", name]) == 2
     assert hint in capsys.readouterr().err
+
+
+def test_a_budget_is_met_by_a_choice_that_is_named_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "rope", "match.params=100000"]) == 0
+    assert "matched    100,000 parameters by model.dim=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["position=rope", "match.foo=1"], "match.foo: unknown config key"),
+        (["qk_norm", "match.params=1e5"], "match.params=1e5 has an effect beside a choice, and qk_norm is an option"),
+    ],
+)
+def test_a_budget_that_does_nothing_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -303,6 +303,22 @@ def test_only_the_named_arms_are_run_and_the_others_stay(here, capsys):
     assert "--arms rsm: no such arm; did you mean rms? (arms: plain, rms, bad)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arms", ""], "--arms: name one arm or more (arms: plain, rms, bad)"),
+        (["--arms", ","], "--arms: name one arm or more"),
+        (["--executor", "ray", "executor=local"], "--executor ray and executor=local: give one of them"),
+        (["--workers", "3", "executor.workers=1"], "--workers 3 and executor.workers=1: give one of them"),
+    ],
+)
+def test_what_says_nothing_or_two_things_is_refused(arguments, message, here, capsys, monkeypatch):
+    make(here)
+    monkeypatch.setattr("blockyard.sweep.execution.runner.run_plan", lambda plan, executor, **_: 0)
+    assert main(["sweep", "mine", *arguments, "--no-compare"]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_run_of_some_arms_leaves_the_plan_whole(here, capsys, monkeypatch):
     ran = []
     monkeypatch.setattr("blockyard.sweep.execution.runner.run_plan", lambda plan, *_, **__: ran.append(plan) or 0)

@@ -264,6 +264,43 @@ def test_metric_axis_and_band(opened):
     assert page.evaluate("document.activeElement.dataset.key") == "curves:part"
 
 
+@pytest.mark.parametrize(
+    ("values", "logarithm"),
+    [([1e-9, 4e-9, 2e-9], False), ([0.25000001, 0.25000002, 0.250000013], False), ([1e-8, 1.0, 1e3], True)],
+)
+def test_ticks_are_told_apart_whatever_their_size(opened, values: list[float], logarithm: bool) -> None:
+    result = comparison(arms=2, seeds=1, points=3)
+    for curve in result["curves"]:
+        curve["metrics"] = dict.fromkeys(curve["metrics"], values)
+    page = opened(result)
+    scroll(page)
+    if logarithm:
+        page.locator("[data-key='curves:log']").check()
+    labels = page.locator("#curves svg text[text-anchor='end']").all_text_contents()
+    assert len(labels) > 2
+    assert len(set(labels)) == len(labels)
+
+
+def test_values_without_a_place_on_a_log_scale_are_told(opened) -> None:
+    result = comparison(arms=2, seeds=1, points=3)
+    for curve in result["curves"]:
+        curve["metrics"] = {name: [0.5, -0.5, -2.0] for name in curve["metrics"]}
+    page = opened(result)
+    scroll(page)
+    assert "no place on a log scale" not in page.locator("#curves").text_content()
+    page.locator("[data-key='curves:log']").check()
+    assert "no place on a log scale" in page.locator("#curves").text_content()
+
+
+def test_an_arm_far_off_hides_no_difference_of_the_others(opened) -> None:
+    result = comparison(arms=3, seeds=4)
+    for arm, mean, half in zip(result["arms"][1:], (2.29, -0.00444), (0.02, 0.0006), strict=True):
+        arm["difference"] |= {"mean": mean, "interval": [mean - half, mean + half]}
+    page = opened(result)
+    texts = page.locator("#arms-table .difference .main").all_text_contents()
+    assert any(text.startswith("\u22120.0044") for text in texts), texts
+
+
 def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
     """Evaluations at 15, 30, 45 and 60: a quarter of the way is step 15, not the second of four points."""
     result = comparison(arms=2, seeds=1, points=4)
