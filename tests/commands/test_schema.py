@@ -103,6 +103,8 @@ def test_a_planted_mistake_is_found(group: str, content: dict[str, Any]) -> None
         ("norm", {"_target_": "mypackage.norm.Mine", "anything": 1}),
         ("optimizer", {"_target_": ADAMW, "lr": "${rate}"}),
         ("experiment", {"optimizer": {"lr": 1}, "defaults": [{"override /norm": "rms"}]}),
+        ("experiment", {"optimizer": {"betas": [0.9, "${b}"], "rates": {"embedder": "${r}"}}}),
+        ("experiment", {"model": {"prefix": {"registers": "${seed}"}}}),
         ("experiment", {"logger": {"mode": "offline"}, "match": {"params": 1e5}}),
         ("token_mixer", {"defaults": ["attention"], "dropout": 0.1}),
         ("sweep", {**SWEEP, "seeds": {"first": 3, "most": 9, "until": "decided"}, "baseline": "a"}),

@@ -153,9 +153,26 @@ def _of_slot(slot: Slot) -> Schema:
 def _plain(annotation: Any) -> Schema:
     """The plain values of a type; anything where JSON has no such type."""
     try:
-        return TypeAdapter(annotation).json_schema(mode="validation")
+        return _interpolated(TypeAdapter(annotation).json_schema(mode="validation"))
     except (PydanticUserError, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeError):
         return {}
+
+
+def _interpolated(schema: Schema) -> Schema:
+    """A copy in which the items of lists and the values of mappings may be interpolations too."""
+
+    def inside(value: Any) -> Any:
+        return {"anyOf": [_interpolated(value), _INTERPOLATION]} if isinstance(value, dict) else value
+
+    copy = dict(schema)
+    copy |= {key: inside(schema[key]) for key in ("items", "additionalProperties") if key in schema}
+    copy |= {key: [inside(each) for each in schema[key]] for key in ("prefixItems",) if key in schema}
+    copy |= {
+        key: {name: inside(each) for name, each in schema[key].items()} for key in ("properties",) if key in schema
+    }
+    copy |= {key: [_interpolated(each) for each in schema[key]] for key in ("anyOf", "oneOf", "allOf") if key in schema}
+    copy |= {key: {n: _interpolated(each) for n, each in schema[key].items()} for key in ("$defs",) if key in schema}
+    return copy
 
 
 def finished(title: str, schema: Schema) -> Schema:
