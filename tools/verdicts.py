@@ -112,7 +112,7 @@ def page(records: list[dict[str, Any]]) -> str:
             lines += [one["stopped"], ""]
         lines += _since(one)
         clauses = one.get("clauses") or []
-        if len(clauses) > 1 or any("not better" in reason for *_, reason in clauses):  # which the rows do not say
+        if len(clauses) > 1 or one.get("stopped"):  # the rows compare with the baseline, clauses with what they name
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
         if ladder := one.get("ladder"):
             if reported := at_scale.get(one["sweep"]):
