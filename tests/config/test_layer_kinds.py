@@ -140,8 +140,8 @@ def test_refusals(overrides: list[str], expected: str) -> None:
 
 @pytest.mark.parametrize("text", ["5", "far", "[position=none]"])
 def test_kinds_that_are_no_mapping_are_refused(text: str) -> None:
-    found = check(compose(["experiment=gpt_code_small", f"layers.kinds={text}", "logger=none"]))
-    assert [issue.key for issue in found] == ["layers.kinds"]
+    problems = check(compose(["experiment=gpt_code_small", f"layers.kinds={text}", "logger=none"]))
+    assert [issue.key for issue in problems] == ["layers.kinds"]
 
 
 def test_kinds_are_described_as_they_are_typed() -> None:

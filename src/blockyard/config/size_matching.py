@@ -340,12 +340,12 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
     A problem becomes an issue.
     """
     match = config.pop(MATCH, None) or {}
-    known = [f"{MATCH}.{name}" for name in MATCH_OPTIONS]
+    legal = [f"{MATCH}.{name}" for name in MATCH_OPTIONS]
     if not isinstance(match, dict):
-        issues.append(Issue(MATCH, f"invalid value {quoted(match)}: expected a mapping", known))
+        issues.append(Issue(MATCH, f"invalid value {quoted(match)}: expected a mapping", legal))
         return None
     if unknown := [name for name in match if name not in MATCH_OPTIONS]:
-        issues += [Issue(f"{MATCH}.{name}", "unknown config key", known) for name in unknown]
+        issues += [Issue(f"{MATCH}.{name}", "unknown config key", legal) for name in unknown]
         return None
     if all(match.get(each) is None for each in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
         return None

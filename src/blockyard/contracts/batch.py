@@ -177,7 +177,7 @@ class Seq:
         return self.index.shape[0]
 
     @property
-    def places(self) -> Tensor:
+    def token_coords(self) -> Tensor:
         """Where tokens stand, (B|1, N, A) float, whatever a position scheme varies in training."""
         return self.coords if self.unvaried is None else self.unvaried
 

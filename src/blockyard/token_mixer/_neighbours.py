@@ -57,7 +57,7 @@ def at_offset(
         return _on_line(x, seq, offset[0], k_seq)
     if k_seq is seq and full_grid(seq, len(offset)) and seq.segment is None:
         return _on_grid(x, seq, offset)
-    gap = k_seq.places[:, None] - seq.places[:, :, None]  # (B|1, N, M, A)
+    gap = k_seq.token_coords[:, None] - seq.token_coords[:, :, None]  # (B|1, N, M, A)
     neighbour = (gap - x.new_tensor(offset)).abs().amax(-1) < 0.5  # (B|1, N, M)
     if causal:
         neighbour = neighbour & (k_seq.index <= seq.index[:, None])

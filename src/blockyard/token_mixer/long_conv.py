@@ -236,7 +236,7 @@ class LongConv(TokenMixer):
         if self.axes == 1:
             distance = (seq.index[:, None] - k_seq.index)[None, ..., None]  # (1, N, M, 1)
         else:
-            distance = (seq.places[:, :, None] - k_seq.places[:, None]).round()  # (B|1, N, M, A)
+            distance = (seq.token_coords[:, :, None] - k_seq.token_coords[:, None]).round()  # (B|1, N, M, A)
         weights = self.kernel(distance.to(x.dtype))  # (B|1, N, M, D) or (B|1, N, M, D, D)
         see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None
         if see is not None:

@@ -71,7 +71,7 @@ class Pool(TokenMixer):
 
     def _by_coordinates(self, x: Tensor, seq: Seq) -> Tensor:
         """The same for tokens that are not a full grid: neighbours are found by their coordinates."""
-        gap = (seq.places[:, :, None] - seq.places[:, None]).abs()  # (B|1, N, N, A)
+        gap = (seq.token_coords[:, :, None] - seq.token_coords[:, None]).abs()  # (B|1, N, N, A)
         near = (gap < self.radius + 0.5).all(-1)  # (B|1, N, N)
         if self.causal:
             near = near & (seq.index <= seq.index[:, None])
