@@ -73,7 +73,7 @@ def test_values_are_those_of_scikit_learn(tokens: bool) -> None:
 
 @pytest.mark.parametrize("name", ["F1Score", "Specificity", "AUROC", "Accuracy"])
 def test_a_batch_in_which_nothing_counts_changes_nothing(name: str) -> None:
-    """As of a slice that a batch lacks; over nothing there is no value."""
+    """Batches without targets, such as those that lack a slice, are skipped; without any target the value is NaN."""
     logits, target = samples(50)
     mine = {"metric": name, **({"top_k": 2} if name == "Accuracy" else {})}
     metrics = [Classify(metrics={"mine": mine}).metrics() for _ in range(3)]

@@ -58,9 +58,8 @@ def run(arguments: Sequence[str]) -> int:
             screen.print(line)
         if budget:
             allowing = [f"allow=[{','.join(allow)}]"] if allow else []
-            screen.print(
-                f"\n  matched    {_matched([f'{choice.family}={choice.name}', *budget, *allowing], args.config_dirs)}"
-            )
+            overrides = [f"{choice.family}={choice.name}", *budget, *allowing]
+            screen.print(f"\n  matched    {_matched(overrides, args.config_dirs)}")
     return 0
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Text
-from blockyard.data.files.table_lines import place_of
+from blockyard.data.files.table_lines import location
 from blockyard.data.splits.series import SeriesData, as_text, following, parsed_dates
 from blockyard.errors import UserError
 
@@ -83,14 +83,14 @@ class SeriesFile(SeriesData):
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
             raise UserError(
-                f"{self.path}, {self._place(row)}, column {name}: {column.iloc[row]!r} is not a number "
+                f"{self.path}, {self._location(row)}, column {name}: {column.iloc[row]!r} is not a number "
                 f"({int(wrong.sum())} such cells); set data.time={name} if it holds dates, or choose channels with "
                 "data.columns=[...]"
             )
         values = torch.tensor(numbers.to_numpy(dtype="float64", na_value=float("nan")))
         if values.isinf().any():
             raise UserError(
-                f"{self.path}, {self._place(int(values.isinf().nonzero()[0]))}, column {name}: infinite value"
+                f"{self.path}, {self._location(int(values.isinf().nonzero()[0]))}, column {name}: infinite value"
             )
         return values
 
@@ -102,18 +102,19 @@ class SeriesFile(SeriesData):
         if bad.any():
             row = int(bad.argmax())
             raise UserError(
-                f"{self.path}, {self._place(row)}, column {self.time}: {column.iloc[row]!r} is neither date nor number"
+                f"{self.path}, {self._location(row)}, column {self.time}: {column.iloc[row]!r} is neither date nor "
+                "number"
             )
         late = (times.diff().iloc[1:] <= times.diff().iloc[1:] * 0).to_numpy()
         if late.any():
             row = int(late.argmax()) + 1
             raise UserError(
-                f"{self.path}, {self._place(row)}, column {self.time}: {column.iloc[row]} does not come after "
+                f"{self.path}, {self._location(row)}, column {self.time}: {column.iloc[row]} does not come after "
                 f"{column.iloc[row - 1]}; sort the rows by time and remove repeated ones"
             )
 
-    def _place(self, row: int) -> str:
-        return place_of(Path(self.path).expanduser(), row)
+    def _location(self, row: int) -> str:
+        return location(Path(self.path).expanduser(), row)
 
     def _header(self) -> list[str]:
         return [str(name) for name in self._read(rows=0).columns]

@@ -84,10 +84,13 @@ class MeanBound(MeanNats):
         self.count += counted.sum()
 
 
-def _nan_of(prediction: Tensor, counted: Tensor) -> Tensor:
-    """NaN where a prediction that counts has a NaN, else 0: `argmax` takes it for class 0, often the most frequent."""
-    broken = (prediction.amax(-1).isnan() & counted).any()
-    return torch.zeros((), device=prediction.device).masked_fill(broken, torch.nan)
+def _hits(prediction: Tensor, target: Tensor) -> Tensor:
+    """Whether the largest logit is that of the target, (...) float64; NaN where the logits of a target have a NaN.
+
+    prediction: (..., V) logits; target: (...) int64. `argmax` alone would give the index of the NaN.
+    """
+    largest, index = prediction.max(-1)
+    return (index == target).double().masked_fill(largest.isnan() & (target != Batch.ignore), torch.nan)
 
 
 class Accuracy(_Mean):
@@ -97,7 +100,7 @@ class Accuracy(_Mean):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
-        self.total += (prediction.argmax(-1) == target).sum() + _nan_of(prediction, target != Batch.ignore)
+        self.total += _hits(prediction, target).sum()
         self.count += (target != Batch.ignore).sum()
 
 
@@ -110,8 +113,7 @@ class ExactMatch(_Mean):
         """prediction: (B, N, V) logits; target: (B, N) int64."""
         ignored = target == Batch.ignore
         counted = ~ignored.all(1)  # (B,)
-        self.total += (((prediction.argmax(-1) == target) | ignored).all(1) & counted).sum()
-        self.total += _nan_of(prediction, ~ignored)
+        self.total += (_hits(prediction, target).masked_fill(ignored, 1.0).prod(1) * counted).sum()
         self.count += counted.sum()
 
 
@@ -142,7 +144,7 @@ class MacroF1(MulticlassF1Score):
         super().update(prediction.argmax(-1), target)
 
     def compute(self) -> Tensor:
-        """The mean over classes; NaN where there is no sample."""
+        """The mean over classes; NaN if there were no samples."""
         return super().compute() if _any_counted(self.tp, self.fp, self.fn) else torch.tensor(torch.nan)
 
 
@@ -297,7 +299,7 @@ class LabelF1(MultilabelF1Score):
         super().update((prediction >= 0).long(), target)
 
     def compute(self) -> Tensor:
-        """The F1; NaN where there is no label."""
+        """The F1 score; NaN if there were no labels."""
         return super().compute() if _any_counted(self.tp, self.fp, self.fn, self.tn) else torch.tensor(torch.nan)
 
 

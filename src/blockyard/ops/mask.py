@@ -220,7 +220,7 @@ def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
     """Return how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
     plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
     if plain and visibility.causal and not visibility.near and ordered_by_row(seq, k_seq):
-        if k_seq is not seq:  # one query, after all keys; where tokens share an index it is no count
+        if k_seq is not seq:  # one query after all keys; with shared indices, index + 1 is not the number of keys
             return torch.full_like(seq.index, len(k_seq))[None, None, :, None]
         return (seq.index + 1)[None, None, :, None]
     sees = table(seq, k_seq, visibility)

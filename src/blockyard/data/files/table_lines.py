@@ -1,4 +1,4 @@
-"""Where the rows of a table stand in its file, for messages: pandas leaves blank lines out and keeps no numbers."""
+"""Line numbers of the rows of a CSV, for messages: pandas skips blank lines and does not keep the numbers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from pathlib import Path
 
 
 def row_lines(path: Path) -> list[int]:
-    """Return the line, from 1, in which each row of a CSV behind its header begins; none of another kind of file.
+    """Return the line, from 1, at which each row after the header of a CSV begins; empty for other files.
 
-    A line without text is no row, as pandas reads it, and quoted text may go over several lines.
+    Blank lines are skipped, as pandas does, and quoted text may span several lines. Empty also where the csv module
+    cannot read what pandas can, such as a cell of more than 131,072 characters.
     """
     if not path.name.removesuffix(".gz").endswith(".csv"):
         return []
     lines, last = list[int](), 0
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        for cells in reader:
-            if len(cells) > 1 or any(cell.strip() for cell in cells):
-                lines.append(last + 1)
-            last = reader.line_num
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            for cells in reader:
+                if len(cells) > 1 or any(cell.strip() for cell in cells):
+                    lines.append(last + 1)
+                last = reader.line_num
+    except csv.Error:
+        return []
     return lines[1:]
 
 
-def place_of(path: Path, row: int) -> str:
-    """Return where row `row`, from 0, is: "line 5" of a CSV, "row 4" of another file."""
+def location(path: Path, row: int) -> str:
+    """Return the location of row `row`, from 0, in a file: "line 5" in a CSV, "row 4" in other files."""
     lines = row_lines(path)
     return f"line {lines[row]}" if row < len(lines) else f"row {row + 1}"

@@ -95,7 +95,7 @@ def channels_first(images: Tensor, *, last: bool) -> Tensor:
 def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...).
 
-    Sums are of differences from the first row: of values that are large and near each other squares would cancel.
+    The first row is subtracted before summing: with a mean much larger than the deviation the sums of squares cancel.
     """
     total, squares, count = (torch.zeros(()) for _ in range(3))
     first: Tensor | None = None

@@ -179,7 +179,8 @@ class GraphData(LoadedData):
         """
         if not isinstance(tokenizer, GraphTokenizer):
             raise ValueError(f"graphs need a tokenizer of graphs, not {type(tokenizer).__name__}")
-        parts = GraphParts(*(self._kept(number, graphs) for number, graphs in enumerate(self.read())))
+        class_of = (lambda graph: graph.target) if self.targets() is None else None
+        parts = GraphParts(*self.kept_of(self.read(), class_of))
         if not tokenizer.state():
             nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
             tokenizer.fit(nodes, edges)
@@ -193,11 +194,6 @@ class GraphData(LoadedData):
             tensor for split in splits for tensor in (split.lengths, split.nodes, split.pairs, split.target)
         )
         return Splits(*splits)
-
-    def _kept(self, number: int, graphs: Sequence[Graph]) -> list[Graph]:
-        """Return the graphs that are kept of a split; of classes each keeps its share."""
-        target = torch.tensor([graph.target for graph in graphs]) if self.targets() is None else None
-        return [graphs[i] for i in self.kept(number, len(graphs), target).tolist()]
 
     def encoded(self, graphs: Sequence[Graph], tokenizer: GraphTokenizer) -> GraphSplit:
         """Return graphs as a fitted tokenizer encodes them, with their targets as they are."""

@@ -66,9 +66,20 @@ class LoadedData(DataModule):
         alike = torch.zeros(count, dtype=torch.int64) if target is None else target
         return nested(alike, size, getattr(self, "split_seed", 0))
 
-    def kept_of(self, parts: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-        """Return the samples that are kept of the training, validation and test split, in their order."""
-        return [[samples[i] for i in self.kept(n, len(samples)).tolist()] for n, samples in enumerate(parts)]
+    def kept_of(
+        self, parts: Sequence[Sequence[Sample]], class_of: Callable[[Sample], int] | None = None
+    ) -> list[list[Sample]]:
+        """Return the samples that are kept of the training, validation and test split, in their order.
+
+        class_of: the class of a sample, where each class keeps its share
+        """
+        targets = [
+            None if class_of is None else torch.tensor([class_of(each) for each in samples]) for samples in parts
+        ]
+        return [
+            [samples[i] for i in self.kept(number, len(samples), target).tolist()]
+            for number, (samples, target) in enumerate(zip(parts, targets, strict=True))
+        ]
 
 
 # What a data module read of its files, for the next module of the same options in this process.

@@ -206,7 +206,7 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
 def parsed_dates(column: pandas.Series[Any], errors: Literal["raise", "coerce"] = "raise") -> pandas.Series[Any]:
     """Return a column of dates; those whose offset from UTC changes, as with summer time, in UTC.
 
-    errors: coerce gives NaT for a cell that is no date, raise a ValueError
+    errors: as in pandas.to_datetime: coerce sets cells that cannot be parsed to NaT, raise raises ValueError
     """
     import pandas
 

@@ -58,7 +58,9 @@ def resolve(args: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[s
 
 def _resolve_one(arg: str, outputs: Path) -> Resolved:
     if not arg:
-        raise UserError("no run given: name a sweep, a run, or a folder of runs, such as `blockyard compare outputs`")
+        raise UserError(
+            "no run given: pass a sweep, a run or a folder of runs, for example `blockyard compare outputs`"
+        )
     path = local_path(arg)
     if arg and _exists(path):
         return _from_path(path.absolute(), arg, outputs)

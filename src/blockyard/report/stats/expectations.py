@@ -132,7 +132,7 @@ def _evaluate(
     if claim.sign == ">":
         worse = significant and gain < 0
         if margin and not worse and gap.signs is None and _gain_interval(gap, direction)[1] < margin:
-            by = _ninety(gap, direction)
+            by = _margin_interval(gap, direction)
             return "contradicted", f"{numbers}: not better by {margin:g} (the margin set) or more{by}"
         if significant:
             return ("contradicted" if worse else "supported"), numbers
@@ -150,7 +150,7 @@ def _evaluate(
         return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {problem}")
     margin_text = f"{size:g} (the margin set)" if margin else f"{size:.2g} ({MARGIN:.0%} of the mean of {last})"
     low, high = _gain_interval(gap, direction)
-    by = "" if gap.signs is not None else _ninety(gap, direction)
+    by = "" if gap.signs is not None else _margin_interval(gap, direction)
     if claim.sign == ">=":
         if low > -size:
             return "supported", f"{numbers}: not worse by {margin_text} or more{by}"
@@ -175,7 +175,7 @@ def _numbers(pair: str, gap: Difference) -> str:
     return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds{holds}"
 
 
-def _ninety(gap: Difference, direction: str) -> str:
+def _margin_interval(gap: Difference, direction: str) -> str:
     """Return the interval that is held against the margin, of the difference as the metric has it."""
     low, high = _gain_interval(gap, direction)
     if not (math.isfinite(low) and math.isfinite(high)):

@@ -261,8 +261,10 @@ def format_p(p: float | None) -> str:
     """Format a p for a table, with one digit more where two would put it on the other side of 5 %."""
     if p is None:
         return "none"
+    if p < 1e-4:
+        return "< 0.0001"
     text = f"{p:.2g}"
-    return "< 0.0001" if p < 1e-4 else text if (float(text) > ALPHA) == (p > ALPHA) else f"{p:.3g}"
+    return text if (float(text) > ALPHA) == (p > ALPHA) else f"{p:.3g}"
 
 
 def p_equals(p: float | None) -> str:
