@@ -164,14 +164,16 @@ def _counts(records: list[dict[str, Any]]) -> str:
 
 
 def _spent(records: list[dict[str, Any]]) -> list[str]:
-    """The cells of sweeps that stopped because they were decided."""
+    """The cells of sweeps that stopped because they were decided, and those of as many seeds for every arm."""
     files = {one["sweep"] for one in records if one.get("stopped")}
     decided = [one for one in records if "is decided" in (one.get("stopped") or "")]
     if not decided:
         return []
     done = sum(one["cells"][0] for one in decided)
+    even = sum(len(one["arms"]) * max(arm.get("n") or 0 for arm in one["arms"]) for one in decided)
     return [
-        f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells.",
+        f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells;",
+        f"as many seeds for every arm would have taken {even:,}.",
         "",
     ]
 

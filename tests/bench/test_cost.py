@@ -67,6 +67,7 @@ def test_exponents_and_crossings_of_known_costs() -> None:
     assert crossing(dict.fromkeys(square, 2.0), dict.fromkeys(square, 1.0)) == 0
 
 
+@pytest.mark.full
 def test_a_step_and_decoding_from_a_cache() -> None:
     for of in ("step", "decode"):
         rows = list(costs(("attention", "linear_recurrence"), (16, 32, 64), of=of, overrides=SMALL))

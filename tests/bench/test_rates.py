@@ -29,6 +29,7 @@ def range_tests(parts: list[str], *more: str, steps: int) -> list[RateTest]:
     return list(rate_tests(module, data, parts, steps=steps, **RANGE))
 
 
+@pytest.mark.full
 def test_that_of_all_weights_is_lightnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (ours,) = range_tests([], "schedule=constant", steps=40)

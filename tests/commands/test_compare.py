@@ -283,6 +283,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert "--baseline ARM" in done.stdout
 
 
+@pytest.mark.full
 def test_the_tables_of_a_sweep_need_no_torch(plan: SweepPlan) -> None:
     code = (
         "import sys; from blockyard.cli import main; assert main(['compare', 'norms']) == 0; "

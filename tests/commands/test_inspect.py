@@ -89,6 +89,7 @@ def test_images(image_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> Non
     assert "left out: the factor by which" in output
 
 
+@pytest.mark.full
 def test_figures_reach_tensorboard(image_run: RunFolder) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

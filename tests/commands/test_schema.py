@@ -133,6 +133,7 @@ def test_options_have_their_help_and_default() -> None:
     assert then["properties"]["lr"]["description"] == "learning rate at the schedule's factor 1"
 
 
+@pytest.mark.full
 def test_the_command_writes_them_with_choices_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

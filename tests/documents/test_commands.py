@@ -51,6 +51,7 @@ def test_commands_of_a_page(name: str, tmp_path: Path) -> None:
             assert done.returncode == (2 if refused(block) else 0), f"{line}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.full
 def test_the_pages_with_long_runs_compose(tmp_path: Path) -> None:
     """What `train` and `check` get on the pages that the default suite does not type is a config without problems."""
     for name in LONG:

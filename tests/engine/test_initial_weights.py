@@ -43,6 +43,7 @@ def changed(run_folder: RunFolder, source: RunFolder) -> set[str]:
     return {name for name, tensor in taken(run_folder).items() if not torch.equal(tensor, before[name])}
 
 
+@pytest.mark.full
 def test_frozen_parts_keep_the_bits_of_the_source_and_the_rest_is_trained(tmp_path: Path, source: RunFolder) -> None:
     run_folder = run(tmp_path, *SHORT, f"init.from={source.path}", *FROZEN)
     assert changed(run_folder, source) == {"head.proj.weight", "head.proj.bias"}
@@ -54,6 +55,7 @@ def test_frozen_parts_keep_the_bits_of_the_source_and_the_rest_is_trained(tmp_pa
     assert run_folder.summary()["parameters"] == facts["parameters"]
 
 
+@pytest.mark.full
 def test_a_head_of_another_task_is_drawn_from_the_seed(tmp_path: Path, source: RunFolder) -> None:
     remade = ("init.parts=[embedder,position,blocks,final_norm]", *FROZEN[1:])
     one, two = (run(tmp_path, *SHORT, f"init.from={source.path}", *remade, f"seed={seed}") for seed in (0, 1))
@@ -120,6 +122,7 @@ def test_a_schedule_that_reaches_beyond_the_run_is_refused(tmp_path: Path, sourc
     assert run_folder.status.state == "queued"
 
 
+@pytest.mark.full
 def test_lora_trains_additions_and_the_head_and_merges(tmp_path: Path, source: RunFolder) -> None:
     run_folder = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
     saved = state(run_folder, "best.ckpt")

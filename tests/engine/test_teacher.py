@@ -55,6 +55,7 @@ def texts(*overrides: str) -> list[str]:
     return [str(issue) for issue in check(compose([*TINY, *overrides]))]
 
 
+@pytest.mark.full
 def test_the_loss_of_a_step_is_that_of_the_targets_and_of_the_teacher(
     tmp_path: Path, teacher: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_loss_of_a_step_is_that_of_the_targets_and_of_the_teacher(
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_teacher_is_in_no_checkpoint_and_keeps_its_weights(tmp_path: Path, teacher: RunFolder) -> None:
     before = {name: value.clone() for name, value in state(teacher, "best.ckpt").items()}
     learned, alone = run(tmp_path / "taught", *taught(teacher)), run(tmp_path / "alone", *SHORT, *SMALL)
@@ -107,6 +109,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path: Path, teacher: 
     assert_same_bits(RunFolder.open(path), whole)
 
 
+@pytest.mark.full
 def test_what_teaches_is_a_part_of_the_identity_and_where_it_lies_is_not(tmp_path: Path, teacher: RunFolder) -> None:
     own = tmp_path / "elsewhere" / teacher.path.parent.name / "s0"
     shutil.copytree(teacher.path, own)
@@ -147,6 +150,7 @@ def test_two_processes_follow_the_loss_of_one(tmp_path: Path, teacher: RunFolder
         assert left == pytest.approx(right, rel=1e-4)
 
 
+@pytest.mark.full
 def test_a_trainer_of_the_users_own_ends_with_the_weights_of_a_run(tmp_path: Path, teacher: RunFolder) -> None:
     overrides = (*TINY, *taught(teacher))
     trained = run(tmp_path, *overrides, "trainer.threads=1", base=())
@@ -163,6 +167,7 @@ def test_a_trainer_of_the_users_own_ends_with_the_weights_of_a_run(tmp_path: Pat
 MASKED = ("model=encoder", "objective=masked_token", "head=token")
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("task", ["next_token", "masked_token"])
 def test_texts_are_read_with_the_tokenizer_of_the_teacher(task: str, tmp_path: Path) -> None:
     """Its text is another one, of which the run's own tokenizer would learn other token ids."""
@@ -214,6 +219,7 @@ def test_another_tokenizer_and_unfinished_runs_and_bare_weights_are_refused(tmp_
     assert "not finished" in open_run
 
 
+@pytest.mark.full
 def test_a_model_of_a_library_teaches_with_its_own_predictions(tmp_path: Path) -> None:
     small = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 16, "depth": 1}
     small["num_heads"] = 4

@@ -128,6 +128,7 @@ def test_additions_are_put_into_the_weights_and_the_run_stays(tuned: list[RunFol
     assert [each["run"] for each in facts["ingredients"]] == [str(lora.path)] * 2
 
 
+@pytest.mark.full
 def test_what_has_no_average_is_refused(tuned: list[RunFolder], tmp_path: Path) -> None:
     one = str(tuned[0].path)
     wide = run(tmp_path, "name=wide", "model.dim=32", base=SHORTEST)
@@ -151,6 +152,7 @@ def test_what_has_no_average_is_refused(tuned: list[RunFolder], tmp_path: Path) 
     assert not (tmp_path / "soup").exists()
 
 
+@pytest.mark.full
 def test_another_learned_tokenizer_is_refused(tmp_path: Path) -> None:
     texts = []
     for name, text in (("one", "the cat sat on the mat. "), ("two", "pack my box with jugs! ")):

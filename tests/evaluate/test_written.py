@@ -230,6 +230,7 @@ def test_the_verb_keeps_the_results_of_a_run_where_it_reads_other_data(tmp_path:
     assert re.fullmatch(r"written-test-data-[0-9a-f]{8}\.jsonl", new)
 
 
+@pytest.mark.full
 def test_a_length_penalty_changes_what_a_beam_search_prefers(
     dates: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_length_penalty_changes_what_a_beam_search_prefers(
     assert "length_penalty=0 has an effect with beam=N only" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_what_cannot_write_is_refused(dates: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoder = engine_runs.text_run(tmp_path / "text", "tokenizer=char")
     with pytest.raises(UserError, match="has no source to write a text from"):

@@ -31,6 +31,7 @@ def drawing(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return engine_runs.run(tmp_path_factory.mktemp("drawing"), base=DRAWS_CAPTIONS)
 
 
+@pytest.mark.full
 def test_several_captions_are_what_each_is_alone(drawing: RunFolder) -> None:
     loaded = blockyard.load(drawing.path)
     result = generate_outputs(loaded, CAPTIONS, 2, seed=5)
@@ -137,6 +138,7 @@ def test_predict_draws_texts_and_the_lines_of_a_file(
     assert "draws images, which are written as .png" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_what_does_not_fit_is_refused(drawing: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = engine_runs.run(tmp_path, base=DRAWS)
     source = f"source={CAPTIONS[0]}"

@@ -51,6 +51,7 @@ def test_greedy_tokens_are_those_of_the_eager_step(position: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_layers_of_two_position_schemes() -> None:
     layers = Pattern(pattern=("base", "far"), kinds={"far": Kind(position=factory("position", "alibi"))})
     model = tiny(causal=True, position="rope", replace={"layers": layers}, sizes={"depth": 3})

@@ -88,6 +88,7 @@ def test_a_split_has_texts_as_sources_and_codes_of_sounds_as_targets(
         DialNumbers(noise=(20.0, 10.0))
 
 
+@pytest.mark.full
 def test_greedy_codes_are_the_most_likely_ones_up_to_the_end(speaks: RunFolder) -> None:
     """Against whole passes over what was written so far, without a cache and without the loop of `generate`."""
     loaded = blockyard.load(speaks.path)
@@ -128,6 +129,7 @@ def test_eval_is_the_error_rate_of_what_the_judge_hears(
         assert torch.equal(torch.from_numpy(samples), sound)
 
 
+@pytest.mark.full
 def test_the_page_has_a_player_and_a_picture(speaks: RunFolder, hears: RunFolder) -> None:
     from types import SimpleNamespace
 

@@ -101,6 +101,7 @@ def test_a_bundle_holds_plan_configs_metrics_predictions_versions_and_page(
     assert manifest["members"] == sums
 
 
+@pytest.mark.full
 def test_the_same_sweep_gives_the_same_bytes_wherever_it_lies(
     saved: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ def test_sweeps_have_claim_verdict_and_a_way_to_their_runs(browser: Any, tmp_pat
     page.close()
 
 
+@pytest.mark.full
 def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, content(tmp_path))
     assert not page.locator("#compare").is_visible()
@@ -159,6 +160,7 @@ def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_p
     page.close()
 
 
+@pytest.mark.full
 def test_the_address_holds_the_view(browser: Any, tmp_path: Path) -> None:
     data = content(tmp_path)
     page, _ = opened(browser, tmp_path, data)
@@ -175,6 +177,7 @@ def test_the_address_holds_the_view(browser: Any, tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.full
 def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> None:
     data = content(tmp_path)
     for number, row in enumerate(data["runs"]):
@@ -196,6 +199,7 @@ def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> Non
     page.close()
 
 
+@pytest.mark.full
 def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(browser: Any, tmp_path: Path) -> None:
     """Parameters were rounded to five digits, `position=none` was a dash, and arms of one option looked the same."""
     data = content(tmp_path, configs=3)
@@ -227,6 +231,7 @@ def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(brow
     page.close()
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("width", [1400, 390])
 def test_metric_and_verdict_are_seen_at_once(browser: Any, tmp_path: Path, width: int) -> None:
     """The table of runs was cut at 1400 pixels; on a phone neither a metric nor a verdict was in sight."""

@@ -64,6 +64,7 @@ def ground(page: Any, selector: str = "#answer") -> str:
     return page.locator(selector).evaluate("node => getComputedStyle(node).backgroundColor")
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("warned", [True, False])
 def test_nothing_that_is_not_there_is_written_out(opened, warned):
     """A value that is absent leaves no "null" behind, in any section, with and without warnings."""
@@ -77,6 +78,7 @@ def test_nothing_that_is_not_there_is_written_out(opened, warned):
     assert "p = <" not in page.locator("main").inner_text()
 
 
+@pytest.mark.full
 def test_an_older_state_and_a_margin_are_told_first(opened):
     result = comparison(arms=4)
     assert opened(result).locator(".stale").count() == 0
@@ -87,6 +89,7 @@ def test_an_older_state_and_a_margin_are_told_first(opened):
     assert "smallest difference that matters: 0.0125" in page.locator("#answer .facts").inner_text()
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("verdict", ["refused", "failed", "no value", "not done yet"])
 def test_what_became_of_an_arm_is_a_badge_of_its_own(opened, verdict):
     result = comparison(arms=3)
@@ -129,6 +132,7 @@ def test_every_section_is_drawn(opened):
     assert page.locator("figure.figure:not(.panel) > details.more").count() == 4
 
 
+@pytest.mark.full
 def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_path):
     """The picture that `eval write=true` leaves in a run's folder, large enough to be read."""
     content = io.BytesIO()
@@ -160,6 +164,7 @@ def test_only_what_was_fitted_is_called_least_squares(opened):
     assert "least squares" not in page.locator("#effects").text_content()
 
 
+@pytest.mark.full
 def test_sorting_with_the_mouse(opened):
     result = comparison(arms=6)
     page = opened(result)
@@ -180,6 +185,7 @@ def test_sorting_with_the_mouse(opened):
         assert set(names(page)[-len(lacking) :]) == lacking
 
 
+@pytest.mark.full
 def test_sorting_and_opening_with_the_keyboard(opened):
     result = comparison(arms=4)
     page = opened(result)
@@ -208,6 +214,7 @@ def test_the_first_tab_stop_skips_to_the_answer(opened):
     assert page.evaluate("document.activeElement.getAttribute('href')") == "#answer"
 
 
+@pytest.mark.full
 def test_switching_arms_changes_every_chart(opened):
     result = comparison(arms=5, tuned=True)
     page = opened(result)
@@ -301,6 +308,7 @@ def test_an_arm_far_off_hides_no_difference_of_the_others(opened) -> None:
     assert any(text.startswith("\u22120.0044") for text in texts), texts
 
 
+@pytest.mark.full
 def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
     """Evaluations at 15, 30, 45 and 60: a quarter of the way is step 15, not the second of four points."""
     result = comparison(arms=2, seeds=1, points=4)
@@ -320,6 +328,7 @@ def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
     ]
 
 
+@pytest.mark.full
 def test_the_choice_of_cost_and_the_pareto_line(opened):
     result = comparison(arms=6)
     page = opened(result)
@@ -356,6 +365,7 @@ def test_long_names_of_a_grid_stay_apart(opened):
     assert len(set(shown)) == 2
 
 
+@pytest.mark.full
 def test_settings_not_chosen_do_not_enter_the_curves(opened):
     result = comparison(arms=2, seeds=2, tuned=True)
     others = [json.loads(json.dumps(c)) | {"setting": {"optimizer.lr": 0.01}} for c in result["curves"]]
@@ -431,6 +441,7 @@ def test_hostile_names_stay_text(opened):
     assert page.locator("main img, main script, main iframe, main a").count() == 0
 
 
+@pytest.mark.full
 def test_a_name_that_html_would_run_is_seen(browser, tmp_path):
     """The planted bug: a script that took names for HTML would be stopped by the policy, and these tests see it."""
     path = write(comparison(arms=2), tmp_path / "page.html")
@@ -444,6 +455,7 @@ def test_a_name_that_html_would_run_is_seen(browser, tmp_path):
     page.close()
 
 
+@pytest.mark.full
 def test_the_legend_says_why_an_arm_is_not_drawn(opened):
     """Arms without a value and without a curve have no switch; they are named, however many there are."""
     result = comparison(arms=8)
@@ -475,6 +487,7 @@ def test_500_runs(opened):
     assert page.locator("#curves path.line").count() == 100
 
 
+@pytest.mark.full
 def test_on_paper_everything_is_there(opened, tmp_path):
     page = opened(comparison(arms=4, grid=True, failed=True), scheme="dark")
     pdf = page.pdf(format="A4", print_background=True)
@@ -491,11 +504,13 @@ def test_on_paper_everything_is_there(opened, tmp_path):
     assert page.locator("tr.detail").count() == 0
 
 
+@pytest.mark.full
 def test_less_motion_is_respected(opened):
     page = opened(comparison(arms=2), reduced_motion="reduce")
     assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
 
 
+@pytest.mark.full
 def test_a_comparison_of_nothing_and_of_one_arm(opened):
     from blockyard.report.page.watch import empty
 

@@ -72,6 +72,7 @@ def test_the_tooltip_names_the_step_of_the_values_that_it_lists(opened: Opened) 
     assert "at 30" in text or "at 45" in text
 
 
+@pytest.mark.full
 def test_the_titles_of_panels_are_whole(opened: Opened) -> None:
     long = ("pre_norm-warmup0", "post_norm-warmup0", "post_norm-warmup0.2", "post_norm-warmup0.25-and-a-longer-name")
     page = opened(comparison(arms=4, names=long))
@@ -88,6 +89,7 @@ def _cost_ticks(page: Any) -> list[str]:
     return list(axes.all_text_contents())
 
 
+@pytest.mark.full
 def test_ticks_of_a_cost_differ(opened: Opened) -> None:
     result = comparison(arms=4) | {"cost_axis": "parameters"}
     for number, arm in enumerate(result["arms"]):
@@ -98,6 +100,7 @@ def test_ticks_of_a_cost_differ(opened: Opened) -> None:
     assert page.locator("#cost .pareto").count() == 1
 
 
+@pytest.mark.full
 def test_costs_that_are_about_the_same_are_no_trade_off(opened: Opened) -> None:
     result = comparison(arms=4)
     for number, arm in enumerate(result["arms"]):
@@ -113,6 +116,7 @@ def test_costs_that_are_about_the_same_are_no_trade_off(opened: Opened) -> None:
     assert max(dots) - min(dots) < 30  # pixels: not stretched over the width
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("flops", [(5e6, 5.1e6, 5.05e6), (5e6, 9e6, 7e6)], ids=["alike", "different"])
 def test_terminal_markdown_and_page_agree_on_the_pareto_front(
     opened: Opened, tmp_path: Path, flops: tuple[float, ...]
@@ -140,6 +144,7 @@ def test_terminal_markdown_and_page_agree_on_the_pareto_front(
     assert {row[0] for row in on_page if row[3] == "yes"} == front
 
 
+@pytest.mark.full
 def test_labels_of_the_cost_chart_stay_inside_and_off_the_line(opened: Opened) -> None:
     page = opened(comparison(arms=5, names=tuple(f"pre_norm-warmup0.{k}-long" for k in range(5))), width=900)
     scroll(page)
@@ -189,6 +194,7 @@ def test_attention_maps_are_a_table_on_one_scale(opened: Opened) -> None:
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.full
 def test_costs_are_seen_at_1400_pixels(opened: Opened) -> None:
     result = comparison(arms=5)
     for arm in result["arms"]:
@@ -201,6 +207,7 @@ def test_costs_are_seen_at_1400_pixels(opened: Opened) -> None:
     assert {"parameters", "flops_per_sample", "decode_tokens_per_second", "seconds"} <= set(keys)
 
 
+@pytest.mark.full
 def test_a_phone_shows_the_difference_and_every_arm(opened: Opened) -> None:
     page = opened(comparison(arms=4), width=390, height=844)
     for row in page.locator("#arms-table tbody tr").all()[1:]:
@@ -210,6 +217,7 @@ def test_a_phone_shows_the_difference_and_every_arm(opened: Opened) -> None:
     assert switches.evaluate("box => box.scrollHeight <= box.clientHeight + 1")
 
 
+@pytest.mark.full
 def test_every_section_is_drawn_without_scrolling(opened: Opened) -> None:
     page = opened(comparison(arms=4, grid=True, tuned=True, attention=True, samples="classes"))
     drawn(page)
@@ -217,6 +225,7 @@ def test_every_section_is_drawn_without_scrolling(opened: Opened) -> None:
     assert page.locator("#provenance .command").count() == 1
 
 
+@pytest.mark.full
 def test_cells_tell_of_their_run(opened: Opened, tmp_path: Path) -> None:
     result = comparison(arms=2, seeds=2)
     (done, failed), others = result["cells"][:2], result["cells"][2:]
@@ -239,6 +248,7 @@ def test_cells_tell_of_their_run(opened: Opened, tmp_path: Path) -> None:
     assert "the loss is NaN" in chosen.inner_text()
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(("arms", "text"), [(1, "The only cell is done."), (3, "All 3 cells are done.")])
 def test_the_sentence_on_cells_is_grammatical(opened: Opened, arms: int, text: str) -> None:
     page = opened(comparison(arms=arms, seeds=1))
@@ -246,6 +256,7 @@ def test_the_sentence_on_cells_is_grammatical(opened: Opened, arms: int, text: s
     assert text in page.locator("#cells").inner_text()
 
 
+@pytest.mark.full
 def test_a_hostile_folder_is_no_address_of_its_own(opened: Opened) -> None:
     result = comparison(arms=1, seeds=3)
     for cell, folder in zip(result["cells"], ("javascript:alert(1)", "https://evil.example/", "//evil"), strict=True):
@@ -290,6 +301,7 @@ def test_the_address_keeps_the_view(opened: Opened) -> None:
     assert nonsense.locator("#curves path.line").count() == 4
 
 
+@pytest.mark.full
 def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Opened) -> None:
     result = comparison(arms=1, seeds=1, points=50)
     page = opened(result, hash="#curves")
@@ -314,6 +326,7 @@ def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Op
     assert float(shown) == pytest.approx(mean / (1 - 0.6 ** len(values)), abs=5e-3)
 
 
+@pytest.mark.full
 def test_a_claim_without_an_expectation_is_not_judged(opened: Opened) -> None:
     result = comparison(arms=3) | {"expect": None}
     badge = opened(result).locator("#answer .expect")

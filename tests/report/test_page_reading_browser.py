@@ -41,6 +41,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
         page.close()
 
 
+@pytest.mark.full
 def test_only_the_arm_that_is_pointed_at_has_a_band(opened: Any) -> None:
     """Five bands over one another were mud."""
     page = opened(comparison(arms=5))
@@ -53,6 +54,7 @@ def test_only_the_arm_that_is_pointed_at_has_a_band(opened: Any) -> None:
     assert page.locator("#curves .band:not(.pointed)").count() == 5
 
 
+@pytest.mark.full
 def test_ticks_of_steps_are_whole(opened: Any) -> None:
     """Ten steps had ticks at 2.5 and 7.5."""
     result = comparison(arms=2, seeds=1, points=4)
@@ -64,6 +66,7 @@ def test_ticks_of_steps_are_whole(opened: Any) -> None:
     assert every(label.isdigit() for label in labels)
 
 
+@pytest.mark.full
 def test_a_curve_of_one_point_is_a_mark(opened: Any) -> None:
     """Runs of one epoch have one validation value, and a line through one point shows nothing."""
     page = opened(comparison(arms=3, seeds=2, points=1))
@@ -72,6 +75,7 @@ def test_a_curve_of_one_point_is_a_mark(opened: Any) -> None:
     assert every(box["width"] > 4 and box["height"] > 4 for box in boxes)
 
 
+@pytest.mark.full
 def test_tuning_of_several_keys(opened: Any) -> None:
     """Labels of ticks overlapped, the y axis had no name, and a line joined trials that differ in other settings."""
     result = comparison(arms=2, tuned=True)
@@ -96,6 +100,7 @@ def test_tuning_of_several_keys(opened: Any) -> None:
     assert first["y"] == second["y"]
 
 
+@pytest.mark.full
 def test_a_row_says_that_its_interval_is_not_corrected(opened: Any) -> None:
     """The interval left 0 out beside "no difference shown", and no sentence said why."""
     page = opened(disagreeing())
@@ -127,6 +132,7 @@ def test_the_evidence_over_seeds_is_drawn(opened: Any) -> None:
     assert "hold whenever it stopped" in page.locator("#table details").inner_text()
 
 
+@pytest.mark.full
 def test_differences_have_an_axis_and_calibration_lines_have_names(opened: Any) -> None:
     page = opened(comparison(arms=4, samples="classes"))
     axis = page.locator("#arms-table th[data-column=difference] svg.scale")
@@ -138,6 +144,7 @@ def test_differences_have_an_axis_and_calibration_lines_have_names(opened: Any) 
     assert names == [arm["name"] for arm in comparison(arms=4)["arms"]]
 
 
+@pytest.mark.full
 def test_a_page_of_a_sweep_leads_to_its_runs_on_the_home_page(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "sweeps" / "norms"
     folder.mkdir(parents=True)

@@ -49,6 +49,7 @@ def test_the_matrix_the_scores_and_the_calibration(browser: Any, tmp_path: Path)
     page.close()
 
 
+@pytest.mark.full
 def test_samples_are_shown_with_picture_text_or_line(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, comparison(arms=2, samples="classes"), width=390)
     page.locator("[data-key='fold:samples']").click()
@@ -67,6 +68,7 @@ def test_samples_are_shown_with_picture_text_or_line(browser: Any, tmp_path: Pat
     page.close()
 
 
+@pytest.mark.full
 def test_values_have_errors_and_a_chart(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, comparison(arms=2, samples="values"))
     section = page.locator("#samples")
@@ -79,6 +81,7 @@ def test_values_have_errors_and_a_chart(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
+@pytest.mark.full
 def test_hostile_texts_of_samples_stay_text(browser: Any, tmp_path: Path) -> None:
     result = comparison(arms=2, names=HOSTILE, samples="classes")
     result["samples"] |= {"classes": list(HOSTILE[:3]), "note": HOSTILE[1], "left_out": list(HOSTILE)}
@@ -91,6 +94,7 @@ def test_hostile_texts_of_samples_stay_text(browser: Any, tmp_path: Path) -> Non
     page.close()
 
 
+@pytest.mark.full
 def test_steps_of_a_series_are_drawn(browser: Any, tmp_path: Path) -> None:
     result = comparison(arms=2, samples="values")
     row = result["samples"]["worst"]["post_norm"][2]
@@ -103,6 +107,7 @@ def test_steps_of_a_series_are_drawn(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
+@pytest.mark.full
 def test_graphs_are_drawn_and_written_texts_listed(browser: Any, tmp_path: Path) -> None:
     result = comparison(arms=2, samples="classes")
     nodes = [[0.0, 0.0, 1], [1.0, 0.0, 2], [0.5, 1.0, 1]]

@@ -73,6 +73,7 @@ def test_a_worker_that_outlives_its_run_does_not_hold_it(tmp_path: Path) -> None
         worker.join()
 
 
+@pytest.mark.full
 def test_of_six_starts_at_once_one_runs(tmp_path: Path) -> None:
     code = (
         "import sys\n"

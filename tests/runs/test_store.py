@@ -156,6 +156,7 @@ def stopped(tmp_path: Path) -> RunFolder:
     return run_folder
 
 
+@pytest.mark.full
 def test_resume_without_changes(stopped: RunFolder) -> None:
     with reopen(stopped.path) as again:
         assert again.resumes

@@ -108,6 +108,7 @@ def test_a_killed_worker_loses_its_cell_only(pool, tmp_path):
     assert (status.state, status.reason) == ("interrupted", lost.reason)
 
 
+@pytest.mark.full
 def test_a_crash_is_a_failure(pool, tmp_path):
     sweep_plan = plan(tmp_path, *SLOW)
     pool.submit(task_of(sweep_plan))
@@ -124,6 +125,7 @@ def with_limit(monkeypatch, seconds):
     return LocalExecutor(workers=2, gpus=None, threads=1, timeout_min=seconds / 60)
 
 
+@pytest.mark.full
 def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, pool, monkeypatch):
     """The others go on, and a retry takes it up where it was stopped. The time is over when the other has ended."""
     monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 60.0)
@@ -198,6 +200,7 @@ def test_a_killed_server_is_replaced_and_its_cells_save(pool, tmp_path):
     assert until_ended(pool, 1)[again.cells[0].run].code == 0
 
 
+@pytest.mark.full
 def test_a_cell_sees_its_threads_and_no_gpu(pool, tmp_path):
     sweep_plan = plan(tmp_path)
     pool.submit(task_of(sweep_plan))

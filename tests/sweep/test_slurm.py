@@ -196,6 +196,7 @@ def test_a_cell_that_needs_a_gpu_is_refused_where_there_is_none(cluster: Cluster
     assert cluster.calls("sbatch") == []
 
 
+@pytest.mark.full
 def test_the_executor_waits_until_finished_jobs_have_left_the_queue(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     body = cluster.queue("77_0 COMPLETING", first='[ "$call" -le 4 ]')
     cluster.script("squeue", f"{body}\n{cluster.queue('78 RUNNING')}")
@@ -227,6 +228,7 @@ def test_a_job_that_does_not_end_after_its_result_is_cancelled(
     assert cluster.calls("scancel") == ["77_1"]
 
 
+@pytest.mark.full
 def test_leaving_cancels_jobs_and_waits_for_them(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 RUNNING", first='[ "$call" -le 4 ]'))
     with cluster.executor() as executor:
@@ -315,6 +317,7 @@ def test_an_error_of_a_job_is_reported_by_its_last_line(cluster: Cluster, sweep_
     assert str(outcome.reason).startswith("job 77: OSError: a full disk; see ")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("at_once")
 def test_a_queue_that_does_not_answer_ends_no_job(
     cluster: Cluster, sweep_plan: SweepPlan, caplog: pytest.LogCaptureFixture

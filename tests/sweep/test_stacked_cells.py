@@ -138,6 +138,7 @@ def test_the_seeds_of_an_arm_train_together(pool, tmp_path):
         assert (path / "log.txt").is_file()
 
 
+@pytest.mark.full
 def test_cells_with_an_obstacle_have_processes_of_their_own(pool, tmp_path):
     sweep_plan = plan(tmp_path, arms={"dropout": ["token_mixer.dropout=0.1"]})
     submit(pool, sweep_plan, 0, 1)
@@ -147,6 +148,7 @@ def test_cells_with_an_obstacle_have_processes_of_their_own(pool, tmp_path):
         assert "token_mixer.dropout=0.1" in facts["reason"]
 
 
+@pytest.mark.full
 def test_a_killed_process_loses_its_cells_only(pool, tmp_path):
     long = ("trainer.max_steps=100000", "trainer.max_epochs=null")
     sweep_plan = plan(tmp_path, *STACKABLE, *long, arms={"a": []})
@@ -161,6 +163,7 @@ def test_a_killed_process_loses_its_cells_only(pool, tmp_path):
     assert {read_status(path).state for path in paths} == {"interrupted"}
 
 
+@pytest.mark.full
 def test_cells_beyond_their_time_save_and_have_failed(tmp_path, monkeypatch):
     long = ("trainer.max_steps=100000", "trainer.max_epochs=null")
     sweep_plan = plan(tmp_path, *STACKABLE, *long, arms={"a": []})

@@ -54,6 +54,7 @@ def trained(parent: RunFolder, *overrides: str) -> RunFolder:
     return longer_run
 
 
+@pytest.mark.full
 def test_it_goes_on_as_a_run_of_that_length_would(parent: RunFolder, further: RunFolder, tmp_path: Path) -> None:
     plain = run(tmp_path, *CONSTANT, *LONGER)
     ours, theirs = state(further), state(plain)

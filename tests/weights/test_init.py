@@ -185,6 +185,7 @@ def test_additions_have_no_rates_under_mup(digits: RunFolder) -> None:
     )
 
 
+@pytest.mark.full
 def test_it_exits_with_2_before_compute_and_check_says_what_is_taken(digits: RunFolder, tmp_path: Path) -> None:
     short = [*SHORTEST, f"init.from={digits.path}"]
     done = blockyard(tmp_path, "train", *short, "model.dim=32")

@@ -115,6 +115,7 @@ def test_a_model_without_a_head_is_a_part_of_a_run(case: str, tmp_path: Path) ->
         assert_close(ours[name], value, rtol=0, atol=0)
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_the_number_of_heads_does_not_matter_without_heads(tmp_path: Path) -> None:
     name, arguments = CASES["mixer"]
@@ -147,6 +148,7 @@ def test_features_without_a_counterpart(arguments: dict[str, Any], reason: str, 
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.full
 def test_a_file_and_a_name(tmp_path: Path) -> None:
     model = timm.create_model("vit_tiny_patch16_224", num_classes=1000)
     save_file(model.state_dict(), tmp_path / "vit.safetensors")

@@ -56,6 +56,7 @@ def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkey
     assert "did not improve" in summary["stopped"]
 
 
+@pytest.mark.full
 def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
     from blockyard.engine import evaluator
 

@@ -315,6 +315,7 @@ def test_the_logger_of_a_config_is_wrapped_where_it_is_lightnings(tmp_path: Path
     assert json.loads(json.dumps(run_folder.config))["logger"]["_target_"].endswith("NoLogger")
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("hook", ["on_before_zero_grad", "on_train_epoch_start"])
 def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str

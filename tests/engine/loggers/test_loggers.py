@@ -101,6 +101,7 @@ def test_sounds_are_shown_as_they_are(kind: str) -> None:
     torch.testing.assert_close(torch.from_numpy(sound), quiet, atol=1e-4, rtol=0)
 
 
+@pytest.mark.full
 def test_a_logger_that_is_too_slow_loses_rows_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_an_error_before_the_first_step_leaves_the_logger_out(tmp_path: Path, ca
     assert logger.events == []
 
 
+@pytest.mark.full
 def test_a_logger_that_hangs_while_it_is_abandoned_is_left_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeyp
     assert again.facts()["wandb"]["id"] == run_id
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("nobody")
 def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, objective={"_target_": "blockyard.objective.classify.Classify"})
