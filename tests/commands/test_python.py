@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import blockyard
+from blockyard.commands import _python
 from blockyard.commands._python import as_texts
+from blockyard.config.override_grammar import parse_value
 from blockyard.data.digits import Digits
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
+from blockyard.sweep.spec.question import command_keys
 from tests.support.every import every
 from tests.support.paths import ROOT
 from tests.support.tiny import DEBUG
@@ -77,8 +83,29 @@ def test_mappings_are_overrides() -> None:
     }
     assert as_texts(["x=1", values]) == [
         *("x=1", "a.b=0.001", "c=rope", "d=[1,2]", "e=null"),
-        *('f={top5: {metric: "Accuracy",top_k: 5}}', "g=true"),
+        *("f={top5:{metric:Accuracy,top_k:5}}", "g=true"),
     ]
+
+
+def test_values_of_mappings_are_read_as_they_were() -> None:
+    values = {
+        "a": ["größe", r"\d+", "it's", "a,b"],
+        "b": {"c": (1, 2.5)},
+        "d": [math.inf, True, None],
+        "e": np.float64(0.1),
+        "f": np.int64(3),
+    }
+    read = {key: parse_value(text) for key, _, text in (each.partition("=") for each in as_texts([values]))}
+    assert read == {
+        "a": ["größe", r"\d+", "it's", "a,b"],
+        "b": {"c": [1, 2.5]},
+        "d": [math.inf, True, None],
+        "e": 0.1,
+        "f": 3,
+    }
+    assert as_texts([{"data.path": Path("a folder")}]) == ["data.path='a folder'"]
+    with pytest.raises(UserError, match="data.columns: .* is a set; a config has texts"):
+        as_texts([{"data.columns": {"a"}}])
 
 
 def test_packages_that_are_functions_stay_packages() -> None:
@@ -123,6 +150,46 @@ def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:
     assert "layer, rms" in repr(compared)
     cells = blockyard.runs("sweep=mine", outputs=tmp_path)  # as `blockyard runs sweep=mine` does
     assert {cell.value("arm") for cell in cells} == {("layer",), ("rms",)}
+
+
+def test_the_folder_of_runs_may_be_an_override(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_python, "_train", lambda arguments, config_dirs, config: (arguments, config))
+    named = f"outputs={tmp_path}"
+    assert blockyard.train("seed=1", named) == (["seed=1", named], None)
+    assert blockyard.train("seed=1", {"outputs": str(tmp_path)}) == (["seed=1", named], None)
+    assert blockyard.train(config={"outputs": "mine"}) == ([], {"outputs": "mine"})
+    assert blockyard.train(config={"outputs": "mine"}, outputs=tmp_path) == ([], {"outputs": str(tmp_path)})
+    monkeypatch.setattr(_python, "_sweep", lambda path, typed, outputs: (typed, outputs))
+    assert blockyard.sweep("quickstart", named, "seed=1") == (["seed=1"], str(tmp_path))
+    assert blockyard.sweep("quickstart", outputs=tmp_path, seeds=0) == (["--seeds", "0"], str(tmp_path))
+    assert blockyard.sweep("quickstart") == ([], "outputs")
+    for call in (blockyard.train, partial(blockyard.sweep, "quickstart")):
+        with pytest.raises(UserError, match="leave one out"):
+            call(named, outputs=tmp_path)
+
+
+def test_a_sweep_that_is_refused_says_why(tmp_path: Path) -> None:
+    content = {"claim": "x", "base": [*DEBUG, "block=pre_norn"], "arms": {"layer": [], "rms": ["norm=rms"]}, "seeds": 1}
+    with pytest.raises(UserError, match=r"unknown block 'pre_norn'; did you mean pre_norm"):
+        blockyard.sweep(content, outputs=tmp_path, name="mine")
+    with pytest.raises(UserError, match="--workers"):
+        blockyard.sweep("quickstart", outputs=tmp_path, workers=0)
+
+
+def test_config_folders_of_a_mapping_start_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = {"claim": "x", "base": DEBUG, "arms": {"a": [], "b": ["norm=rms"]}, "config_dirs": ["mine"]}
+    path = _python._written(content, "q", "outputs/sweeps")
+    assert command_keys(path)[0] == [str(tmp_path / "mine")]
+
+
+def test_runs_are_compared_as_they_are_returned(run_folder: RunFolder) -> None:
+    outputs = run_folder.path.parents[1]
+    expected = blockyard.compare(run_folder.path, changes=False).as_dict()["arms"]
+    for selection in (run_folder, [run_folder], blockyard.runs(outputs=outputs), blockyard.runs(outputs=outputs)[0]):
+        assert blockyard.compare(selection, outputs=outputs, changes=False).as_dict()["arms"] == expected
 
 
 def test_results_print_as_one_line(run_folder: RunFolder) -> None:

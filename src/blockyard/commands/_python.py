@@ -6,13 +6,14 @@ Overrides are those of the command line, texts or mappings: `train("experiment=v
 from __future__ import annotations
 
 import json
+import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config.override_grammar import packages_typed, to_override
+from blockyard.config.override_grammar import packages_typed, to_override, to_text
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, fold, quoted
 
@@ -37,17 +38,22 @@ def train(
     *overrides: Overrides,
     config: Mapping[str, Any] | None = None,
     config_dirs: Sequence[str | os.PathLike[str]] = (),
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
 ) -> RunFolder:
     """Train the config that overrides describe, or find the finished run of the same config, and return its folder.
 
     config: what a Hydra application of your own composed, in place of overrides; see `hydra_groups`
+    outputs: the folder of the runs; by default that of the overrides or the config, which is "outputs" there
     A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
     where the run ends before its last step.
     """
-    arguments = [*as_texts(overrides), *([] if config is not None else [to_override("outputs", os.fspath(outputs))])]
-    if config is not None:
-        config = {**config, "outputs": os.fspath(outputs)}
+    arguments = as_texts(overrides)
+    if outputs is not None:
+        refuse_outputs(arguments)
+        if config is None:
+            arguments.append(to_override("outputs", os.fspath(outputs)))
+        else:
+            config = {**config, "outputs": os.fspath(outputs)}
     with importable(_packages(arguments, config)):
         return _train(arguments, config_dirs, config)
 
@@ -156,24 +162,39 @@ def lightning(
 def sweep(
     file: str | os.PathLike[str] | Mapping[str, Any],
     *overrides: Overrides,
-    outputs: str | os.PathLike[str] = "outputs",
+    outputs: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     seeds: int | None = None,
     name: str | None = None,
 ) -> Comparison:
     """Run what is missing of a sweep file, on this machine, and return the comparison of its arms.
 
-    file: a path, the name of a shipped sweep, or the content of a file: `{"claim": ..., "arms": {...}}`
+    file: a path, the name of a shipped sweep, or the content of a file: `{"claim": ..., "arms": {...}}`, whose
+        `config_dirs` start at the working directory
+    outputs: the folder of the runs; by default that of the overrides, or "outputs"
     workers: cells at a time; seeds: in place of the file's own
     name: of the sweep's folder, where its content is given; the content is kept there as NAME.yaml
-    Raises UserError for a bad file, RunFailed where a cell failed.
+    Raises UserError with every problem of a bad file, RunFailed where a cell failed.
     """
-    flags = [
-        text for flag, value in (("--workers", workers), ("--seeds", seeds)) if value for text in (flag, str(value))
-    ]
+    given = {"--workers": workers, "--seeds": seeds}
+    flags = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
     texts = as_texts(overrides)
+    if outputs is not None:
+        refuse_outputs(texts)
+        folder = os.fspath(outputs)
+    else:
+        named = [text.partition("=")[2] for text in texts if text.startswith("outputs=")]
+        folder = named[-1] if named else "outputs"
+    texts = [text for text in texts if not text.startswith("outputs=")]
     with importable(packages_typed(texts)):
-        return _sweep(_path_of(file, name, os.fspath(outputs)), [*texts, *flags], os.fspath(outputs))
+        return _sweep(_path_of(file, name, folder), [*texts, *flags], folder)
+
+
+def refuse_outputs(texts: Sequence[str]) -> None:
+    """Raise UserError where overrides name a folder of runs, beside the argument `outputs`."""
+    for text in texts:
+        if text.startswith("outputs="):
+            raise UserError(f"the override {text} and the argument outputs= both name the folder of runs: leave one out")
 
 
 def _path_of(file: str | os.PathLike[str] | Mapping[str, Any], name: str | None, outputs: str) -> Path:
@@ -195,10 +216,7 @@ def _sweep(path: Path, typed: Sequence[str], outputs: str) -> Comparison:
     from blockyard.report.comparison import compare
     from blockyard.sweep.plan.sweep_plan import FOLDER
 
-    arguments = [str(path), *typed, f"outputs={outputs}", "--no-compare"]
-    code = command.run(arguments)
-    if code == 2:  # the problems are on standard error
-        raise UserError(f"{path} cannot be planned")
+    code = command.plan_and_run([str(path), *typed, f"outputs={outputs}", "--no-compare"])
     folder = os.path.join(outputs, FOLDER, path.stem)
     if code:
         raise RunFailed(f"a cell of {folder} failed; `blockyard sweep {path} --dry-run` says which")
@@ -218,6 +236,10 @@ def _written(content: Mapping[str, Any], name: str | None, folder: str) -> Path:
         plain = json.loads(json.dumps(dict(content), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UserError(f"the content of a sweep file is plain data: {error}") from error
+    if isinstance(folders := plain.get("config_dirs"), list):  # those of a file start at its folder
+        plain["config_dirs"] = [
+            os.path.abspath(os.path.expanduser(each)) if isinstance(each, str) and each else each for each in folders
+        ]
     parse(plain, name=name)
     path = Path(folder) / name / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -277,20 +299,32 @@ def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
 
 
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:
-    """Overrides as the command line has them: values of mappings are written as JSON, texts as they are."""
+    """Overrides as the command line has them: texts of mappings as they are, all else in Hydra's grammar.
+
+    Raises UserError for a value that no config has.
+    """
     texts = []
     for override in overrides:
         if isinstance(override, str):
             texts.append(override)
-        else:
-            texts += [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in override.items()]
+            continue
+        for key, value in override.items():
+            texts.append(f"{key}={value if isinstance(value, str) else to_text(_plain(key, value))}")
     return texts
 
 
-def _value(value: Any) -> str:
-    """A value in the grammar of overrides, whose mappings have no quotes around keys."""
+def _plain(key: str, value: Any) -> Any:
+    """A value as a YAML file has it. Raises UserError."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}: {_value(each)}" for key, each in value.items()) + "}"
+        return {str(name): _plain(key, each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_value, value))}]"
-    return json.dumps(value)
+        return [_plain(key, each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise UserError(f"{key}: {quoted(value)} is a {type(value).__name__}; a config has texts, numbers, lists, mappings")

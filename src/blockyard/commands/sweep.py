@@ -183,10 +183,18 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Plan, then show, run and compare."""
+    """Plan, then show, run and compare; exit code 2 for a file with problems."""
     from blockyard.errors import refuse
     from blockyard.sweep.spec.question import BadQuestionError
 
+    try:
+        return plan_and_run(arguments)
+    except BadQuestionError as bad:
+        return refuse(bad.problems)
+
+
+def plan_and_run(arguments: Sequence[str]) -> int:
+    """As `run`. Raises BadQuestionError for a file with problems."""
     args = parse(arguments)
     command = ["blockyard", "sweep", *arguments]
     if args.one:
@@ -197,20 +205,17 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.sweep.plan.planner import make_plan
 
     data = None if args.to_wandb else DataReader(MOST_BYTES if args.dry_run else None)
-    try:
-        plan = make_plan(
-            args.file,
-            outputs=args.outputs,
-            config_dirs=args.config_dirs,
-            overrides=args.overrides,
-            command=command,
-            elsewhere=args.elsewhere,
-            seeds=args.seeds,
-            until_decided=args.until_decided,
-            data=data,
-        )
-    except BadQuestionError as bad:
-        return refuse(bad.problems)
+    plan = make_plan(
+        args.file,
+        outputs=args.outputs,
+        config_dirs=args.config_dirs,
+        overrides=args.overrides,
+        command=command,
+        elsewhere=args.elsewhere,
+        seeds=args.seeds,
+        until_decided=args.until_decided,
+        data=data,
+    )
     if args.to_wandb and plan.question.get("until"):
         raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
     if args.to_wandb:
@@ -233,15 +238,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_one(args: SweepArgs, command: list[str]) -> int:
-    """Train the one cell that the overrides name."""
-    from blockyard.errors import refuse
+    """Train the one cell that the overrides name. Raises BadQuestionError for a file with problems."""
     from blockyard.sweep.execution.single_cell import run_cell
-    from blockyard.sweep.spec.question import BadQuestionError
 
-    try:
-        return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
-    except BadQuestionError as bad:
-        return refuse(bad.problems)
+    return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
 
 
 def _work(plan: SweepPlan, args: SweepArgs) -> int:

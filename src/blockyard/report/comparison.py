@@ -155,7 +155,8 @@ def compare(
 ) -> Comparison:
     """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
-    selection: a plan, or paths, names and ids: of a sweep, of runs, of a folder of many runs
+    selection: a plan, or paths, names and ids: of a sweep, of runs, of a folder of many runs; or runs as `train` and
+        `runs` return them
     baseline: an arm's name; default the sweep's, else the arm with the most finished runs
     metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
     by: a config key whose values are the arms; direction: max or min, where the metric does not tell

@@ -121,6 +121,9 @@ class RunFolder:
         other.moved = {**self.moved, **paths}
         return other
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def __repr__(self) -> str:
         return f"<run {self.path}: {self.status.state}>"
 

@@ -17,6 +17,7 @@ from blockyard.report.load.from_runs import from_runs
 from blockyard.report.load.metrics import direction_by_name
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import CONFIG, RUN
+from blockyard.runs.record import RunRecord
 from blockyard.runs.store import Entry, find, runs
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
@@ -39,7 +40,7 @@ class Resolved:
     listed: frozenset[Path] = frozenset()
 
 
-def resolve(args: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[str] = "outputs") -> Resolved:
+def resolve(args: Sequence[str | os.PathLike[str] | RunRecord], outputs: str | os.PathLike[str] = "outputs") -> Resolved:
     """Return the runs and sweeps that the arguments name. Raises UserError for the first that names none."""
     if not args:
         raise UserError("no run given: name a sweep, run folders, names or ids (`blockyard compare outputs`)")
@@ -47,8 +48,10 @@ def resolve(args: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[s
     sweeps: dict[Path, None] = {}
     files: dict[Path, None] = {}
     explicit: set[Path] = set()
+    folder = local_path(outputs, "outputs")
     for arg in args:
-        one = _resolve_one(str(arg).strip(), local_path(outputs, "outputs"))
+        text = str(folder / arg.run) if isinstance(arg, RunRecord) else os.fspath(arg)
+        one = _resolve_one(text.strip(), folder)
         paths |= dict.fromkeys(one.runs)
         sweeps |= dict.fromkeys(one.sweeps)
         files |= dict.fromkeys(one.files)
@@ -133,7 +136,7 @@ def _names(entry: Entry) -> tuple[str, ...]:
 
 # Load what the user selects for a comparison: a sweep, several sweeps, or any runs.
 
-Selection = SweepPlan | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Selection = SweepPlan | str | os.PathLike[str] | RunRecord | Sequence[str | os.PathLike[str] | RunRecord]
 
 
 def load_selection(
@@ -145,14 +148,15 @@ def load_selection(
 ) -> ComparisonInput:
     """Return the arms of a sweep as planned, or any runs as arms inferred from their configs.
 
-    selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders; a folder of many runs
+    selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders, as paths or as `train` and
+        `runs` return them; a folder of many runs
     by: a config key whose values are the arms; task: which of several, for runs that no sweep put together
     Raises UserError for what does not exist or cannot be compared.
     """
     if isinstance(selection, SweepPlan):
         plans, resolved = [selection], Resolved((), ())
     else:
-        args = [selection] if isinstance(selection, str | os.PathLike) else list(selection)
+        args = [selection] if isinstance(selection, str | os.PathLike | RunRecord) else list(selection)
         resolved = resolve(args, outputs)
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
     one_sweep = len(plans) == 1 and not resolved.runs and not by
