@@ -52,7 +52,7 @@ def sample_tables(labels: list[str], kind: str) -> dict[str, Any]:
             "confusion": [[16, 4, 0], [2, 18, 0], [0, 6, 14]],
             "confused": [[2, 1, 6], [0, 1, 4]],
             "macro_f1": 0.79,
-            "scores": [[0, 0.89, 0.8, 0.84 - 0.01 * k, 10], [1, 0.64, 0.9, 0.75, 10], [2, None, 0.7, None, 10]],
+            "scores": [[0, 0.89, 0.8, 0.84 - 0.01 * k, 10], [1, 0.64, 0.9, 0.75, 1135], [2, None, 0.7, None, 10]],
             "calibration": calibration,
         }
         for k, label in enumerate(labels)

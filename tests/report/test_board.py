@@ -53,6 +53,16 @@ def ask(board: Board, path: str = "/", method: str = "GET", **headers: str):
     return answer, body
 
 
+def test_a_plan_that_changes_is_compared_again(plan):
+    """A question with another margin, whose cells are all done, touches no folder of a run."""
+    watched = WatchedComparison([str(plan.folder)], options={"outputs": plan.outputs})
+    before = watched.fingerprint()
+    assert watched.fingerprint() == before
+    path = plan.folder / "plan.json"
+    path.write_text(path.read_text() + " ")
+    assert watched.fingerprint() != before
+
+
 def test_the_page_and_its_data(board):
     answer, body = ask(board)
     assert answer.status == 200

@@ -130,7 +130,7 @@ def test_an_arms_real_difference_is_told(tmp_path: Path) -> None:
     deep, post = result.arm("deep")["changes"], result.arm("post")["changes"]
     assert deep["config"] == {"model.depth": [4, 6]}
     assert deep["parameters"] == [13288, 19432]
-    assert deep["modules"]["blocks.*"] == [None, "PreNorm"]
+    assert deep["modules"] == {"blocks.4": [None, "PreNorm"], "blocks.5": [None, "PreNorm"]}
     assert post["config"] == {"block": ["pre_norm", "post_norm"], "optimizer.lr": [0.001, 0.01]}
     assert post["modules"]["final_norm"] == ["Layer", "Identity"]
     assert result.arm("base")["changes"] == {"config": {}, "modules": {}, "parameters": None}

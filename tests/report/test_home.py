@@ -59,6 +59,9 @@ def test_runs_have_the_options_in_which_any_two_differ(plan: SweepPlan, tmp_path
     assert set(data["families"]) == {"block", "position"}
     assert {"block._target_", "position._target_"} <= set(data["keys"])
     assert not {"seed", "outputs", "model.dim"} & set(data["keys"])  # of the replicate, of the machine, the same
+    assert data["shared"]["model.dim"] == str(plan.config(plan.cells[0])["model"]["dim"])
+    assert not {"seed", "outputs"} & set(data["shared"])
+    assert not set(data["shared"]) & set(data["keys"])
     by_run = {each["run"]: each for each in data["runs"]}
     place = data["keys"].index("block._target_")
     for cell in plan.cells:

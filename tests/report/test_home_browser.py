@@ -59,6 +59,7 @@ def content(root: Path, *, configs: int = 4, seeds: int = 3) -> dict[str, Any]:
         "title": "outputs",
         "sweeps": [sweep],
         "keys": ["optimizer.lr", "data.sizes"],
+        "shared": {"model.dim": "64"},
         "directions": {"test/accuracy": "max"},
         "metrics": ["test/accuracy"],
         "families": ["position"],
@@ -102,9 +103,14 @@ def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Pat
         "steps>=100 parameters<=1000": ["vit-0002", "vit-0001", "vit-0000"],
         "steps>100": [],
         "parameters<1000": [],
+        "model.dim=64": ["vit-0002", "vit-0001", "vit-0000"],
+        "model.dim>64": [],
+        "seed=1": ["vit-0002", "vit-0001", "vit-0000"],
+        "seed=7": [],
     }.items():
         page.locator("#query").fill(query)
         assert row_keys(page) == expected, query
+        assert ("no option or metric no" in page.locator("#list .note").first.inner_text()) == (query == "no=such")
     page.locator("#query").fill("")
     page.locator("[data-key=grouped]").uncheck()
     assert len(row_keys(page)) == 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from blockyard.report.page import write
+from blockyard.report.page.document import render
 from tests.report.page_data import comparison, decided, disagreeing
 from tests.support.every import every
 from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
@@ -98,6 +100,47 @@ def test_tuning_of_several_keys(opened: Any) -> None:
     assert page.locator("#tuning .keys > span").count() == 2
     first, second = (chart.bounding_box() for chart in charts.all())
     assert first["y"] == second["y"]
+
+
+def test_a_key_that_no_arm_shown_has_is_left_out_and_lists_are_told_apart(opened: Any) -> None:
+    """Hiding the one arm of a key ended the page, and each list was a value of its own."""
+    result = comparison(arms=2, tuned=True)
+    result["tuning"] = [
+        {"arm": arm["name"], "setting": {"optimizer.betas": betas, **({"block.k": k} if own else {})}, "mean": 0.9 + k,
+         "values": {"0": 0.9}, "chosen": k == 1}
+        for own, arm in enumerate(result["arms"]) for k, betas in enumerate([[0.9, 0.95], [0.9, 0.99]])
+    ]  # fmt: skip
+    page = opened(result)
+    assert page.locator("#tuning svg.chart").count() == 2
+    ticks = page.locator("#tuning svg.chart").first.locator(".axes").all_text_contents()[0]
+    assert ticks.count("0.95") == 1
+    page = opened(result, end=f"#answer&hide={result['arms'][1]['name']}")
+    assert page.locator("#tuning svg.chart").count() == 1
+    assert page.locator("#cells table").count() > 0
+
+
+def test_newer_data_keeps_what_the_reader_chose(browser: Any) -> None:
+    """Until the first arm was done, each poll set the metric and the hidden arms back."""
+    whole, early = comparison(arms=2), comparison(arms=2)
+    for arm in early["arms"]:
+        arm["cost"] = {}
+    served = [early]
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.route("http://board/", lambda route: route.fulfill(body=render(early, live="data.json"), content_type="text/html"))
+    page.route("http://board/data.json", lambda route: route.fulfill(body=json.dumps(served[-1])))
+    page.goto("http://board/")
+    scroll(page)
+    choice = page.locator("[data-key='curves:metric']")
+    assert choice.input_value() != "train/loss"
+    choice.select_option("train/loss")
+    assert page.locator("[data-key='cost:x']").count() == 0
+    with page.expect_response("http://board/data.json"):
+        pass
+    assert choice.input_value() == "train/loss"
+    served.append(whole)
+    page.locator("#cost svg.chart").wait_for()
+    assert choice.input_value() == "train/loss"
+    page.close()
 
 
 @pytest.mark.full

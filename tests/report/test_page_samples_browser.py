@@ -45,6 +45,7 @@ def test_the_matrix_the_scores_and_the_calibration(browser: Any, tmp_path: Path)
     page.locator("[data-key='samples:arm']").select_option("pre_norm")
     first = section.locator(".tall tbody tr").first.locator("th, td").all_text_contents()
     assert first == ["cat", "0.890", "0.800", "0.830", "−0.010", "10"]
+    assert section.locator(".tall tbody tr").nth(1).locator("td").last.text_content() == "1,135"  # exact, not 1,140
     assert witness.silent(), witness.console
     page.close()
 

@@ -17,6 +17,7 @@ from blockyard.report.render.latex import latex
 from blockyard.report.render.markdown import markdown
 from blockyard.report.render.terminal import show
 from blockyard.terminal import console
+from tests.report.page_data import comparison
 from tests.report.report_runs import NORMS, sweep
 from tests.support.every import every
 from tools.browser import LEFT_OUT, address, chromium, launched
@@ -110,3 +111,23 @@ def test_the_page_has_a_table_and_a_line_in_the_charts(tmp_path: Path) -> None:
             line.wait_for()
             assert line.text_content().startswith("tf_idf 0.97")
         page.close()
+
+
+@pytest.mark.skipif(chromium() is None, reason=LEFT_OUT)
+@pytest.mark.xdist_group("browser")
+def test_a_line_far_from_the_curves_is_neither_drawn_nor_told(tmp_path: Path) -> None:
+    """The caption said that the axis was clipped, and named a line that was not there."""
+    data = comparison(arms=4)
+    for curve in data["curves"]:
+        curve["metrics"]["val/accuracy"] = [0.9 + 0.001 * k for k, _ in enumerate(curve["metrics"]["val/accuracy"])]
+    for value, drawn in ((0.1, 0), (0.91, 1)):
+        data["baselines"] = [{"name": "majority", "arms": None, "values": {"test/accuracy": value}, "value": value}]
+        path = write(data, tmp_path / "page.html")
+        with launched() as browser:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(address(path))
+            page.locator("#curves svg.chart").wait_for()
+            assert page.locator("#curves svg.chart .simple").count() == drawn
+            caption = page.locator("#curves figcaption").inner_text()
+            assert ("dotted line" in caption) == bool(drawn)
+            assert "clipped" not in caption

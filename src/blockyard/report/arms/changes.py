@@ -56,16 +56,27 @@ def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None
     before, after = _modules(_cache_key(baseline.config)), _modules(_cache_key(arm.config))
     if before is None or after is None:
         return {}
+    layers = [{_folded(path) for path in modules} for modules in (before, after)]
     result: dict[str, list[str | None]] = {}
+    alone: set[str] = set()  # paths in one model only
     for path in dict.fromkeys([*before, *after]):
         pair = [before.get(path), after.get(path)]
-        parent = path.rpartition(".")[0]
-        # The contents of a module that only one model has are implied by that module.
-        if pair[0] != pair[1] and not (None in pair and None in result.get(re.sub(r"\d+", "*", parent), ())):
-            result.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), pair)
+        if None in pair:
+            alone.add(path)
+            if path.rpartition(".")[0] in alone:  # implied by the module that it is a part of
+                continue
+        if pair[0] != pair[1]:
+            lacking = layers[0 if pair[0] is None else 1]
+            further = None in pair and _folded(path) in lacking  # one more layer of a kind that both models have
+            result.setdefault(path if further else _folded(path), pair)
         if len(result) >= MAX_MODULES:
             break
     return result
+
+
+def _folded(path: str) -> str:
+    """The path of a module with a * for the number of its layer: blocks.*.norm_1."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def _counts(parameters: tuple[float | None, float | None]) -> list[int | None] | None:

@@ -68,13 +68,14 @@ class RunSummary(TypedDict):
 class HomeDocument(TypedDict):
     """What the home page shows.
 
-    keys: the options in which runs differ; ranges: of metrics that have limits; apart: the options that tell configs
+    keys: the options in which runs differ; shared: the others, with their value; ranges: of metrics that have limits; apart: the options that tell configs
     of equal choices apart
     """
 
     title: str
     sweeps: list[SweepSummary]
     keys: list[str]
+    shared: dict[str, str]
     directions: dict[str, str]
     metrics: list[str]
     ranges: dict[str, list[float]]
@@ -97,6 +98,7 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
         "title": root.absolute().name,
         "sweeps": sweeps(root),
         "keys": keys,
+        "shared": _shared(options),
         "directions": {name: direction for record in records for name, direction in record.directions.items()},
         "metrics": metrics,
         "ranges": {name: list(limits) for name, limits in ranges.items() if limits is not None},
@@ -185,6 +187,12 @@ def _differing(options: list[dict[str, str]]) -> list[str]:
     counts = Counter(key for own in options for key in own)
     differ = [key for key in counts if len({own.get(key) for own in options}) > 1]
     return sorted(sorted(differ, key=lambda key: -counts[key])[:MAX_OPTIONS])
+
+
+def _shared(options: list[dict[str, str]]) -> dict[str, str]:
+    """Return the options that are the same in all runs, with their value."""
+    common = set.intersection(*(set(own.items()) for own in options)) if options else set()
+    return dict(sorted(common))
 
 
 def _families(records: Sequence[RunRecord]) -> list[str]:

@@ -14,16 +14,17 @@ const baselineName = (one) => (one.arms ? `${one.name} (${one.arms.join(", ")})`
 /** The value of the best baseline of a metric, in a list to extend the range of an axis; empty without one. */
 const baselineReach = (metric) => baselinesOf(metric).slice(0, 1).map((one) => one.value);
 
-/** Draw the best baseline of a metric as a dotted line across a chart, with its name. */
+/** Draw the best baseline of a metric as a dotted line across a chart, with its name; false where it has no place there. */
 function baselineLine(chart, metric) {
   const [best] = baselinesOf(metric);
-  if (!best) return;
+  if (!best) return false;
   const y = chart.y(best.value);
-  if (!(y >= chart.top - 1 && y <= chart.bottom + 1)) return;
+  if (!(y >= chart.top - 1 && y <= chart.bottom + 1)) return false;
   const text = `${baselineName(best)} ${short(best.value)}${metric.startsWith("val/") ? " on test" : ""}`;
   chart.plot.append(s("g", { class: "simple" },
     s("line", { x1: chart.left, x2: chart.right, y1: y, y2: y, "stroke-dasharray": "2 4" }),
     s("text", { class: "direct", x: chart.left + 6, y: y - 5 < chart.top + 8 ? y + 14 : y - 5 }, text)));
+  return true;
 }
 
 /** A sentence for the caption of a chart with the line of a baseline. */

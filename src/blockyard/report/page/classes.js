@@ -1,5 +1,8 @@
 // Tables of a classifier: confusion matrix, scores of each class, calibration.
 
+/** A number of samples, exact: 1,135, or 1,134.6 where it is a mean over runs. */
+const samples = (n) => (known(n) ? n.toLocaleString("en", { maximumFractionDigits: 1 }) : NONE);
+
 /** Confusions, scores and calibration of an arm, side by side where there is room. */
 function classTables(own, width) {
   return h("div", { class: "halves" },
@@ -15,7 +18,7 @@ function matrix({ confusion, runs }) {
     const total = row.reduce((sum, value) => sum + value, 0);
     const part = total ? row[j] / total : 0;
     const mean = row[j] / runs;
-    return h("td", { class: i === j ? "hit" : null, title: `${names[i]} predicted as ${names[j]}: ${short(mean)} of ${short(total / runs)} (${(100 * part).toFixed(1)} %)`,
+    return h("td", { class: i === j ? "hit" : null, title: `${names[i]} predicted as ${names[j]}: ${samples(mean)} of ${samples(total / runs)} (${(100 * part).toFixed(1)} %)`,
       style: { "--share": `${Math.round(100 * Math.sqrt(part) * 0.6)}%` } }, row[j] ? (mean < 10 && runs > 1 ? fixed(mean, 1) : String(Math.round(mean))) : "");
   };
   return [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Confusion matrix" },
@@ -27,14 +30,14 @@ function matrix({ confusion, runs }) {
 
 /** The most frequent confusions, for data with many classes. */
 const confusions = ({ confused, runs }) => grid("Most frequent confusions", ["true", "predicted", "times"],
-  confused.map(([i, j, n]) => [className(i), className(j), short(n / runs)]), [2]);
+  confused.map(([i, j, n]) => [className(i), className(j), samples(n / runs)]), [2]);
 
 /** Precision, recall, F1 and support of each class, and the F1 of the baseline beside it. */
 function scoreTable(own) {
   const base = data.samples.arms.find(({ arm }) => arm === data.baseline);
   const other = base && base !== own ? new Map(base.scores.map(([index, , , f1]) => [index, f1])) : null;
   const rows = own.scores.map(([index, precision, recall, f1, support]) => [className(index), fixed(precision, 3), fixed(recall, 3), fixed(f1, 3),
-    ...(other ? [known(f1) && known(other.get(index)) ? change(f1 - other.get(index), 3) : NONE] : []), short(support)]);
+    ...(other ? [known(f1) && known(other.get(index)) ? change(f1 - other.get(index), 3) : NONE] : []), samples(support)]);
   const head = ["class", "precision", "recall", "F1", ...(other ? ["against baseline"] : []), "support"];
   return [h("div", { class: "tall" }, grid(`Scores of ${own.arm} by class`, head, rows, head.map((_, k) => k).slice(1))),
     h("p", { class: "note" }, `Macro F1 ${fixed(own.macro_f1, 4)}. Means over runs; a dash is 0 / 0, such as the precision of a class that is never predicted.`)];

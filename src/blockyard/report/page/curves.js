@@ -27,7 +27,7 @@ function drawCurves(body) {
   body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(curves),
     caption: `Mean of ${state.metric} over seeds; ${band}.${wish(state.metric) ? ` ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` : ""}` +
       `${state.smooth ? ` Each run is smoothed by an exponential mean of weight ${state.smooth}; the table, too.` : ""}` +
-      `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}${baselineNote(state.metric)} Drag over the chart to zoom.` }));
+      `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}${drawn.simple ? baselineNote(state.metric) : ""} Drag over the chart to zoom.` }));
 }
 
 /** Zoom to a range of the x axis. */
@@ -52,7 +52,7 @@ function curveChart(body, curves) {
   const room = 34 + 6.8 * Math.max(0, ...curves.map((one) => label(one.name).length));
   const all = state.band === "seeds" ? curves.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
     : curves.flatMap((one) => [...one.low, ...one.high]);
-  const { domain, cutoff } = reach([...all, ...(all.length ? baselineReach(state.metric) : [])]);
+  const { domain, cutoff } = reach(all, all.length ? baselineReach(state.metric) : []);
   const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? room : 16, top: 30 },
     title: `${state.metric} against ${lower(AXES[state.axis].name)}`,
     desc: `${plural(curves.length, "arm")}; a line is the mean over seeds. ${curves.map(ending).join(" ")}`,
@@ -63,7 +63,7 @@ function curveChart(body, curves) {
     height: chart.bottom - chart.top + 4 })));
   const lines = s("g", { "clip-path": `url(#${clip})` });
   chart.plot.append(lines);
-  baselineLine(chart, state.metric);
+  const simple = baselineLine(chart, state.metric);
   const at = (x, y) => [chart.x(x), chart.y(state.logarithm ? Math.max(y, domain[0] / 10) : y)];
   for (const one of curves) lines.append(...bandOf(one, at));
   for (const one of curves) lines.append(...lineOf(one, at));
@@ -74,11 +74,18 @@ function curveChart(body, curves) {
     }
   }
   follow(chart, curves, at);
-  return { chart: chart.root, cutoff };
+  return { chart: chart.root, cutoff, simple };
 }
 
-/** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale. */
-function reach(values) {
+/** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale; further
+ * values have a place where they do not flatten the rest either. */
+function reach(values, further) {
+  const [own, wider] = [rangeOf(values), rangeOf([...values, ...further])];
+  const fits = further.every((value) => value >= wider.domain[0] && value <= wider.domain[1]);
+  return { domain: fits ? wider.domain : own.domain, cutoff: own.cutoff };
+}
+
+function rangeOf(values) {
   const full = extent(values, 0.04, state.logarithm) || [state.logarithm ? 0.1 : 0, 1];
   if (state.logarithm) return { domain: full, cutoff: values.some((value) => value <= 0) ? " Values of 0 or less have no place on a log scale." : null };
   if (values.length < 20) return { domain: full, cutoff: null };

@@ -4,7 +4,7 @@
 function detail(arm) {
   const changes = arm.changes || {};
   const config = Object.entries(changes.config || {});
-  const modules = grouped(changes.modules || {});
+  const modules = moduleRows(changes.modules || {});
   return h("div", { class: "inside" },
     arm.words ? h("p", { class: "lead" }, arm.words) : null,
     h("div", { class: "parts" },
@@ -35,20 +35,9 @@ function setup(arm) {
   return h("dl", { class: "pairs" }, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** Module changes with layer numbers folded: blocks.*.norm_1 (6 modules). */
-function grouped(modules) {
-  const groups = new Map();
-  for (const [where, [old, fresh]] of Object.entries(modules)) {
-    const name = where.replace(/\.\d+(?=\.|$)/g, ".*");
-    const key = JSON.stringify([name, old, fresh]);
-    const entry = groups.get(key) || { where, name, old, fresh, n: 0 };
-    entry.n += 1;
-    groups.set(key, entry);
-  }
-  return [...groups.values()].map(({ where, name, old, fresh, n }) => [
-    [h("code", {}, n > 1 ? name : where), n > 1 ? h("small", {}, ` ${n} modules`) : null],
-    h("code", {}, old === null ? "absent" : word(old)), h("code", {}, fresh === null ? "absent" : word(fresh))]);
-}
+/** Rows of the modules that change, with a * for the numbers of layers: blocks.*.norm_1. */
+const moduleRows = (modules) => Object.entries(modules).map(([where, classes]) =>
+  [where, ...classes.map((name) => (name === null ? "absent" : word(name)))].map((text) => h("code", {}, text)));
 
 /** The number of parameters and its difference to the baseline's. */
 function size(pair) {

@@ -17,8 +17,9 @@ function drawRuns() {
   const rows = rowsShown();
   const runs = rows.reduce((sum, row) => sum + row.runs.length, 0);
   const more = rows.length > FIRST && !state.all;
+  const absent = unknownKey(state.query);
   document.getElementById("list").replaceChildren(...[
-    h("p", { class: "note", role: "status" }, `${plural(runs, "run")} of ${data.runs.length.toLocaleString("en")}${state.grouped ? `, ${plural(rows.length, "config")}` : ""}`),
+    h("p", { class: "note", role: "status" }, `${plural(runs, "run")} of ${data.runs.length.toLocaleString("en")}${state.grouped ? `, ${plural(rows.length, "config")}` : ""}${absent === null ? "" : `; this page has no option or metric ${absent}`}`),
     rows.length ? [legendOfRuns(rows), runTable(rows)] : h("p", { class: "empty" }, data.runs.length ? "No run meets the search." : "There is no run here yet."),
     more ? h("button", { type: "button", class: "quiet", "data-key": "more", onclick: () => { state.all = true; redraw(); } }, `Show all ${rows.length.toLocaleString("en")}`) : ""].flat());
 }

@@ -37,8 +37,10 @@ function followBoard() {
 
 /** Replace the data and redraw. */
 function update(newer) {
-  const empty = !data.arms.length || state.metric === null || state.cost === null;
+  const empty = !data.arms.length;
   data = newer;
   if (empty) begin();
+  state.metric ??= firstMetric();
+  state.cost ??= firstCost();
   build();
 }

@@ -10,8 +10,18 @@ function valueOf(run, key) {
   if (key === "arm") return ARMS_OF.get(run.run) || [];
   if (Object.hasOwn(run.metrics, key)) return run.metrics[key];
   if (Object.hasOwn(run.choices, key)) return run.choices[key];
+  if (key === "seed") return run.run.replace(/^.*\/s/, "");
+  if (Object.hasOwn(data.shared, key)) return data.shared[key];
   const index = data.keys.indexOf(key);
   return index < 0 || run.options[index] === null ? undefined : run.options[index];
+}
+
+/** The first key of the conditions that no run has, and not only those at hand; null where there is none. */
+function unknownKey(text) {
+  const keys = text.split(/\s+/).map((part) => CONDITION.exec(part)).filter(Boolean).map(([, key]) => key.trim());
+  const has = (key) => ["name", "sweep", "arm", "seed", ...FACTS, ...data.keys].includes(key) || Object.hasOwn(data.shared, key) ||
+    data.runs.some((run) => Object.hasOwn(run.metrics, key) || Object.hasOwn(run.choices, key));
+  return keys.find((key) => !has(key)) ?? null;
 }
 
 /** Whether a run meets every condition of the text. */

@@ -82,16 +82,26 @@ function leaders() {
 
 /** Set the initial choices. */
 function begin() {
-  const names = curveMetrics();
-  const twin = String(data.metric).replace(/^test\//, "val/");
-  state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
+  state.metric = firstMetric();
   state.quality = data.metric;
-  const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  state.cost = costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
+  state.cost = firstCost();
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));
   }
+}
+
+/** The metric of the curves that is shown first; null where none has a value. */
+function firstMetric() {
+  const names = curveMetrics();
+  const twin = String(data.metric).replace(/^test\//, "val/");
+  return [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
+}
+
+/** The cost that is shown first; null where none is known. */
+function firstCost() {
+  const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
+  return costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
 }
 
 /** The metrics that any curve has, in the comparison's order. */

@@ -4,7 +4,7 @@
 function drawTuning(body) {
   const tried = data.tuning.filter((one) => !state.hidden.has(one.arm));
   const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
-  const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1);
+  const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1 && tried.some((one) => known(one.mean) && key in one.setting));
   const metric = data.tuned_by || String(data.metric).replace(/^test\//, "val/"); // whatever metric is shown
   const wanted = direction(metric) || data.direction;
   const width = varied.length > 1 && body.clientWidth > 760 ? Math.floor((body.clientWidth - 30) / 2) : body.clientWidth;
@@ -22,11 +22,12 @@ function drawTuning(body) {
 /** One key on the x axis, the metric on the y axis; values that are not numbers are evenly spaced. */
 function tuningChart(key, tried, metric, width, best) {
   const good = tried.filter((one) => known(one.mean) && key in one.setting);
-  const values = [...new Set(good.map((one) => one.setting[key]))];
+  const own = ({ setting: { [key]: value } }) => (known(value) ? value : word(value)); // lists are compared by what they hold
+  const values = [...new Set(good.map(own))];
   const numeric = values.every(known);
   if (numeric) values.sort((a, b) => a - b);
   const logarithm = numeric && values[0] > 0 && values[values.length - 1] / values[0] > 8;
-  const position = (one) => (numeric ? one.setting[key] : values.indexOf(one.setting[key]));
+  const position = (one) => (numeric ? own(one) : values.indexOf(own(one)));
   const ticks = numeric && values.length > 8 ? undefined : values.map((value, k) => [numeric ? value : k, numeric ? short(value) : cut(word(value), 14)]);
   const chart = frame({ width, height: Math.max(240, Math.min(320, width * 0.5)), title: `${metric} by ${key}`,
     desc: `${plural(good.length, "setting")} of ${plural(new Set(good.map((one) => one.arm)).size, "arm")}; chosen: ` +
@@ -35,11 +36,11 @@ function tuningChart(key, tried, metric, width, best) {
     y: { domain: extent(good.map((one) => one.mean), 0.1), label: metric }, margin: { top: 30 } });
   const at = (one) => [chart.x(position(one)), chart.y(one.mean)];
   for (const arm of new Set(good.map((one) => one.arm))) {
-    const own = good.filter((one) => one.arm === arm);
-    const top = values.map((value) => own.filter((one) => one.setting[key] === value).sort(best)[0]).filter(Boolean);
+    const these = good.filter((one) => one.arm === arm);
+    const top = values.map((value) => these.filter((one) => own(one) === value).sort(best)[0]).filter(Boolean);
     const { stroke, dash } = look(arm);
-    for (const line of joined(own, key, position)) chart.plot.append(s("path", { class: "line", ...tag(arm), d: path(line.map(at)), "stroke-dasharray": dash, style: { stroke } }));
-    for (const one of own) {
+    for (const line of joined(these, key, position)) chart.plot.append(s("path", { class: "line", ...tag(arm), d: path(line.map(at)), "stroke-dasharray": dash, style: { stroke } }));
+    for (const one of these) {
       const dot = marker(arm, ...at(one), 4.5);
       if (!top.includes(one)) dot.classList.add("faint");
       chart.plot.append(dot);

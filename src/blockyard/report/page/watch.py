@@ -20,6 +20,7 @@ from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin
 from blockyard.runs.predictions_file import TEST
+from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 DATA_PATH = "comparison.json"  # the path that the page polls
@@ -66,9 +67,10 @@ class WatchedComparison:
         """
         resolved = resolve(self.paths, self.options.get("outputs", "outputs"))
         folders = [*resolved.runs]
-        for sweep in resolved.sweeps:
-            folders += _cell_folders(sweep, _stat(sweep / "plan.json"))
-        return tuple((str(folder), *(_stat(folder / name) for name in FILES)) for folder in folders)
+        plans = [_stat(sweep / PLAN) for sweep in resolved.sweeps]
+        for sweep, stamp in zip(resolved.sweeps, plans, strict=True):
+            folders += _cell_folders(sweep, stamp)
+        return (*plans, *((str(folder), *(_stat(folder / name) for name in FILES)) for folder in folders))
 
     def snapshot(self) -> Snapshot:
         """Return the current state; the last one while nothing has changed or too little time has passed."""
