@@ -17,6 +17,8 @@ import blockyard
 from blockyard.bench import rates
 from blockyard.bench.rates import ALL, NONE, RateTest, hints, parts_of, rate_tests
 from blockyard.cli import main
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
 from blockyard.errors import UserError
 
 TINY = ["experiment=vit_digits", "model.dim=16", "model.depth=2", "model.heads=2", "data.batch_size=16"]
@@ -79,6 +81,20 @@ def test_the_rate_of_a_part_alone_rises() -> None:
     assert none.rates == whole.rates[: len(none.rates)]
     assert head.without is none
     assert none.without is None
+
+
+def test_the_loss_of_a_step_is_that_of_its_micro_batches() -> None:
+    """It was that of the last one, over the number of them, by which Lightning divides it."""
+    (whole,) = range_tests([], "trainer.accumulate=2", steps=20)
+    (one,) = range_tests([], steps=20)
+    assert whole.losses[0] == pytest.approx(one.losses[0], rel=1e-5)
+
+
+def test_blocks_of_both_stacks_are_parts() -> None:
+    model = Components(compose(["experiment=translate_dates", "model.depth=2"]).config).meta_model()
+    blocks = {"blocks.0", "blocks.1", "encoder.blocks.0", "encoder.blocks.1"}
+    assert blocks <= set(parts_of(model, ("layers",)))
+    assert not blocks & set(parts_of(model, ("top",)))
 
 
 def test_a_part_keeps_the_factor_of_a_wider_name(monkeypatch: pytest.MonkeyPatch) -> None:

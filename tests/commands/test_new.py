@@ -127,6 +127,8 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         (["norm", "My-Norm"], "not a name"),
         (["norm", "class"], "not a name"),
         (["norm", "rms"], "choice of blockyard already"),
+        (["model", "transformer"], "Transformer, a name that the template uses"),
+        (["optimizer", "sign_descent"], "SignDescent, a name that the template uses"),
         (["norm", "mine", "packages=x"], "did you mean package?"),
         (["norm", "mine", "kind=routing"], "norm has one template"),
         (["channel_mixer", "mine", "kind=rooting"], "did you mean routing?"),

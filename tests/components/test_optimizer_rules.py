@@ -126,6 +126,21 @@ def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> N
         np.testing.assert_allclose(list(stepped(make, shape, RATES)), reference, **FLOAT64)
 
 
+@pytest.mark.parametrize("size", [16, 64, 512])
+def test_a_gradient_of_zero_changes_nothing(size: int) -> None:
+    """The size of an update over the norm of none was infinite, and infinity times zero is no number."""
+    start = torch.randn(size, size)
+    for kind, options in (
+        (RowNormalised, {"momentum": 0.9, "second": 0.9, "steps": 2, "eps": 1e-8}),
+        (SphereSteps, {"momentum": 0.9, "nesterov": True, "steps": 2, "betas": (0.9, 0.9), "eps": 1e-8}),
+    ):
+        for direction in ("muon", "adam") if kind is SphereSteps else ("",):
+            weight = torch.nn.Parameter(start.clone())
+            weight.grad = torch.zeros_like(weight)
+            kind([{"params": [weight]}], lr=0.9, **options, **({"direction": direction} if direction else {})).step()
+            assert_close(weight, start, rtol=1e-5, atol=0)
+
+
 def test_hyperball_leaves_matrices_that_start_at_zero_to_adamw() -> None:
     composed = compose([*ONE_LAYER, "model.zero_branches=true"])
     assert not composed.issues

@@ -117,6 +117,7 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
     "adam": {"input": 1, "hidden": 1 / 4, "residual": 1 / 4, "output": 1, "vector": 1, "fixed": 1},
     "sgd": {"input": 4, "hidden": 1, "residual": 1, "output": 4, "vector": 4, "fixed": 1},
     "muon": {"input": 1, "hidden": 1, "residual": 1, "output": 2, "fixed": 1},
+    "dion": {"input": 1, "hidden": 1, "residual": 1, "output": 4, "fixed": 1},
     "muon_rms": {"input": 1, "hidden": 1 / 2, "residual": 1 / 2, "output": 1, "fixed": 1},
 }
 
@@ -130,7 +131,7 @@ TABLE: dict[UpdateRule, dict[Role, float]] = {
         ("muon", "muon_rms", "adam"),
         ("muon optimizer.scale=original", "muon", "adam"),
         ("dion", "muon_rms", "adam"),
-        ("dion optimizer.scale=original", "muon", "adam"),
+        ("dion optimizer.scale=original", "dion", "adam"),
         ("timm_optim optimizer.name=lion", "adam", "adam"),
     ],
 )

@@ -11,7 +11,7 @@ import torch
 from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.config.size_matching import ModelSizes, describe_match
+from blockyard.config.size_matching import ModelSizes, SizeSearch, describe_match
 from blockyard.engine import cost_card
 from tests.support.helpers import choices, node
 from tests.support.tiny import DECODER
@@ -227,6 +227,16 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
 )
 def test_what_cannot_be_matched_is_said(overrides: list[str], says: str) -> None:
     assert any(says in str(issue) for issue in compose(overrides).issues)
+
+
+def test_a_size_that_changes_nothing_of_a_budget_is_refused() -> None:
+    """The state of a decoder has no hidden channels: its expansion was "solved" as that of one channel."""
+    overrides = ["data=code", "tokenizer=byte", "model=decoder", "head=token", "objective=next_token"]
+    composed = compose([*overrides, "match.by=expansion", "match.state=200000"])
+    (issue,) = [str(issue) for issue in composed.issues]
+    assert "channel_mixer.expansion does not change the bytes of state, which are 262,144" in issue
+    constant = SizeSearch(lambda n: 300, target=200, largest=1000)
+    assert constant.solve(40) == 40
 
 
 def test_a_sweep_matches_once(tmp_path) -> None:

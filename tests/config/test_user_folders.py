@@ -102,6 +102,17 @@ def test_a_multirun_has_a_largest_size() -> None:
         expand(["a=range(1000)", "b=range(1000)"])
 
 
+def test_a_choice_may_be_called_hydra(tmp_path: Path) -> None:
+    """An experiment that chose it was refused as one that sets keys of Hydra itself."""
+    choice = "_target_: blockyard.norm.rms.RMS\n_partial_: true\n"
+    experiment = f"{GLOBAL}defaults:\n  - override /norm: hydra\nseed: 1\n"
+    folder = _write(tmp_path / "conf", {"norm/hydra.yaml": choice, "experiment/x.yaml": experiment})
+    for override in ("experiment=x", "norm=hydra"):
+        composed = compose([override], [folder])
+        assert composed.issues == []
+        assert composed.config["norm"]["_target_"] == "blockyard.norm.rms.RMS"
+
+
 @pytest.mark.parametrize(
     "text", ["allow: [os]\n", "allow: os\n", "allow: {os: 1}\n", "allow: ${tags}\n", "allow: ${oc.env:HOME}\n"]
 )

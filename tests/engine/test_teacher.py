@@ -19,6 +19,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Inputs
 from blockyard.engine.module import Learner
+from blockyard.engine.plain_trainer import TrainerModule
 from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
@@ -162,6 +163,15 @@ def test_a_trainer_of_the_users_own_ends_with_the_weights_of_a_run(tmp_path: Pat
     finally:
         torch.set_num_threads(threads)
     assert same(weights(module), {k: v for k, v in state(trained).items() if k.startswith("model.")})
+
+
+def test_a_module_from_a_checkpoint_finds_its_teacher(tmp_path: Path, teacher: RunFolder) -> None:
+    trained = run(tmp_path, *TINY, *taught(teacher), base=())
+    module = TrainerModule.load_from_checkpoint(trained.path)
+    assert module.teacher is None  # predicting needs none
+    trainer(module, tmp_path, max_steps=1).fit(module, datamodule=blockyard.lightning(*TINY)[1])
+    assert module.teacher is not None
+    assert module.teacher.sha256 == trained.facts()["teacher"]["sha256"]
 
 
 MASKED = ("model=encoder", "objective=masked_token", "head=token")

@@ -22,6 +22,7 @@ from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.kernel import attention_kernel, selected
 from blockyard.ops.mask import CAUSAL, FULL, Visibility
 from blockyard.ops.reference import eager
+from blockyard.token_mixer.memory_attention import with_slots
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 from tests.support.helpers import PAIRS, context, factory
 from tests.support.pairwise import in_pairs
@@ -84,6 +85,10 @@ def test_other_keys_ties_pairs_and_scale() -> None:
     pairs = tuple(torch.randint(4, (2, N, N), generator=torch.Generator().manual_seed(n)) for n in range(len(PAIRS)))
     seq = replace(facts("plain", graph.double()), pairs=pairs)
     assert_equal(qkv(torch.float64), graph, seq, seq, FULL, None)
+    graph.prefix = nn.Parameter(torch.ones(4, dtype=torch.float64))
+    seq = replace(seq, num_prefix=PREFIX, memo={})  # behind trained keys, which have no relation to a node
+    q, keys = qkv(torch.float64)[0], with_slots(seq, 3)
+    assert_equal([q, *qkv(torch.float64, m=N + 3)[1:]], graph, seq, keys, FULL, None)
 
 
 @pytest.mark.full

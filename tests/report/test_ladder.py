@@ -16,7 +16,7 @@ from blockyard.report.comparison import Comparison, compare
 from blockyard.report.page.document import render
 from blockyard.report.render import columns
 from blockyard.report.stats import ladder as laws
-from blockyard.report.stats.ladder import Law, fit, ladder, multiplier
+from blockyard.report.stats.ladder import _MOST, Law, _log, fit, ladder, multiplier
 from tests.report.report_runs import sweep
 
 BASE, ARM = Law(1.5, 200.0, 0.2), Law(1.5, 180.0, 0.2)
@@ -119,6 +119,12 @@ def test_a_law_that_hardly_falls_needs_endless_compute() -> None:
 
 
 @pytest.mark.full
+def test_a_multiplier_that_rounds_to_zero_is_a_small_one() -> None:
+    """A nearly flat baseline at more than 4e19 FLOPs ended the report with an error of math.log."""
+    assert multiplier(Law(2, 0.05, 1e-3), Law(2, 0.01, 1e-3), 1e20) == 0.0
+    assert _log(0.0) == -_MOST
+
+
 def test_an_arm_that_no_law_fits_does_not_change_the_others() -> None:
     arms = runs(np.random.default_rng(0), BASE, ARM, 5, 0.005)
     wild = {seed: [(c, 3.0 - 0.6 * (k % 2)) for k, (c, _) in enumerate(curve)] for seed, curve in arms["base"].items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -138,6 +139,24 @@ def test_texts_are_cut_between_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_a_text_is_cut_where_it_is_found_in_any_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window may begin or end within a character, be all of one, or hold a part of the place to cut."""
+    path = tmp_path / "text.txt"
+    path.write_text("a" * 15 + "é")
+    assert list(cut(Span(str(path), 0, 17), 16)) == [Span(str(path), 0, 17)]
+    letters = random.Random(0)
+    for _ in range(60):
+        text = "".join(letters.choices("aé€😀", (6, 2, 2, 2), k=60)) + letters.choice((" b", "\nb", " ", "é")) + "c€" * 9
+        content = text.encode()
+        path.write_bytes(content)
+        span, place = Span(str(path), 0, len(content)), letters.randrange(1, 40)
+        monkeypatch.setattr(text_files, "_WINDOW", 2**16)
+        whole = text_files._next_cut(span, place)
+        for window in (1, 2, 3, 7, 17):
+            monkeypatch.setattr(text_files, "_WINDOW", window)
+            assert text_files._next_cut(span, place) == whole
+
+
 def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL in the middle: no shard is half written, none of the finished ones is written again."""
     monkeypatch.setattr(plan, "ENCODED", 150)

@@ -3,7 +3,7 @@
 Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section 3.3; the smoothing,
     the end at a multiple of the least loss and the rate at the steepest fall are those of Lightning's finder
 Reference: pytorch_lightning.tuner.Tuner.lr_find, for all weights together; it divides by 1 - 0.98^(t + 1)
-Equation: rate of step t of T: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average with 0.98,
+Equation: rate of step t of T, from 0: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average with 0.98,
     over 1 - 0.98^t
 """
 
@@ -106,6 +106,7 @@ class RateRise(pl.Callback):
         self.test, self.lr, self.lowest, self.highest = test, lr, lowest, highest
         self.steps, self.members = steps, members
         self._average = 0.0
+        self._micro: list[float] = []  # losses of the micro-batches of this step
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Any) -> None:
         """Set the rates of this step."""
@@ -119,9 +120,11 @@ class RateRise(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the smoothed loss, and end where it is much above the least one."""
+        self._micro.append(float(outputs["loss"]) * trainer.accumulate_grad_batches)  # by which Lightning divides it
         if len(self.test.losses) == len(self.test.rates):
             return  # of a micro-batch that no step followed
-        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * float(outputs["loss"])
+        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * math.fsum(self._micro) / len(self._micro)
+        self._micro.clear()
         smoothed = self._average / (1 - SMOOTHING ** (len(self.test.losses) + 1))
         least = min([each for each in self.test.losses if math.isfinite(each)], default=math.inf)
         self.test.losses.append(smoothed)
@@ -142,7 +145,12 @@ def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
         return list(parts)
     names = [name.split(".") for name, p in model.named_parameters() if p.requires_grad]
     deep = parts[0] == "layers"
-    return list(dict.fromkeys(".".join(name[: 2 if deep and name[0] == "blocks" else 1]) for name in names))
+    return list(dict.fromkeys(".".join(name[: _depth(name) if deep else 1]) for name in names))
+
+
+def _depth(name: Sequence[str]) -> int:
+    """How many words of the name of a parameter name its block, as encoder.blocks.0 does; 1 outside of blocks."""
+    return name.index("blocks") + 2 if "blocks" in name[:-1] else 1
 
 
 def rate_tests(

@@ -28,7 +28,7 @@ rates.csv and rates.png. Overrides are those of `train`.
   parts=top      embedder, blocks, head, ... as the model names them (default); layers has each block by itself, a list
                  names parts, [] has none
   steps=100      of each test
-  lowest=1e-6    the rate of the first step; highest=1: of the last
+  lowest=1e-6    the rate of the first step; highest=1: that of one more step after the last
 
 Examples:
   blockyard bench rates experiment=gpt_code_small parts=layers

@@ -126,6 +126,9 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
         raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")
     if name in catalog.choices(family):
         raise UserError(f"{family}={name} is a choice of blockyard already; take another name")
+    template = template_of(family, kind)
+    if re.search(rf"\b{class_name(name)}\b", template.component + template.test_head + template.test):
+        raise UserError(f"{name} would be class {class_name(name)}, a name that the template uses; take another name")
     return family, name, options
 
 

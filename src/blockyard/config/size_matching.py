@@ -199,7 +199,8 @@ class SizeSearch:
                 break
             low, high = (low, middle) if self._over(middle) else (middle, high)
         off = {n: abs(count - self.target) for n, count in self.counts.items() if count is not None}
-        return min(off, key=lambda n: (off[n], n))
+        near = start if len(set(off.values())) == 1 and len(off) > 1 else 0  # the count depends on something else
+        return min(off, key=lambda n: (off[n], abs(n - near)))
 
     def _count(self, n: int) -> int | None:
         if n not in self.counts:
@@ -373,6 +374,10 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
         issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({reason})"))
         return None
     size, count = along.value(solved[0]), solved[1]
+    if count != target and count == sizes.measure(along.put(config, max(1, along.current // 2)), measured):
+        others = [f"{MATCH}.by={other}" for other in SIZES if other != by and axis(config, other) is not None]
+        issues.append(Issue(key, f"{along.key} does not change the {BUDGETS[what]}, which are {count:,}", others))
+        return None
     if not target / MAX_FACTOR <= count <= target * MAX_FACTOR:
         problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {count:,}"
         issues.append(Issue(key, problem, [f"{key}={count}"]))

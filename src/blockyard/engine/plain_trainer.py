@@ -197,7 +197,12 @@ class TrainerModule(Learner):
     # -- training ----------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Adapt to the precision and the strategy of the Trainer."""
+        """Adapt to the precision and the strategy of the Trainer; load the teacher where only the config names it.
+
+        Raises UserError where the teacher is not there any more, or is another one.
+        """
+        if stage == "fit" and self.teacher is None:  # of a module from a checkpoint, which has no teacher
+            self.teacher = load_teacher(self.components)
         half = self.trainer.precision == "16-mixed"
         if "16" in str(self.trainer.precision) and not half:
             guard_small_maps(self.model)

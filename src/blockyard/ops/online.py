@@ -82,6 +82,7 @@ class Call:
 def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
     """The facts of some rows of a sequence."""
     start, end, _ = tokens.indices(len(seq))
+    slots = min(max(seq.memo.get("slots", 0) - start, 0), end - start)  # as of the prefix, of which they are the first
     return replace(
         seq,
         index=seq.index[tokens],
@@ -93,7 +94,7 @@ def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
         features=None,
         pairs=pairs,
         shown=None if seq.shown is None else seq.shown[:, tokens],
-        memo={},
+        memo={"slots": slots} if slots else {},
     )
 
 

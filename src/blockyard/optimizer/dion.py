@@ -86,12 +86,12 @@ class Dion(MatrixOptimizer):
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """That of its matrices; the rest is Adam's."""
-        return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
+        return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "dion"
 
     @property
     def matrix_rule(self) -> UpdateRule:
         """By `scale`."""
-        return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
+        return "muon_rms" if self.scale == "match_rms_adamw" else "dion"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """Dion over these groups."""

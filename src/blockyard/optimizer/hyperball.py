@@ -130,7 +130,7 @@ class SphereSteps(MatrixSteps):
                 )
         update = _muon(state, gradient, group) if group["direction"] == "muon" else _adam(state, gradient, group)
         length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
-        p.sub_(update * (group["lr"] * state["radius"] / length))
+        p.sub_(update / length * (group["lr"] * state["radius"]))
         p.mul_(state["radius"] / p.norm())
 
 

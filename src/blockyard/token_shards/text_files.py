@@ -21,6 +21,7 @@ from blockyard.errors import UserError, fold
 
 _READ = 2**24  # bytes
 _WINDOW = 2**16  # bytes in which a place to cut is looked for
+_OVERLAP = 16  # bytes of the window before: three whole characters and parts of two
 # After a line's end or before a space, between words: there the tokens of a text are those of its two parts.
 _CUT = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
 PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".zip"})
@@ -132,10 +133,12 @@ def _next_cut(span: Span, place: int) -> int:
         content = b""
         while place + len(content) < span.stop:
             content += file.read(min(_WINDOW, span.stop - place - len(content)))
-            skipped = next(n for n, byte in enumerate(content) if byte & 0xC0 != 0x80)  # the rest of a character
-            text = content[skipped:].decode("utf-8", errors="ignore")
+            skipped = next((n for n, byte in enumerate(content) if byte & 0xC0 != 0x80), len(content))
+            text = content[skipped:].decode("utf-8", errors="ignore")  # without the parts of characters at both ends
             if match := _CUT.search(text):
                 return place + skipped + len(text[: match.end()].encode())
+            place += max(0, len(content) - _OVERLAP)
+            content = content[-_OVERLAP:]
     return span.stop
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config import build
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import TokenMixer
-from blockyard.engine.callbacks.attention_maps import FILE
+from blockyard.engine.callbacks.attention_maps import FILE, AttentionMaps
 from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.ops import maps
@@ -212,7 +213,14 @@ def test_a_sample_that_is_not_there_is_said_before_the_first_step(tmp_path: Path
 
 def test_a_layer_that_is_not_there_is_refused_by_the_check() -> None:
     [issue] = check(compose([*TINY, *WATCHED, "callbacks.attention_maps.layers=[0,7]"]))
-    assert str(issue).startswith("callbacks.attention_maps: layers=[7]: the model has 2 blocks, 0 to 1")
+    assert str(issue).startswith("callbacks.attention_maps: layers=[7]: the model has blocks 0 to 1")
+
+
+def test_layers_are_numbered_within_their_stack() -> None:
+    """The bound was the number of blocks of both, so that layers that match nothing passed."""
+    model = Components(compose(["experiment=translate_dates", "model.depth=2"]).config).meta_model()
+    assert AttentionMaps(layers=[0, 1]).model_problems(model, None) == []
+    assert AttentionMaps(layers=[1, 2, 3]).model_problems(model, None) == ["layers=[2, 3]: the model has blocks 0 to 1"]
 
 
 def test_it_is_off_by_default_and_a_mixer_without_attention_has_no_map(tmp_path: Path) -> None:

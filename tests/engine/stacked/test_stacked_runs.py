@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 import torch
 
 from blockyard.atomic_files import read_json
+from blockyard.contracts import Batch
 from blockyard.engine.callbacks.stopwatch import Stopwatch
 from blockyard.engine.stacked import step as stacked_step
 from blockyard.engine.stacked.burst import Burst, StackedAdamW
 from blockyard.engine.stacked.runs import StackedRuns
+from blockyard.engine.stacked.step import UnlikeBatchesError, _stacked
 from blockyard.runs.identity import run_name
 from blockyard.runs.metrics import read_metrics
 from blockyard.runs.status import read_status
@@ -210,6 +213,16 @@ def test_batches_of_other_shapes_are_taken_alone(tmp_path: Path) -> None:
         assert facts(path)["alone"] > 0
         assert "reason" not in facts(path)
         assert gap(saved(path)["state_dict"], saved(tmp_path / "lone" / task.key)["state_dict"]) < 1e-3
+
+
+def test_batches_of_which_some_lack_a_field_are_taken_alone() -> None:
+    """Only the fields of the first one were stacked, so that the lengths of another one were left out."""
+    bare = Batch(inputs=torch.zeros(2, 3), target=torch.zeros(2))
+    batches = [bare, replace(bare, lengths=torch.tensor([3, 2]))]
+    for order in (batches, batches[::-1]):
+        with pytest.raises(UnlikeBatchesError, match="some batches have lengths and others none"):
+            _stacked(order)
+    assert _stacked([bare, bare])[0] == ["inputs", "target"]
 
 
 @pytest.mark.full

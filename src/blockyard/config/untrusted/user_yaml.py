@@ -68,10 +68,10 @@ def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
 
 
 def _names(entry: Any) -> Iterator[str]:
-    """The groups, packages and choices of an entry of a defaults list."""
+    """The groups and packages of an entry of a defaults list, and the choices but for one that is named hydra."""
     for text, value in entry.items() if isinstance(entry, dict) else [(entry, None)]:
         yield str(text)
-        yield from map(str, value if isinstance(value, list) else [value])
+        yield from (str(each) for each in (value if isinstance(value, list) else [value]) if each != "hydra")
 
 
 @cache

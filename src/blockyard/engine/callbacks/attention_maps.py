@@ -51,7 +51,7 @@ class AttentionMaps(RunCallback):
     """Writes attention maps at the end of training.
 
     Options:
-        layers: block indices, from 0; null is all of them
+        layers: block indices, from 0, in an encoder-decoder of both stacks; null is all of them
         heads: mean over the heads, or a map of each
         sample: index of the sample in the validation split
         side: largest height and width of a map; longer ones are averaged over neighbours
@@ -78,9 +78,10 @@ class AttentionMaps(RunCallback):
 
     def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
         """The layers must exist."""
-        depth = sum(1 for _ in iter_blocks(model)) - len(blocks_of_heads(model))
-        wrong = [layer for layer in self.layers or () if layer >= depth]
-        return [f"layers={wrong}: the model has {depth} blocks, 0 to {depth - 1}"] if wrong else []
+        blocks = {id(block) for block in iter_blocks(model)} - {id(block) for block in blocks_of_heads(model)}
+        numbers = {block_number(path) for path, module in model.named_modules() if id(module) in blocks}
+        wrong = [layer for layer in self.layers or () if layer not in numbers]
+        return [f"layers={wrong}: the model has blocks 0 to {len(numbers) - 1}"] if wrong else []
 
     def on_run_start(self, state: RunState) -> None:
         """Raise UserError for a layer or a sample that does not exist."""

@@ -235,10 +235,14 @@ def _form(model: nn.Module) -> dict[str, Any]:
 
 def _stacked(batches: Sequence[Batch]) -> tuple[list[str], tuple[Any, ...]]:
     """The names of the fields that batches have, and their tensors stacked. Raises UnlikeBatchesError."""
-    names = [each.name for each in fields(Batch) if getattr(batches[0], each.name) is not None]
-    values = []
-    for name in names:
+    names, values = [], []
+    for name in (each.name for each in fields(Batch)):
         each = [getattr(batch, name) for batch in batches]
+        if missing := sum(value is None for value in each):
+            if missing < len(each):
+                raise UnlikeBatchesError(f"some batches have {name} and others none")
+            continue
+        names.append(name)
         values.append(_stack(name, each))
     return names, tuple(values)
 

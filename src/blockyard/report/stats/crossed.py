@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from blockyard.report.stats.intervals import LEVEL
+from blockyard.report.stats.intervals import LEVEL, ROUNDING
 from blockyard.report.stats.paired import Difference
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def crossed_difference(gaps: np.ndarray, over: str) -> Difference:
     else:
         square, free = (of_seeds, seeds - 1.0) if over == "seeds" else (of_samples, samples - 1.0)
     error = math.sqrt(square / (seeds * samples))
-    if error == 0:
+    if error <= ROUNDING * float(abs(gaps).max()):
         return Difference(seeds, mean, over=over, permutation_p=1.0 if mean == 0 else None)
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, free))

@@ -249,7 +249,7 @@ _MOST = math.log(1e9)  # a larger multiplier is that of a loss which the baselin
 
 
 def _log(times: float) -> float:
-    return max(-_MOST, min(_MOST, math.log(times)))
+    return max(-_MOST, min(_MOST, math.log(times))) if times > 0 else -_MOST  # so small that it is rounded to 0
 
 
 def _times(log: float) -> float:
