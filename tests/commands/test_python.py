@@ -104,7 +104,7 @@ def test_values_of_mappings_are_read_as_they_were() -> None:
         "f": 3,
     }
     assert as_texts([{"data.path": Path("a folder")}]) == ["data.path='a folder'"]
-    with pytest.raises(UserError, match="data.columns: .* is a set; a config has texts"):
+    with pytest.raises(UserError, match=r"data.columns: .* is a set; a config has texts"):
         as_texts([{"data.columns": {"a"}}])
 
 

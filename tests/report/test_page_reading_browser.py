@@ -126,7 +126,8 @@ def test_newer_data_keeps_what_the_reader_chose(browser: Any) -> None:
         arm["cost"] = {}
     served = [early]
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.route("http://board/", lambda route: route.fulfill(body=render(early, live="data.json"), content_type="text/html"))
+    html = render(early, live="data.json")
+    page.route("http://board/", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.route("http://board/data.json", lambda route: route.fulfill(body=json.dumps(served[-1])))
     page.goto("http://board/")
     scroll(page)

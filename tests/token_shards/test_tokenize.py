@@ -146,7 +146,8 @@ def test_a_text_is_cut_where_it_is_found_in_any_windows(tmp_path: Path, monkeypa
     assert list(cut(Span(str(path), 0, 17), 16)) == [Span(str(path), 0, 17)]
     letters = random.Random(0)
     for _ in range(60):
-        text = "".join(letters.choices("aé€😀", (6, 2, 2, 2), k=60)) + letters.choice((" b", "\nb", " ", "é")) + "c€" * 9
+        text = "".join(letters.choices("aé€😀", (6, 2, 2, 2), k=60))
+        text += letters.choice((" b", "\nb", " ", "é")) + "c€" * 9
         content = text.encode()
         path.write_bytes(content)
         span, place = Span(str(path), 0, len(content)), letters.randrange(1, 40)

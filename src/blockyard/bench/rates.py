@@ -3,8 +3,8 @@
 Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section 3.3; the smoothing,
     the end at a multiple of the least loss and the rate at the steepest fall are those of Lightning's finder
 Reference: pytorch_lightning.tuner.Tuner.lr_find, for all weights together; it divides by 1 - 0.98^(t + 1)
-Equation: rate of step t of T, from 0: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average with 0.98,
-    over 1 - 0.98^t
+Equation: rate of step t of T, from 0: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average
+    with 0.98, over 1 - 0.98^t
 """
 
 from __future__ import annotations

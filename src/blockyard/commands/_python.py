@@ -194,7 +194,7 @@ def refuse_outputs(texts: Sequence[str]) -> None:
     """Raise UserError where overrides name a folder of runs, beside the argument `outputs`."""
     for text in texts:
         if text.startswith("outputs="):
-            raise UserError(f"the override {text} and the argument outputs= both name the folder of runs: leave one out")
+            raise UserError(f"the override {text} and the argument outputs= both name a folder: leave one out")
 
 
 def _path_of(file: str | os.PathLike[str] | Mapping[str, Any], name: str | None, outputs: str) -> Path:

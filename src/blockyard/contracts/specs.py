@@ -125,8 +125,8 @@ class TokenSpec:
 
 
 # How the size of an update depends on the gradient: that of a coordinate does not (adam), it is the gradient's (sgd),
-# it is that of an orthogonal matrix (M, N), with Jordan's factor sqrt(max(1, M / N)) (muon), with sqrt(M / N) (dion), or
-# as large as Adam's (muon_rms).
+# it is that of an orthogonal matrix (M, N), with Jordan's factor sqrt(max(1, M / N)) (muon), with sqrt(M / N) (dion),
+# or as large as Adam's (muon_rms).
 UpdateRule = Literal["adam", "sgd", "muon", "dion", "muon_rms"]
 InitShape = Literal["normal", "uniform"]
 Place = Literal["logits", "output", "scores", "branch", "embedding"]

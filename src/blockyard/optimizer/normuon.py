@@ -112,6 +112,6 @@ class RowNormalised(MatrixSteps):
         update = orthogonal(momentum, group["steps"])  # (M, N)
         rows.lerp_(update.square().mean(1, keepdim=True), 1 - group["second"])
         update = update / (rows.sqrt() + group["eps"])
-        update = update / update.norm().clamp_min(torch.finfo(p.dtype).tiny)  # first, as an update of zero has no direction
+        update = update / update.norm().clamp_min(torch.finfo(p.dtype).tiny)  # one of zero stays zero
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.sub_(update * (RMS * p.numel() ** 0.5 * group["lr"]))

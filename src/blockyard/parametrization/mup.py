@@ -8,12 +8,12 @@ Reference: the package mup (microsoft/mup), set_base_shapes with MuReadout, MuAd
 Equation: with m = D / base_dim the factors of the table, at m = 1 parametrization=standard to the bit
 Cost: nothing
 
-    role                initial std    factor    rate: adam    sgd    muon: original    dion: original    match_rms_adamw
-    input               1              1         1             m      1                 1                 1
-    hidden, residual    m^(-1/2)       1         1/m           1      1                 1                 m^(-1/2)
-    output              1              1/m       1             m      m^(1/2)           m                 1
-    vector              1              1         1             m      as adam           as adam           as adam
-    fixed               1              1         1             1      1                 1                 1
+    role                initial std   factor   rate: adam   sgd   muon: original   dion: original   match_rms_adamw
+    input               1             1        1            m     1                1                1
+    hidden, residual    m^(-1/2)      1        1/m          1     1                1                m^(-1/2)
+    output              1             1/m      1            m     m^(1/2)          m                1
+    vector              1             1        1            m     as adam          as adam          as adam
+    fixed               1             1        1            1     1                1                1
 
     blockyard train parametrization=mup model.dim=256 optimizer.lr=3e-3      a rate that was best at model.dim=64
 

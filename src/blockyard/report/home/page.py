@@ -68,8 +68,8 @@ class RunSummary(TypedDict):
 class HomeDocument(TypedDict):
     """What the home page shows.
 
-    keys: the options in which runs differ; shared: the others, with their value; ranges: of metrics that have limits; apart: the options that tell configs
-    of equal choices apart
+    keys: the options in which runs differ; shared: the others, with their value; ranges: of metrics that have limits
+    apart: the options that tell configs of equal choices apart
     """
 
     title: str

@@ -40,7 +40,9 @@ class Resolved:
     listed: frozenset[Path] = frozenset()
 
 
-def resolve(args: Sequence[str | os.PathLike[str] | RunRecord], outputs: str | os.PathLike[str] = "outputs") -> Resolved:
+def resolve(
+    args: Sequence[str | os.PathLike[str] | RunRecord], outputs: str | os.PathLike[str] = "outputs"
+) -> Resolved:
     """Return the runs and sweeps that the arguments name. Raises UserError for the first that names none."""
     if not args:
         raise UserError("no run given: name a sweep, run folders, names or ids (`blockyard compare outputs`)")
