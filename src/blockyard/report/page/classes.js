@@ -1,7 +1,7 @@
 // Tables of a classifier: confusion matrix, scores of each class, calibration.
 
 /** A number of samples, exact: 1,135, or 1,134.6 where it is a mean over runs. */
-const samples = (n) => (known(n) ? n.toLocaleString("en", { maximumFractionDigits: 1 }) : NONE);
+const samples = (n) => n.toLocaleString("en", { maximumFractionDigits: 1 });
 
 /** Confusions, scores and calibration of an arm, side by side where there is room. */
 function classTables(own, width) {

@@ -77,12 +77,11 @@ function curveChart(body, curves) {
   return { chart: chart.root, cutoff, simple };
 }
 
-/** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale; further
+/** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale; more
  * values have a place where they do not flatten the rest either. */
-function reach(values, further) {
-  const [own, wider] = [rangeOf(values), rangeOf([...values, ...further])];
-  const fits = further.every((value) => value >= wider.domain[0] && value <= wider.domain[1]);
-  return { domain: fits ? wider.domain : own.domain, cutoff: own.cutoff };
+function reach(values, more) {
+  const [own, { domain }] = [rangeOf(values), rangeOf([...values, ...more])];
+  return more.every((y) => y >= domain[0] && y <= domain[1]) ? { ...own, domain } : own;
 }
 
 function rangeOf(values) {

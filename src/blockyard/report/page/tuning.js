@@ -4,7 +4,7 @@
 function drawTuning(body) {
   const tried = data.tuning.filter((one) => !state.hidden.has(one.arm));
   const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
-  const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1 && tried.some((one) => known(one.mean) && key in one.setting));
+  const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1 && tried.some(({ mean, setting: own }) => known(mean) && key in own));
   const metric = data.tuned_by || String(data.metric).replace(/^test\//, "val/"); // whatever metric is shown
   const wanted = direction(metric) || data.direction;
   const width = varied.length > 1 && body.clientWidth > 760 ? Math.floor((body.clientWidth - 30) / 2) : body.clientWidth;
