@@ -163,6 +163,12 @@ BAD = [
     ("check data=mnist data.root=/does/not/exist", ["/does/not/exist"]),
     ("check data=image_folder data.root=/does/not/exist", ["/does/not/exist"]),
     ("check experiment=gpt_shakespeare data.path=/does/not/exist.txt", ["/does/not/exist.txt"]),
+    # flags without an effect
+    ("train --resolve", ["--resolve and --package", "--cfg=job"]),
+    ("train --package model", ["--resolve and --package", "--cfg=job"]),
+    ("train --cfg job --info", ["one of --cfg and --info"]),
+    ("sweep quickstart --one arm=rope seed=0 --dry-run", ["--one trains one cell", "--dry-run"]),
+    ("sweep quickstart --one arm=rope seed=0 --seeds 3 executor=ray", ["--one", "--seeds", "executor=ray"]),
     # several at once
     (
         "check block=prenorm optimizer.lr=-1 model.dmi=3 head=class_token +typo=1",

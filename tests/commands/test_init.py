@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,15 @@ def test_its_own_tests_pass_and_find_a_planted_mistake(project: Path) -> None:
     experiment.write_text(before, encoding="utf-8")
     assert done.returncode == 1
     assert "2 failed, 1 passed" in done.stdout
+
+
+def test_choices_of_data_are_committed(project: Path, tmp_path: Path) -> None:
+    """`data/` without a slash in front also meant conf/data, where `blockyard new data` writes."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    shutil.copy(project / ".gitignore", tmp_path)
+    paths = ["conf/data/mine.yaml", "data/digits.npz", "outputs/x/s0/config.yaml", ".schema/config.json"]
+    done = subprocess.run(["git", "-C", tmp_path, "check-ignore", *paths], capture_output=True, text=True)
+    assert done.stdout.split() == paths[1:]
 
 
 def test_its_files_are_of_one_name(project: Path) -> None:

@@ -234,6 +234,16 @@ def test_links_in_a_run_are_not_followed(trained: Path, tmp_path: Path) -> None:
     assert (tmp_path / "big" / "last.ckpt").read_text() == "weights"
 
 
+def test_lists_are_compared_letter_by_letter(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bracket began a class of characters, so that [0,1] was found in any list with a text 0 or 1."""
+    (path,) = outputs.glob("gpt-b*/s0")
+    config = read_yaml(path / "config.yaml")
+    write_yaml(path / "config.yaml", {**config, "tags": ["0", "[x]"], "model": {**config["model"], "order": [0, 1]}})
+    assert listed(capsys, "model.order=[0,1]") == ["gpt-bbbbbbbbbb/s0"]
+    assert listed(capsys, "model.order=[0,2]") == []
+    assert listed(capsys, "model.order=1") == ["gpt-bbbbbbbbbb/s0"]
+
+
 def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep_plan = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
     sweep_plan.save()
@@ -243,6 +253,9 @@ def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys
     write_yaml(path / "config.yaml", sweep_plan.config(cell))
     assert main(["runs", "delete", "last", f"outputs={tmp_path}"]) == 2
     assert "; cells of sweep tiny, which would be trained again?" in capsys.readouterr().err
+    for words in (["delete", str(path)], ["rename", str(path), "other"]):  # with other outputs, by its path
+        assert main(["runs", *words, f"outputs={tmp_path / 'others'}"]) == 2
+        assert "sweep tiny" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 2), ("", 2)])
@@ -290,6 +303,17 @@ def test_a_run_gets_another_name(trained: Path, capsys: pytest.CaptureFixture[st
     assert main(["runs", "rename", "vit/s1", "small"]) == 0
     assert [path.name for path in trained.glob("vit-*/s*")] == ["s0"]
     assert main(["runs", "delete", f"small-{digits}/s0", "--yes"]) == 0
+
+
+def test_a_run_in_use_keeps_its_name_and_leaves_no_folder(trained: Path) -> None:
+    (run,) = trained.glob("gpt-*/s0")
+    before = sorted(trained.glob("*"))
+    lock = RunLock(run).acquire()
+    try:
+        assert main(["runs", "rename", "gpt", "small"]) == 2
+    finally:
+        lock.release()
+    assert sorted(trained.glob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["", "...", "a\nb", "hf_" + "a" * 30])

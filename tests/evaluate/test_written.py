@@ -209,6 +209,7 @@ def test_scores_of_other_weights_and_other_data_are_not_those_of_the_run(tmp_pat
         assert result_stem(loaded, "predictions", "val") == f"predictions-val{name}"
         assert path.exists()
     (own,) = written_summaries
+    assert not (tmp_path / ".summary.lock").stat().st_size
     assert own["metrics"] == {"test/written_exact@beam4_length0.5": 2.0}
 
 

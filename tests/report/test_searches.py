@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from blockyard.atomic_files import read_json, write_json
 from blockyard.report.comparison import compare
 from tests.report.report_runs import grid, run, sweep
 
@@ -37,6 +38,21 @@ def test_a_search_is_one_arm_among_the_runs_of_a_folder(tmp_path: Path) -> None:
     assert "3 runs are trials of the search hunt, arm pre; only the best on val/accuracy is kept" in warning
     assert f"{folders['0.002'].parent.name}/s0" in warning
     assert "`blockyard compare hunt` shows all" in warning
+
+
+def test_the_best_trial_is_the_best_on_validation_whatever_is_compared(tmp_path: Path) -> None:
+    """Fewer steps until an accuracy are better, and so the trial with the lowest accuracy was kept."""
+    folders = _searched(tmp_path)
+    path = tmp_path / "sweeps" / "hunt" / "plan.json"
+    plan = read_json(path)
+    plan["facts"]["metric"] = {
+        "name": "steps_to(val/accuracy >= 0.9)", "direction": "min", "validation": "val/accuracy",
+        "validation_direction": "max",
+    }  # fmt: skip
+    write_json(path, plan)
+    result = compare(tmp_path, metric="test/accuracy")
+    (warning,) = [line for line in result.warnings if "trials" in line]
+    assert f"{folders['0.002'].parent.name}/s0" in warning
 
 
 def test_trials_that_are_named_are_compared(tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def test_what_may_mean_several_runs_is_refused_with_their_names(tmp_path: Path) 
             find(odd, tmp_path)
 
 
+def test_a_path_of_several_runs_or_of_a_damaged_one_says_so(tmp_path: Path) -> None:
+    """The reason was swallowed, and a run of a like name in the folder of outputs was looked for."""
+    run_folders = _many(tmp_path / "here")
+    with pytest.raises(UserError, match="matches 2 runs; choose one: "):
+        find(run_folders[0].path.parent, tmp_path / "absent")
+    (run_folders[3].path / "config.yaml").write_text("seed: 1\nseed: 2\n")
+    with pytest.raises(UserError, match=r"cannot be read: .*seed"):
+        find(run_folders[3].path, tmp_path / "absent")
+
+
 def test_runs_set_aside_or_damaged_do_not_hide_others(tmp_path: Path) -> None:
     run_folders = _many(tmp_path)
     (run_folders[0].path / "config.yaml").write_text("{")
@@ -256,6 +266,16 @@ def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
         assert frozen["trainer"]["num_workers"] == 1
         assert frozen["tags"] == ["a", "b"]
         assert again.facts()["resumes"][0]["before"].keys() == {"logger", "trainer", "tags"}
+
+
+def test_a_choice_that_was_changed_once_is_changed_back(stopped: RunFolder) -> None:
+    """The choice of the first start was taken for the one that the run had, and the third command did nothing."""
+    first = stopped.facts()["choices"]["logger"]
+    for choice in ("wandb", "none", "wandb"):
+        with reopen(stopped.path, [f"logger={choice}"]) as again:
+            assert again.facts()["choices"]["logger"] == choice
+            assert again.config["logger"]["_target_"].rpartition(".")[2].lower() in (choice, "nologger", "silent")
+    assert first == "none"
 
 
 def test_resume_takes_a_choice_of_the_user_s_own_folder(stopped: RunFolder, tmp_path: Path) -> None:

@@ -355,6 +355,12 @@ def test_a_new_planner_finds_the_jobs_that_one_left(
     assert "jobs of an earlier command that are in SLURM's queue and go on: 2" in caplog.text
 
 
+def test_a_relative_folder_is_that_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM names scripts by whole paths, so that jobs of a killed planner were not found, and submitted again."""
+    monkeypatch.chdir(tmp_path)
+    assert build("slurm", {"folder": "jobs"})._submitter.folder == tmp_path / "jobs"
+
+
 def test_the_jobs_of_others_are_not_taken_for_ours(cluster: Cluster, sweep_plan: SweepPlan) -> None:
     """A cluster that was set up anew counts its jobs from 1 again."""
     with cluster.executor(cancel=False) as executor:

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,15 @@ def test_what_was_added_on_the_command_line_is_in_the_agents(tmp_path: Path) -> 
     line = agent(config, drawn(config["parameters"]))
     assert "model.depth=2" in line
     assert named(line, plan)[0] in {cell.run for cell in plan.cells}
+
+
+def test_a_secret_on_the_command_line_is_refused(tmp_path: Path) -> None:
+    """The agents' command line had it in clear text."""
+    overrides = ["logger=none", "logger.api_key=s3cr3tvalue42"]
+    plan = make_plan(question(tmp_path, "arms"), outputs=str(tmp_path))
+    plan = replace(plan, facts={**plan.facts, "overrides": overrides})
+    with pytest.raises(UserError, match=r"logger.api_key=<redacted> would be a secret in the file"):
+        files(plan)
 
 
 def test_the_first_lines_name_the_file_and_the_command_that_finds_the_runs(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import timm
@@ -17,8 +19,10 @@ from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.config.override_grammar import parse_value
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
+from blockyard.weights.convert import importing
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.convert.source import read_source
 from blockyard.weights.sources import find_source, outline, read_weights
@@ -117,6 +121,19 @@ def test_refused_in_one_message(name: str, reason: str, cache: Path) -> None:
     (odd / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(UserError, match=reason):
         read_weights(find_source(name))
+
+
+def test_paths_of_any_letters_and_folders_of_choices_reach_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bracket or a comma in the path of a tokenizer was read as Hydra's grammar; --config-dir was not used."""
+    path = Path("/tmp/gpt2 (1), ü=x/tokenizer.json")
+    foreign = SimpleNamespace(text=["data=code"], vocabulary=10)
+    source: Any = SimpleNamespace(partly="", foreign=foreign, tokenizer=path, converter=SimpleNamespace(preset="gpt2"))
+    monkeypatch.setattr(importing, "_special", lambda source: [])
+    monkeypatch.setattr(importing, "composed", lambda preset, foreign, overrides, folders: (overrides, folders))
+    overrides, folders = importing.composed_run(source, ["seed=1"], ["myconf"])
+    values = {key: parse_value(text) for key, _, text in (each.partition("=") for each in overrides)}
+    assert values["tokenizer.path"] == str(path)
+    assert folders == ["myconf"]
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

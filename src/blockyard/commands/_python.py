@@ -284,9 +284,10 @@ class Runs(Sequence["RunRecord"]):
         return pandas.DataFrame(rows)
 
 
-def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
+def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs", archived: bool = False) -> Runs:
     """The runs under `outputs` that meet every condition: `runs("sweep=quickstart", "test/accuracy>0.9")`.
 
+    archived: also those that `blockyard runs archive` took out of listings
     Raises UserError for a key that no run has.
     """
     with importable(()):
@@ -295,7 +296,8 @@ def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
         from blockyard.sweep.plan.cell_names import cell_names
 
         every = cell_names(records(outputs), outputs)
-        return Runs(tuple(select(every, [parse(condition) for condition in conditions])))
+        selected = select(every, [parse(condition) for condition in conditions])
+        return Runs(tuple(each for each in selected if archived or not each.archived))
 
 
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:

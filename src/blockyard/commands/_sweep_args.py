@@ -104,9 +104,18 @@ def parse(arguments: Sequence[str]) -> SweepArgs:
     args.executor_options = {
         key: read_option(f"executor.{key}", text, config_value) for key, text in args.pop_prefix("executor.").items()
     }
+    if args.one and (unused := _unused_by_one(args)):
+        raise UserError(f"--one trains one cell here; leave out {', '.join(unused)}")
     args.file = find_sweep(names[0])
     _take_from_file(args)
     return args
+
+
+def _unused_by_one(args: SweepArgs) -> list[str]:
+    """The flags that a single cell has no use for."""
+    flags = ("dry_run", "retry", "no_compare", "to_wandb", "until_decided", "workers", "seeds", "arms")
+    used = [f"--{name.replace('_', '-')}" for name in flags if getattr(args, name) not in (None, False)]
+    return used + ([f"executor={args.executor}"] if args.executor != "local" or args.executor_options else [])
 
 
 def _take_from_file(args: SweepArgs) -> None:

@@ -11,12 +11,14 @@ objective, are compared task by task, the one with the most runs first; a file o
   --direction max    or min, for a metric that does not say which direction is better
   --margin D         the smallest difference that matters, in the metric's unit: for `a ~ b`, and for how many seeds
                      would suffice; default: the sweep's margin
-  --over WHAT        for what verdicts hold: seeds (default), samples or both, by the scores of single test samples
+  --over WHAT        for what verdicts hold: seeds, samples or both, by the scores of single test samples; default: the
+                     sweep's, else seeds
   --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
                      compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
   --floors own       an E of its own for the law E + A / C^a of each arm, not one for all (shared; default: the sweep's)
   --cost-axis AXIS   what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
-                     default: flops, or parameters where the arms differ in these alone
+                     default: the first of flops, parameters and cache_bytes_per_token in which arms differ by more
+                     than 5 %
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
   --html FILE        write the page
   outputs=FOLDER     where names and ids are looked up

@@ -133,7 +133,7 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.evaluate.api import evaluate
 
     for metric, value in evaluate(name, metrics=metrics, loops=loops or (), **settings).items():
-        sys.stdout.write(f"{metric:<24}{value:.6g}\n")
+        sys.stdout.write(f"{metric:<24} {value:.6g}\n")
     return 0
 
 
@@ -144,7 +144,7 @@ def _samples(name: str | RunFolder, settings: RunSelection) -> int:
 
     metrics, predictions, loaded = evaluate_samples(name, **settings)
     for metric, value in metrics.items():
-        sys.stdout.write(f"{metric:<24}{value:.6g}\n")
+        sys.stdout.write(f"{metric:<24} {value:.6g}\n")
     path = loaded.folder.path / f"{result_stem(loaded, 'predictions', predictions.meta['part'])}.npz"
     try:
         write_predictions(path, predictions)

@@ -124,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
             'generate needs prompt=TEXT, such as prompt="def ", source=TEXT|FILE for a run with a source, or images=16 '
             "for a run on images"
         )
-    run = run_of(name, "generate", outputs)
+    run = folder if sources is not None else run_of(name, "generate", outputs)
     from blockyard.generate.api import stream_to_terminal
 
     stream_to_terminal(run, prompts or [""], sources=sources, **chosen, outputs=outputs, allow=allow)

@@ -110,9 +110,9 @@ python -m pytest
 ```
 """
 
-GITIGNORE = """data/
-outputs/
-.schema/
+GITIGNORE = """/data/
+/outputs/
+/.schema/
 __pycache__/
 .pytest_cache/
 """

@@ -14,10 +14,10 @@ to the run's logger as well.
   equivariance  |f(Px) - Pf(x)| after each block for tokens in another order P, with positions and without
   masking     what two wrong ways to mask causal attention would leak of later tokens, beside the right one
 
-layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,
-                                                 masking, positions)
-sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits,
-                                                 memory)
+layers=0,2-3     which layers; default: all (not  heads=0,1      which heads (attention, circuits,
+                 equivariance, norms, restore)                   masking, positions)
+sample=0         first validation sample          samples=4      how many are averaged, or drawn (neither of circuits,
+                                                 memory, positions)
 prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
                  (attention, masking, mixing)
 of=mixer|block   what mixing differentiates       probes=16      random directions a token; 0 is exact (mixing)

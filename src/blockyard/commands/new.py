@@ -11,10 +11,10 @@ is; replace what it computes, and the formula in its test.
 
 Writes, in the folder of blockyard.yaml or here, where none of them exists yet:
 
-  PACKAGE/NAME.py          the component
+  PACKAGE/NAME.py          the component, and PACKAGE/__init__.py where there is none
   DIR/FAMILY/NAME.yaml     the choice that names it
   tests/test_NAME.py       its test against a formula
-  blockyard.yaml           the project file, which names both folders for all commands
+  blockyard.yaml           the project file, where there is none, which names both folders for all commands
 
 Examples:
   blockyard new token_mixer running_mean

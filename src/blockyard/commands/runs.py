@@ -13,8 +13,8 @@ alone asks for runs with it in their name. KEY is a metric (test/accuracy), a fa
 
   --sort KEY       by any key, ascending; --sort=-KEY descending
   --best METRIC    the best first; the runs know whether more or less is better
-  --columns K,...  what to show; default: sweep and arm, state, start, the families that differ and up to three options
-                   that tell configs apart, the metric, tags
+  --columns K,...  what to show; default: sweep and arm, state, start, up to five families that differ, up to three
+                   options that tell configs apart, the metric, tags
   --limit N        rows in the table, default 20; 0 shows all. CSV and JSON hold all unless it is given
   --archived       archived runs too, which are left out otherwise
   --csv, --json    to standard output; JSON with every metric, choice and the config. In CSV a text that a spreadsheet
@@ -47,7 +47,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import csv_text
@@ -59,7 +58,7 @@ from blockyard.report.home.telling_apart import telling_apart
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.housekeeping import FolderSize, check_is_run, check_is_unchanged, delete, rename, size_of
 from blockyard.runs.index import records
-from blockyard.runs.lock import held
+from blockyard.runs.lock import exclusive, held
 from blockyard.runs.notes import read_notes, write_notes
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
@@ -194,7 +193,6 @@ def _write_home(args: RunsArgs, outputs: str) -> int:
     """Write the home page of all runs that meet the conditions; archived ones are behind a switch of the page."""
     if args.sort or args.best or args.columns or args.limit is not None:
         raise UserError("--html: the page sorts and has all columns; leave --sort, --best, --columns and --limit out")
-    from blockyard.config.untrusted.local_path import local_path
     from blockyard.report.home.page import write_home
 
     root = local_path(outputs, "outputs")
@@ -255,34 +253,35 @@ def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> in
         if not rest:
             raise UserError(f"runs {action} {arguments[0]} needs {'a text' if action == 'note' else 'a tag'}")
         check_is_run(run, f"runs {action}")
-        notes = read_notes(run.path)
-        if action == "note":
-            notes = replace(notes, note=" ".join(rest))
-        else:
-            notes = notes.tagged(rest) if action == "tag" else notes.tagged(remove=rest)
-        write_notes(run.path, notes)
+        with exclusive(run.path, ".notes.lock"):
+            notes = read_notes(run.path)
+            if action == "note":
+                notes = replace(notes, note=" ".join(rest))
+            else:
+                notes = notes.tagged(rest) if action == "tag" else notes.tagged(remove=rest)
+            write_notes(run.path, notes)
         sys.stdout.write(
             f"{run.name}: {notes.note if action == 'note' else 'tags ' + (', '.join(notes.tags) or 'none')}\n"
         )
         return 0
     if action == "rename":
-        return _rename(arguments, Path(local_path(outputs, "outputs")), outputs)
+        return _rename(arguments, outputs)
     folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
     for run in folders:
         (check_is_unchanged if action == "delete" else check_is_run)(run, f"runs {action}")
     if action == "delete":
-        return _delete(folders, Path(local_path(outputs, "outputs")), yes=yes)
+        return _delete(folders, yes=yes)
     for run, notes in [(run, read_notes(run.path)) for run in folders]:
         write_notes(run.path, replace(notes, archived=action == "archive"))
         sys.stdout.write(f"{run.name}: {action}d\n")
     return 0
 
 
-def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
+def _delete(runs: Sequence[RunFolder], *, yes: bool) -> int:
     busy = [run.name for run in runs if held(run.path)]
     if busy:
         raise UserError(f"{fold(busy)}: a process is running it; nothing was deleted")
-    used = _sweeps_with(runs, outputs)
+    used = _sweeps_with(runs)
     count = f"{len(runs)} run{'s'[: len(runs) != 1]}"
     sizes = {run.path: size_of(run) for run in runs}
     whole = FolderSize(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
@@ -302,12 +301,12 @@ def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
     return 0
 
 
-def _rename(arguments: Sequence[str], outputs: Path, where: str) -> int:
+def _rename(arguments: Sequence[str], outputs: str) -> int:
     if len(arguments) != 2:
         raise UserError("runs rename takes a run and its new name: blockyard runs rename RUN NAME")
-    run = find(arguments[0], where)
+    run = find(arguments[0], outputs)
     check_is_unchanged(run, "runs rename")
-    if used := _sweeps_with([run], outputs):
+    if used := _sweeps_with([run]):
         raise UserError(
             f"runs rename: {run.name} is a cell of {fold(used)}, which finds it by its name; "
             f"`blockyard runs note {run.name} TEXT` or `tag` marks it"
@@ -317,13 +316,14 @@ def _rename(arguments: Sequence[str], outputs: Path, where: str) -> int:
     return 0
 
 
-def _sweeps_with(runs: Sequence[RunFolder], outputs: Path) -> list[str]:
-    """The sweeps in `outputs` with a cell that is one of the runs."""
+def _sweeps_with(runs: Sequence[RunFolder]) -> list[str]:
+    """The sweeps in the runs' folders of outputs with a cell that is one of the runs."""
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     paths = {run.path for run in runs}
     sweeps = []
-    for file in sorted(outputs.glob("sweeps/*/plan.json")):
+    plans = {file for path in paths for file in path.parents[1].glob("sweeps/*/plan.json")}
+    for file in sorted(plans):
         try:
             plan = SweepPlan.load(file.parent)
         except UserError:

@@ -70,6 +70,10 @@ class TrainArgs(Args):
 def run(arguments: Sequence[str]) -> int:
     """Train the config of the command line."""
     args = parser().read(_with_info(arguments), TrainArgs)
+    if args.cfg is None and (args.resolve or args.package is not None):
+        raise UserError("--resolve and --package say how --cfg=job prints the config; add it, or leave them out")
+    if args.cfg is not None and args.info is not None:
+        raise UserError("one of --cfg and --info can be given")
     if args.hydra_flags():
         return run_multirun(args) if args.multirun else show(args)
     resumed = args.pop("resume")

@@ -45,6 +45,7 @@ from blockyard.generate.transcribe import transcribed
 from blockyard.objective._baselines import judged
 from blockyard.objective._text_scores import DIRECTIONS, scores
 from blockyard.ops.autocast import autocast
+from blockyard.runs.lock import exclusive
 from blockyard.runs.result_files import is_own, result_stem
 
 if TYPE_CHECKING:
@@ -281,12 +282,13 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     """
     path = loaded.folder.path / f"{result_stem(loaded, 'written', written.part, written.searched)}.jsonl"
     write_texts(path, written, loaded.weights, loaded.step)
-    summary = loaded.folder.summary()
-    if not written.whole or "weights" not in summary or not is_own(loaded):
+    if not written.whole or "weights" not in loaded.folder.summary() or not is_own(loaded):
         return path, False
-    summary["metrics"] = {**summary["metrics"], **written.metrics()}
-    summary["directions"] = {**summary.get("directions", {}), **written.directions()}
-    loaded.folder.write_summary(summary)
+    with exclusive(loaded.folder.path, ".summary.lock"):  # two commands may write scores of the same run
+        summary = loaded.folder.summary()
+        summary["metrics"] = {**summary["metrics"], **written.metrics()}
+        summary["directions"] = {**summary.get("directions", {}), **written.directions()}
+        loaded.folder.write_summary(summary)
     return path, True
 
 

@@ -135,12 +135,9 @@ def rename(run: RunFolder, name: str) -> RunFolder:
     target = arm.with_name(f"{label}-{arm.name.rpartition('-')[2]}") / run.path.name
     if os.path.lexists(target):
         raise UserError(f"{target} exists already; choose another name")
-    try:
-        target.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{target.parent} cannot be created: {error.strerror}") from error
     lock = RunLock(run.path).acquire()
     try:
+        target.parent.mkdir(exist_ok=True)
         new = RunLock(target).acquire()
         try:
             _move(run.path, target)

@@ -163,13 +163,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, name: str = ".search.lock") -> Iterator[None]:
     """Hold the lock of a folder: one process at a time writes there, counts and creates trials, or makes a database.
 
-    Hold it only briefly.
+    Hold it only briefly. name: of the file that is locked
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".search.lock"
+    path = folder / name
     if reason := link_reason(path):
         raise UserError(f"cannot lock {folder}: {reason}: {path}; remove it")
     with path.open("a") as handle:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard.config.override_grammar import to_text
 from blockyard.errors import UserError, did_you_mean
 from blockyard.runs.record import RunRecord, finite
 
@@ -34,7 +35,7 @@ class Condition:
         value = record.value(self.key)
         if self.sign in _ORDER:
             return finite(value) and _ORDER[self.sign](value, float(self.text))
-        values = list(value) if isinstance(value, list | tuple) else [value]
+        values = [*value, value] if isinstance(value, list | tuple) else [value]
         return any(self._equals(each) for each in values) == (self.sign == "=")
 
     def _equals(self, value: Any) -> bool:
@@ -44,7 +45,9 @@ class Condition:
             return self.text.lower() == str(value).lower()
         if finite(value) and (number := _number(self.text)) is not None:
             return bool(value == number)
-        return fnmatch.fnmatchcase(str(value), self.text)
+        if isinstance(value, list | tuple):  # as a whole
+            return to_text(list(value)) == self.text.replace(" ", "")
+        return fnmatch.fnmatchcase(str(value), self.text.replace("[", "[[]"))  # * and ? stand for letters, [ for itself
 
 
 def parse(text: str) -> Condition:
@@ -75,7 +78,7 @@ def check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
 
 
 def ordered(records: Sequence[RunRecord], key: str, *, descending: bool) -> list[RunRecord]:
-    """Sorted by a key, numbers before texts; runs without it last. Equal ones keep their order."""
+    """Sorted by a key, upwards numbers before texts; runs without it last. Equal ones keep their order."""
 
     def rank(record: RunRecord) -> tuple[int, Any]:
         value = record.value(key)

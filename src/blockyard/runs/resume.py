@@ -74,6 +74,9 @@ def reopen(
             check_moved(folder, here)
         note = differences(folder, config)
         take_over(folder, config, command, retry_failed=True)
+        choices = folder.facts().get("choices") or {}
+        if chosen := {key: value for key, value in values.items() if key in choices and value != choices[key]}:
+            folder.add_facts({"choices": {**choices, **chosen}})
         folder.config = here  # config.yaml keeps the path that the identity is of
         folder.resumes = True
         folder.message = "; ".join(filter(None, [folder.message or f"resuming {folder.path}", note]))

@@ -102,6 +102,8 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
             return RunFolder.open(path)
         if path.is_dir() and (inside := [e for e in runs(path.parent) if e.path.parent.name == path.name]):
             return _only(inside, text, option)
+    except UserError:
+        raise
     except (OSError, ValueError):  # a name that is too long or has a zero byte is not a path
         pass
     entries = runs(outputs)

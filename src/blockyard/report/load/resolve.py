@@ -288,7 +288,8 @@ def _metric(study: _Study) -> tuple[str, str]:
     except UserError:
         metric = MetricFacts()
     name = str(metric.get("validation") or "val/loss")
-    return name, str(metric.get("direction") or direction_by_name(name) or "min")
+    # The direction of the comparison may be another one: fewer steps until a higher accuracy are better.
+    return name, str(metric.get("validation_direction") or direction_by_name(name) or metric.get("direction") or "min")
 
 
 def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | None:

@@ -94,7 +94,7 @@ class SlurmExecutor(Executor):
         self._submitter = Submitter(
             self._submitit,
             cluster,
-            Path(os.path.expanduser(folder)) if folder else None,
+            Path(os.path.expanduser(folder)).absolute() if folder else None,
             job_parameters(cluster, timeout_min, mem_gb, signal_delay_s, options),
             cpus=cpus_per_task,
             gpus=gpus_per_node,

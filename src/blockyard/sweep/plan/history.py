@@ -105,7 +105,8 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
         if before - now:
             changes.append(f"{len(before - now)} no longer part of it (their folders stay)")
     ignored = (*DESCRIPTIVE_KEYS, "kind")
-    keys = [key for key in new.question if key not in ignored and new.question.get(key) != old.question.get(key)]
+    either = dict.fromkeys([*new.question, *old.question])
+    keys = [key for key in either if key not in ignored and new.question.get(key) != old.question.get(key)]
     if keys:
         changes.append(f"changed keys: {', '.join(keys)}")
     return "; ".join(changes) or "other arms are refused"

@@ -25,7 +25,7 @@ from blockyard.config.override_grammar import to_text
 from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
-from blockyard.runs.redact import redact
+from blockyard.runs.redact import redact, redact_command
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.budget import space_of
 from blockyard.sweep.spec.locate import sweep_names
@@ -180,7 +180,11 @@ def _command_line(plan: SweepPlan) -> list[str]:
     """The arguments of the command line that apply to every cell."""
     folders = [argument for folder in plan.facts.get("config_dirs") or () for argument in ("--config-dir", folder)]
     outputs = [] if Path(plan.outputs) == Path(default_outputs()).absolute() else [f"outputs={plan.outputs}"]
-    return [*folders, *(plan.facts.get("overrides") or ()), *outputs]
+    overrides = list(plan.facts.get("overrides") or ())
+    for text, clean in zip(overrides, redact_command(overrides), strict=True):
+        if text != clean:
+            raise UserError(f"--to-wandb: {clean} would be a secret in the file; set it in the environment")
+    return [*folders, *overrides, *outputs]
 
 
 def _account(plan: SweepPlan) -> dict[str, str]:

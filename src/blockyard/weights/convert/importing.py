@@ -21,6 +21,7 @@ from blockyard.atomic_files import new_folder, write_json, write_yaml
 from blockyard.config.build import Components, context
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
+from blockyard.config.override_grammar import to_override
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import Context
@@ -37,12 +38,12 @@ from blockyard.weights.convert.rules import convert
 from blockyard.weights.convert.source import LibrarySource, read_source, special_id
 
 
-def composed(preset: str, foreign: Foreign, overrides: Sequence[str]) -> Composed:
+def composed(preset: str, foreign: Foreign, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> Composed:
     """The config of a run: the preset, what the library's config says, and overrides of the user's.
 
-    Raises UserError with every problem.
+    config_dirs: further config folders, for choices among the overrides. Raises UserError with every problem.
     """
-    composition = compose([f"preset={preset}", "logger=none", *foreign.overrides, *overrides])
+    composition = compose([f"preset={preset}", "logger=none", *foreign.overrides, *overrides], config_dirs)
     issues = check(composition, training=False)
     if issues:
         raise UserError("the import cannot be a run: " + "; ".join(map(str, issues)))
@@ -116,10 +117,12 @@ def import_weights(
     preset: str | None = None,
     timm: str | None = None,
     overrides: Sequence[str] = (),
+    config_dirs: Sequence[str] = (),
 ) -> Imported:
     """Read a checkpoint of a library and write it as a folder of ours, whole or not at all.
 
-    overrides: of the run that the folder is, such as `data=image_folder data.root=photos`
+    overrides: of the run that the folder is, such as `data=image_folder data.root=photos`; config_dirs: further
+        config folders, for choices among them
 
     Raises UserError for a checkpoint that cannot be read or expressed, overrides that do not suit it, and a folder
     that is not empty.
@@ -128,7 +131,7 @@ def import_weights(
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"out={out}: it exists; choose another folder")
     read = read_source(source, preset, timm)
-    composition = composed_run(read, overrides)
+    composition = composed_run(read, overrides, config_dirs)
     if composition is None:
         config = architecture(read.converter.preset, read.foreign)
         components = Components(config)
@@ -149,7 +152,7 @@ def import_weights(
     return Imported(folder, read, composition is not None, missing, unread)
 
 
-def composed_run(source: LibrarySource, overrides: Sequence[str]) -> Composed | None:
+def composed_run(source: LibrarySource, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> Composed | None:
     """The config of the run that the folder is; None where no data is known that suits the model."""
     if source.partly:
         if overrides:
@@ -160,13 +163,13 @@ def composed_run(source: LibrarySource, overrides: Sequence[str]) -> Composed | 
     if source.foreign.text and "data" not in chosen:
         defaults += source.foreign.text
     if source.tokenizer is not None and "tokenizer" not in chosen and source.foreign.vocabulary is not None:
-        defaults += ["tokenizer=pretrained", f"tokenizer.path={source.tokenizer.absolute()}"]
+        defaults += ["tokenizer=pretrained", to_override("tokenizer.path", str(source.tokenizer.absolute()))]
         defaults += [f"tokenizer.vocab_size={source.foreign.vocabulary}", *_special(source)]
     has_data = "data" in chosen or source.foreign.text
     has_tokens = source.foreign.vocabulary is None or source.tokenizer is not None or "tokenizer" in chosen
     if not overrides and not (has_data and has_tokens and defaults):
         return None
-    return composed(source.converter.preset, source.foreign, [*defaults, *overrides])
+    return composed(source.converter.preset, source.foreign, [*defaults, *overrides], config_dirs)
 
 
 def _special(source: LibrarySource) -> list[str]:
