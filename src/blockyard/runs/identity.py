@@ -4,8 +4,8 @@ Excluded are the seed (it numbers the replicates of an arm), names and tags, the
 option that its class lists in `incidental` (workers, devices, refresh rates, where downloaded data lie); a class that
 only observes lists "*" and is excluded as a whole. An option equal to its default hashes like an absent one, so that a
 class can gain an option without changing the identity of old runs; one that is a mapping of fields (`model.prefix`,
-`init.lora`) is hashed with all of them. A class whose option has two names for a value, such as true and head, lists in `same_values`
-the one that is hashed. The order of keys does not matter.
+`init.lora`) is hashed with all of them. A class whose option has two names for a value, such as true and head, lists in
+`same_values` the one that is hashed. The order of keys does not matter.
 """
 
 from __future__ import annotations
