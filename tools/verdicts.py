@@ -170,7 +170,7 @@ def _spent(records: list[dict[str, Any]]) -> list[str]:
     if not decided:
         return []
     done = sum(one["cells"][0] for one in decided)
-    even = sum(len(one["arms"]) * max(arm.get("n") or 0 for arm in one["arms"]) for one in decided)
+    even = sum(len(one["arms"]) * max(arm.get("n", one["seeds"]) or 0 for arm in one["arms"]) for one in decided)
     return [
         f"{len(decided)} of {len(files)} that ran until they were decided ended with a verdict, after {done:,} cells;",
         f"as many seeds for every arm would have taken {even:,}.",
