@@ -12,6 +12,7 @@ import torch
 
 from blockyard.contracts import Splits
 from blockyard.data.arrays import Arrays
+from blockyard.data.files import arrays as files
 from blockyard.data.splits.arrays import ArrayRows, moments
 from blockyard.errors import UserError
 from blockyard.tokenizer.columns import Columns
@@ -82,6 +83,26 @@ def test_moments_of_large_values_that_are_near_each_other() -> None:
     np.testing.assert_allclose(std[0], np.nanstd(values, 0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("shape", "axes"), [((50, 6, 2), (0, 1)), ((50, 3), (0,))])
+def test_moments_are_those_of_each_channel(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Of series the first one was subtracted from all; a gap in the first row left large values as they are."""
+    values = 1.7e9 + np.random.default_rng(0).normal(0, 2, shape)
+    values.reshape(-1, shape[-1])[0, 1] = np.nan
+    mean, std = moments(ArrayRows(values, torch.arange(len(values))), axes)
+    assert mean.shape == std.shape == (*(1 for _ in axes), shape[-1])
+    np.testing.assert_allclose(mean.flatten(), np.nanmean(values, axes), rtol=1e-12)
+    np.testing.assert_allclose(std.flatten(), np.nanstd(values, axes), rtol=1e-6)
+
+
+def test_arrays_are_looked_at_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHECKED", 10)
+    for row in (0, 30, 59):
+        values = np.where(np.arange(60)[:, None] == row, np.inf, ROWS)
+        data = Arrays(path=write(tmp_path / "x.npz", x=values, y=CLASSES))
+        with pytest.raises(UserError, match=rf"x, rows {row} \(from 0\): an infinite"):
+            assert data.spec
+
+
 def test_a_single_array_is_mapped_and_gives_the_same(tmp_path: Path) -> None:
     values, tokenizer, _ = KINDS["vectors"]
     np.save(tmp_path / "x.npy", values)
@@ -144,6 +165,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another name": ({"xs": CLASSES}, {}, r"data\.inputs=x: .* no such array; it has y, xs; did you mean xs\?"),
     "other lengths": ({"x": ROWS[:50]}, {}, r"50 rows of inputs and 60 targets"),
     "nan target": ({"x": ROWS, "y": np.where(CLASSES == 1, np.nan, 1.0)}, {}, r"y, rows 1, 4, .*: the target is not"),
+    "three axes": ({"x": ROWS, "y": np.zeros((60, 2, 3))}, {}, r"y: floats of shape \(60, 2, 3\); values are \(n,\)"),
     "infinite": ({"x": np.where(np.arange(60)[:, None] == 7, np.inf, ROWS)}, {}, r"x, rows 7 \(from 0\): an infinite"),
     "beyond the vocabulary": ({"x": IDS}, {"vocabulary": 8}, r"x, rows .*: a token id below 0 or from data\.voc"),
     "no kind": ({"x": ROWS}, {"kind": "image"}, r"float64 of shape \(60, 7\) cannot be read as image"),

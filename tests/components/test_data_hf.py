@@ -62,6 +62,19 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
         assert HuggingFace(path=str(folder)).spec
 
 
+def test_rows_without_a_class_and_splits_without_a_column_are_named(tmp_path: Path) -> None:
+    features = datasets.Features({"text": VALUE, "label": datasets.ClassLabel(names=["a", "b"])})
+    rows = [{"text": str(n), "label": None if n == 2 else n % 2} for n in range(20)]
+    datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "gaps"))
+    with pytest.raises(UserError, match=r"row 3: no (data\.)?label"):
+        HuggingFace(path=str(tmp_path / "gaps")).load(Byte())
+    parts = {"train": datasets.Dataset.from_list([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])}
+    parts["test"] = datasets.Dataset.from_list([{"text": "c"}])
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "short"))
+    with pytest.raises(UserError, match=r"short.test: no such column|no such column; it has text"):
+        HuggingFace(path=str(tmp_path / "short")).load(Byte())
+
+
 def test_licence_and_repository_are_what_the_data_set_says(tmp_path: Path) -> None:
     files = {f"hf://datasets/stanfordnlp/imdb@{'0' * 40}/train-{n}.parquet": {"num_bytes": 1} for n in range(2)}
     info = datasets.DatasetInfo(license="mit", download_checksums=files)

@@ -109,6 +109,14 @@ def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> No
     assert counts == [labels.count(str(number)) for number in range(len(names))]
 
 
+def test_a_class_without_a_training_image_is_refused(tmp_path: Path) -> None:
+    """Its samples would be in the test split alone, of a class that the model never saw."""
+    write_images(tmp_path, {"train": 10})
+    (tmp_path / "train" / "empty").mkdir()
+    with pytest.raises(UserError, match="no training sample has the class empty"):
+        ImageFolder(root=str(tmp_path)).load(Patch(size=4))
+
+
 def test_a_class_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """Names of classes are written into files of UTF-8; one that cannot be is shown with escapes."""
     write_images(tmp_path, {"train": 4})

@@ -118,6 +118,31 @@ def test_the_loaders_of_a_lightning_data_module() -> None:
     torch.testing.assert_close(two.target, one.target)
 
 
+def test_a_module_is_set_up_once_and_its_splits_are_drawn_alike() -> None:
+    """`setup("fit")` was called for each loader: of a split that it draws, validation samples were training samples."""
+
+    class Drawn(own_data.Module):
+        def setup(self, stage: str) -> None:
+            super().setup(stage)
+            self.parts = torch.utils.data.random_split(own_data.Squares(100), [80, 20])
+
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(self.parts[0])
+
+        def val_dataloader(self) -> Any:
+            assert self.stages == ["prepare", "fit"]
+            return torch.utils.data.DataLoader(self.parts[1])
+
+    drawn = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(drawn))
+        own = OwnModule(module=Drawn, split_seed=seed).datasets()  # type: ignore[arg-type]
+        indices = [set(own[name].dataset.indices) for name in ("train", "validation")]
+        assert not indices[0] & indices[1]
+        drawn.append(indices)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 @pytest.mark.parametrize(
     ("dataset", "options", "message"),
     [

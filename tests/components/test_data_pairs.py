@@ -34,6 +34,11 @@ def table(folder: Path, lines: list[str], name: str = "pairs.tsv") -> str:
     return str(folder / name)
 
 
+def test_a_number_in_the_first_line_of_texts_names_no_column(tmp_path: Path) -> None:
+    path = Path(table(tmp_path, ["2\t1", "zwei\ttwo"]))
+    assert read_pairs(path, "1", "2") == ([("2", "1"), ("zwei", "two")], None)
+
+
 def assert_disjoint(parts: list[list[Pair]]) -> None:
     for side in range(2):
         seen = [{pair[side] for pair in part} for part in parts]

@@ -77,6 +77,19 @@ class Labels:
         return Batch(torch.zeros(len(order), 3), self.target[order])
 
 
+class InBatches:
+    """A split that has its labels in batches alone."""
+
+    def __init__(self, target: torch.Tensor) -> None:
+        self.labels = target
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        return Batch(torch.zeros(len(order), 3), self.labels[order])
+
+
 def test_balanced_weights_make_both_sides_count_the_same() -> None:
     """At a logit of zero the gradients of a label's samples with and without it cancel."""
     target = torch.tensor([[1.0, 0], [0, 0], [0, 1], [0, 1], [0, NAN]])
@@ -86,6 +99,17 @@ def test_balanced_weights_make_both_sides_count_the_same() -> None:
     logits = torch.zeros(5, 2, requires_grad=True)
     weighted.loss(logits, target).backward()
     assert_close(logits.grad.sum(0), torch.zeros(2), rtol=0, atol=1e-6)
+
+
+def test_balanced_weights_are_of_all_samples() -> None:
+    """Of 10,000 every second one was read: a label of every second sample seemed to be in all."""
+    target = torch.stack([torch.arange(10_000) % 2, torch.arange(10_000) % 500 == 0], 1).float()
+    weighted = Multilabel(positive_weights="balanced")
+    weighted.outputs(DataSpec("vector", (3,), target="labels", classes=2), TokenSpec((3,)))
+    weighted.learn(Labels(target))
+    assert_close(weighted._weights, torch.tensor([1.0, 499.0]))
+    weighted.learn(InBatches(target))
+    assert_close(weighted._weights, torch.tensor([1.0, 499.0]))
 
 
 def test_metrics_are_those_of_the_library() -> None:

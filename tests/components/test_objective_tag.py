@@ -216,6 +216,13 @@ def test_files_with_a_word_in_each_line(tmp_path: Path) -> None:
     assert read_conll(tmp_path / "b.conllu.gz", None, 3)[0].tags == ("ir", "yo")
 
 
+def test_columns_are_parted_by_blanks_alone(tmp_path: Path) -> None:
+    """A no-break space or a line separator is a part of a word."""
+    (tmp_path / "x.conll").write_text("10\u00a0000  O\nAda\u2028x B-PER\n")
+    (sentence,) = read_conll(tmp_path / "x.conll", None, None)
+    assert (sentence.forms, sentence.tags) == (("10\u00a0000", "Ada\u2028x"), ("O", "B-PER"))
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     def refused(content: bytes, message: str, **options: int) -> None:
         (tmp_path / "x.conll").write_bytes(content)

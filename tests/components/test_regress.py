@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from blockyard.contracts import Batch, DataSpec, Inputs, Split, Standardized, To
 from blockyard.data.splits.order import eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
-from blockyard.objective.regress import Regress
+from blockyard.objective.regress import Regress, _sizes
 from tests.support.tolerances import float32
 
 SAMPLES, TASKS = 11, 3
@@ -182,6 +183,18 @@ def test_series_are_regressed_too() -> None:
     test = parts.data.load(parts.tokenizer).test
     result = parts.objective.baselines(test)["mean"]
     assert result["rmse"] > 10  # parts per million: the test years lie far above those of training
+
+
+def test_channels_that_are_samples_have_standardized_units() -> None:
+    """Each has a deviation of its own, which was taken for that of a value: an error of shapes at the first metric."""
+
+    batch = Batch(torch.zeros(1, 32, 1), torch.zeros(1, 8, 1))
+    apart, alone = (
+        SimpleNamespace(mean=std, std=std, batch=lambda order, key: batch) for std in (torch.rand(7), torch.ones(1))
+    )
+    assert isinstance(apart, Standardized)
+    assert _sizes(apart) is None
+    assert _sizes(alone).tolist() == [1.0] * 8
 
 
 def test_data_without_real_values_is_refused() -> None:

@@ -21,10 +21,12 @@ from blockyard.contracts import Inputs, TokenSpec
 from blockyard.errors import UserError
 from blockyard.generate.api import Detokenizer, generate, generate_all, stream_to_terminal
 from blockyard.generate.decode import collected, decode_batch
+from blockyard.generate.request import encode_text, read_lines
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
+from blockyard.tokenizer.ids import Ids
 from tests.support import engine_runs
 from tests.support.every import every
 
@@ -46,6 +48,19 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
     return {
         name: blockyard.load(engine_runs.text_run(outputs, *data, *arguments).path) for name, arguments in kinds.items()
     }
+
+
+def test_prompts_of_token_ids_are_numbers_of_the_vocabulary(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Each legal one was called unknown, and an id beyond the vocabulary was an error of torch."""
+    components = SimpleNamespace(tokens=lambda: TokenSpec((4,), vocabulary=10))
+    reads: Any = SimpleNamespace(tokenizer=Ids(), components=components)
+    assert encode_text(reads, "prompt", "5  6\n") == [5, 6]
+    assert not caplog.records
+    for text, wrong in (("5 10", "10"), ("-1", "-1")):
+        with pytest.raises(UserError, match=f"the prompt has token id {wrong}; the model reads ids from 0 to 9"):
+            encode_text(reads, "prompt", text)
+    (tmp_path / "prompts.txt").write_text("\ufeffThe cat\nA dog\n", encoding="utf-8")
+    assert read_lines("prompts", str(tmp_path / "prompts.txt")) == ["The cat", "A dog"]
 
 
 def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def f(") -> tuple[list[int], Stats]:

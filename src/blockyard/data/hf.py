@@ -119,13 +119,14 @@ class HuggingFace(Table):
 
         part = self._parts[name]
         own = dict.fromkeys(column for column in columns.values() if column in part.column_names)
-        check_columns(file, self.names, columns)
+        there = [*part.column_names, SPLIT] if SPLIT in self.names else part.column_names
+        check_columns(file, there, columns)
         table: pyarrow.Table = part.select_columns(list(own)).with_format("arrow")[:]
         for column in own:
             labels = getattr(part.features[column], "names", None)
             if labels is not None and columns.get("data.label") == column:
-                numbers = table[column].to_numpy()
-                named = [labels[number] if 0 <= number < len(labels) else None for number in numbers.tolist()]
+                numbers = table[column].to_pylist()
+                named = [labels[n] if n is not None and 0 <= n < len(labels) else None for n in numbers]
                 table = table.set_column(table.column_names.index(column), column, pa.array(named, pa.string()))
         if columns.get("data.split") == SPLIT and SPLIT not in own:
             table = table.append_column(SPLIT, pa.array([name] * len(table), pa.string()))

@@ -28,7 +28,7 @@ from blockyard.data.files.images import SUFFIXES
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.photographs import Photographs
-from blockyard.data.splits.split import stratified
+from blockyard.data.splits.split import refuse_untrained, stratified
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
@@ -89,6 +89,7 @@ class ImageFolder(Photographs):
             if split not in listed:
                 kept, held_out = stratified(rest.target, share, seed)
                 rest, listed[split] = rest.select(kept), rest.select(held_out)
+        refuse_untrained(rest.target, self.names, self._root)
         return rest, listed["validation"], listed["test"]
 
     def open(self, file: Path) -> tuple[Path | io.BytesIO, str]:

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.data.splits.own_data import Own, OwnData
+from blockyard.data.splits.order import mix
+from blockyard.data.splits.own_data import Own, OwnData, seeded_everywhere
 from blockyard.errors import UserError
 
 LOADER_LIMIT = "batch size, order, samplers and workers of its DataLoaders are not used: data.* and trainer.* say them"
@@ -45,18 +46,16 @@ class OwnModule(OwnData):
         """Set the module up and return the datasets behind its loaders."""
         if self.module is None:
             raise UserError("data.module names no class; set data.module._target_=package.Class 'allow=[package]'")
-        module: Any = self.module()
-        if not int(os.environ.get("LOCAL_RANK", "0")):  # once on a machine
-            module.prepare_data()
-        own = {}
-        for name, hook in _HOOKS.items():
-            if getattr(type(module), hook).__module__.startswith(("pytorch_lightning.", "lightning.")):
-                continue  # not overridden
-            module.setup({"train": "fit", "validation": "fit", "test": "test"}[name])
-            loader = getattr(module, hook)()
-            if not hasattr(loader, "dataset"):
-                raise UserError(f"{hook} returns a {type(loader).__name__}; one DataLoader is read")
-            own[name] = Own(f"data.module.{hook}", loader.dataset, _own_collate(loader))
+        with seeded_everywhere(mix("module", self.split_seed)):  # a split that it draws is the same in every process
+            module: Any = self.module()
+            if not int(os.environ.get("LOCAL_RANK", "0")):  # once on a machine
+                module.prepare_data()
+            own: dict[str, Own] = {}
+            for stage, names in {"fit": ("train", "validation"), "test": ("test",)}.items():
+                present = [name for name in names if _is_overridden(module, _HOOKS[name])]
+                if present:
+                    module.setup(stage)  # once: another call may draw another split
+                own |= {name: _own(module, _HOOKS[name]) for name in present}
         if "train" not in own:
             raise UserError("data.module has no train_dataloader; define it")
         return own
@@ -64,6 +63,17 @@ class OwnModule(OwnData):
     def limits(self) -> tuple[str, ...]:
         """Return what is not promised of the user's class."""
         return (*super().limits(), LOADER_LIMIT)
+
+
+def _is_overridden(module: Any, hook: str) -> bool:
+    return not getattr(type(module), hook).__module__.startswith(("pytorch_lightning.", "lightning."))
+
+
+def _own(module: Any, hook: str) -> Own:
+    loader = getattr(module, hook)()
+    if not hasattr(loader, "dataset"):
+        raise UserError(f"{hook} returns a {type(loader).__name__}; one DataLoader is read")
+    return Own(f"data.module.{hook}", loader.dataset, _own_collate(loader))
 
 
 def _own_collate(loader: Any) -> Any:

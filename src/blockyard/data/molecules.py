@@ -31,7 +31,7 @@ from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.graphs import GraphData, GraphParts
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import warn_of_duplicates
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import Fraction, check_fractions, refuse_untrained
 from blockyard.errors import UserError, quoted
 
 
@@ -138,6 +138,8 @@ class Molecules(GraphData):
         for name, part in zip(Splits._fields, parts, strict=True):
             if not part:
                 raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")
+        if isinstance(self.label, str):
+            refuse_untrained(torch.tensor([graph.target for graph in parts[0]]), self.class_names, path)
         return GraphParts(*parts)
 
     @property

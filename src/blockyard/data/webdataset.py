@@ -35,7 +35,7 @@ from blockyard.data.files.tar_shard import Member, MemberName, TarImages, TarSam
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.photographs import Photographs
-from blockyard.data.splits.split import check_fractions, stratified
+from blockyard.data.splits.split import check_fractions, refuse_untrained, stratified
 from blockyard.errors import UserError, first_line, fold, shortened
 
 log = logging.getLogger("blockyard")
@@ -100,6 +100,7 @@ class WebDataset(Photographs):
             if name not in parts:
                 kept, held_out = stratified(rest.target, share, seed)
                 rest, parts[name] = rest.select(kept), rest.select(held_out)
+        refuse_untrained(rest.target, index.names, self.path)
         return rest, parts["validation"], parts["test"]
 
     def open(self, file: tuple[Path, Member]) -> tuple[io.BytesIO, object]:

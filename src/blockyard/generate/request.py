@@ -169,6 +169,11 @@ def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | Non
         decoded = tokenizer.decode(token_ids)
     except UnicodeEncodeError as error:
         raise UserError(f"the {name} is not valid text: {error}") from error
+    if getattr(tokenizer, "reads_ids", False):  # numbers, which may stand apart by any white space
+        most = loaded.components.tokens().vocabulary or 0
+        if wrong := [token_id for token_id in token_ids if not 0 <= token_id < most]:
+            raise UserError(f"the {name} has token id {wrong[0]}; the model reads ids from 0 to {most - 1}")
+        return token_ids
     if decoded != text:
         unknown = sorted({c for c in text if tokenizer.decode(tokenizer.encode(c)) != c})
         listed = f" ({' '.join(map(repr, unknown[:8]))})" if unknown else ""
@@ -185,7 +190,7 @@ COLDEST, HOTTEST = 1e-6, 1e6  # temperatures by which single precision can divid
 def read_lines(option: str, path: str) -> list[str]:
     """The non-empty lines of a file. Raises UserError naming the option where there are none."""
     try:
-        lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
+        lines = [line for line in Path(path).read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{option}={path}: cannot read the file ({error})") from error
     if not lines:

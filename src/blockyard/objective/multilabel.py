@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Baselines, Batch, DataSpec, Objective, SimpleModel, Split, TokenSpec
 from blockyard.data.splits.simple_models import linear, sampled
-from blockyard.objective._baselines import BATCH, MOST_FITTED, Features, chosen, has_features, models, rules
+from blockyard.objective._baselines import BATCH, Features, has_features, models, rules
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -132,9 +132,11 @@ def _one_label(values: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _rates(train: Split) -> Tensor:
-    """The share of training samples that have each label, (V,), at least one sample away from 0 and 1."""
-    parts = [train.batch(order, None).target for order in chosen(train, MOST_FITTED).split(BATCH)]
-    target = torch.cat([part for part in parts if isinstance(part, Tensor)])
+    """The share of all training samples that have each label, (V,), at least one sample away from 0 and 1."""
+    target = getattr(train, "target", None)
+    if not isinstance(target, Tensor):
+        parts = [train.batch(order, None).target for order in torch.arange(len(train)).split(BATCH)]
+        target = torch.cat([part for part in parts if isinstance(part, Tensor)])
     counted = Batch.counted(target)
     positive, total = (target.nan_to_num() * counted).sum(0), counted.sum(0)
     return positive.clamp_min(1).minimum((total - 1).clamp_min(1)) / total.clamp_min(2)

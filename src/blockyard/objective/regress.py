@@ -68,9 +68,15 @@ class Regress(Objective):
 
 
 def _sizes(split: Split) -> Tensor | None:
-    """The standard deviation of each of the V values in the units of the data, (V,); None where it is not known."""
+    """The standard deviation of each of the V values in the units of the data, (V,).
+
+    None where it is not known, or not the same for all samples: channels that are samples each have their own.
+    """
     if not isinstance(split, Standardized):
         return None
     target = split.batch(torch.zeros(1, dtype=torch.long), None).target
     assert isinstance(target, Tensor)
-    return split.std.expand(target.shape[1:]).flatten()
+    size = target.shape[1:]
+    own = split.std.shape[len(split.std.shape) - len(size) :]
+    fits = all(width in (1, wanted) for width, wanted in zip(own[::-1], size[::-1], strict=False))
+    return split.std.expand(size).flatten() if fits else None

@@ -5,10 +5,12 @@ Reference: numpy.load, without pickles
 
 from __future__ import annotations
 
+import math
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,12 +115,21 @@ def check_inputs(
     if values.dtype.kind not in "biuf" or not 2 <= values.ndim <= 4:
         raise UserError(f"{path}, {name}: {values.dtype} of shape {values.shape}; inputs are numbers, 2 to 4 axes")
     if values.dtype.kind == "f":
-        bad = np.isinf(values).reshape(len(values), -1).any(1)
-        refuse_rows(path, name, "an infinite value", bad)
+        refuse_rows(path, name, "an infinite value", _rows_with(values, np.isinf))
     elif kind_of(values, kind, f"{path}, {name}") == "symbols":
         most = vocabulary or int(values.max()) + 1
-        bad = ((values < 0) | (values >= most)).reshape(len(values), -1).any(1)
+        bad = _rows_with(values, lambda ids: (ids < 0) | (ids >= most))
         refuse_rows(path, name, f"a token id below 0 or from data.vocabulary={most} on", bad)
+
+
+_CHECKED = 2**20  # values that are looked at together: an array may be mapped, and larger than the memory
+
+
+def _rows_with(values: np.ndarray, bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Which rows have a value that is bad, (n,)."""
+    step = max(1, _CHECKED // max(1, math.prod(values.shape[1:])))
+    parts = (values[start : start + step] for start in range(0, len(values), step))
+    return np.concatenate([bad(part).reshape(len(part), -1).any(1) for part in parts])
 
 
 def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path, name: str) -> None:
@@ -126,6 +137,8 @@ def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path
     if len(target) != len(values):
         raise UserError(f"{path}: {len(values)} rows of inputs and {len(target)} targets")
     if target.dtype.kind == "f":
+        if target.ndim > 2:
+            raise UserError(f"{path}, {name}: floats of shape {target.shape}; values are (n,) or (n, T)")
         refuse_rows(path, name, "the target is not finite", ~np.isfinite(target).reshape(len(target), -1).all(1))
     elif target.ndim > 1 and (kind != "symbols" or target.shape != values.shape):
         raise UserError(f"{path}, {name}: {target.dtype} of shape {target.shape}; classes have one axis")

@@ -70,7 +70,7 @@ def read_conll(
             continue
         if comments and not forms and line.startswith("#") and not line.startswith("#\t"):
             continue
-        columns = line.split("\t") if "\t" in line else line.split()
+        columns = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
         if columns[0] == _DOCUMENT or (universal and _NO_WORD.fullmatch(columns[0])):
             continue
         form, name = _cells(path, number, columns, token, tag if tagged else token)

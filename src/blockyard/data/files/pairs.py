@@ -23,9 +23,10 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
     """
     lines = _lines(path)
     header = lines[0][1] if lines else []
-    columns = [_column(path, header, key, name) for key, name in (("source", source), ("target", target))]
     has_split = SPLIT in header
     has_header = has_split or not (source.isdigit() and target.isdigit())
+    names = header if has_header else []  # a first line of texts may hold a number, which names no column
+    columns = [_column(path, header, names, key, name) for key, name in (("source", source), ("target", target))]
     rows = [row for _, row in lines[has_header:]]
     required = len(header) if has_split else 1 + max(columns)
     for number, row in lines[has_header:]:
@@ -49,12 +50,12 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
         ) from error
 
 
-def _column(path: Path, header: list[str], key: str, name: str) -> int:
-    index = header.index(name) if name in header else int(name) - 1 if name.isdigit() else -1
+def _column(path: Path, header: list[str], names: list[str], key: str, name: str) -> int:
+    index = names.index(name) if name in names else int(name) - 1 if name.isdigit() else -1
     if not 0 <= index < len(header):
-        names = ", ".join(header)[:200]
+        listed = ", ".join(header)[:200]
         raise ValueError(
-            f"data.{key}={name}: the first line of {path} has the columns {names}; use a name or a number from 1, "
+            f"data.{key}={name}: the first line of {path} has the columns {listed}; use a name or a number from 1, "
             "such as data.source=1 data.target=2 for a file without a header line"
         )
     return index

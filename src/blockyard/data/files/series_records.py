@@ -33,7 +33,7 @@ class Records(NamedTuple):
 def read_ts(path: Path) -> Records:
     """Read a .ts file. Raises UserError naming every line that is wrong, and why."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as text: {error}") from error
     start = next((number for number, line in enumerate(lines) if line.strip().lower() == "@data"), None)

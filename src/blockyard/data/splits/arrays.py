@@ -95,12 +95,13 @@ def channels_first(images: Tensor, *, last: bool) -> Tensor:
 def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation over the rows and `axes`, double, NaN left out; shape (1, ...).
 
-    The first row is subtracted before summing: with a mean much larger than the deviation the sums of squares cancel.
+    The mean of the first rows is subtracted before summing: with a mean much larger than the deviation the sums of
+    squares cancel.
     """
     total, squares, count = (torch.zeros(()) for _ in range(3))
     first: Tensor | None = None
     for chunk in rows.chunks():
-        first = chunk[:1].double().nan_to_num() if first is None else first
+        first = chunk.double().nanmean(axes, keepdim=True).nan_to_num() if first is None else first
         values, there = (chunk.double() - first).nan_to_num(), (~chunk.double().isnan()).double()
         total = total + values.sum(axes, keepdim=True)
         squares = squares + values.square().sum(axes, keepdim=True)

@@ -59,7 +59,7 @@ class Augment:
     crop: cut out a random square of relative side 1 - crop or more and resize it to the full image
     flip: mirror half of the images left to right
     operations, magnitude: of RandAugment, no operations for none
-    erasing: probability of erasing a rectangle, to the mean of the training images
+    erasing: probability of erasing a rectangle, to the mean of the training images; to black where they stay bytes
     levels: gray levels of each channel, from 0
     """
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, Split, Splits
 from blockyard.data.splits.order import mix
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 
 Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one split
 
@@ -39,6 +39,13 @@ def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tens
     ticks = (torch.arange(len(target) + 1, dtype=torch.float64) * fraction + 1e-9).floor()
     chosen = ticks[1:] > ticks[:-1]
     return by_class[~chosen].sort().values, by_class[chosen].sort().values
+
+
+def refuse_untrained(target: Tensor, names: Sequence[str], where: object) -> None:
+    """Raise UserError for classes without a training sample. target: (n,) int64 of the training split"""
+    counts = torch.bincount(target, minlength=len(names))
+    if untrained := [name for name, count in zip(names, counts.tolist(), strict=True) if not count]:
+        raise UserError(f"{where}: no training sample has the class {fold(untrained)}; add samples of it, or remove it")
 
 
 def nested(target: Tensor, size: int, seed: int) -> Tensor:
