@@ -57,13 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _mark_what_is_not_sampled(items: list[pytest.Item]) -> None:
     """Of a function with `sampled(k)` the first case and one in k of the others stay in the default suite.
 
-    The name of a case decides, so that a new case changes nothing for the others.
+    The name of a case decides, so that a new case changes nothing for the others. A case that is full anyway is no
+    first one.
     """
     seen: set[tuple[Path, str]] = set()
     for item in items:
         marker = item.get_closest_marker("sampled")
         function = _parametrized_function(item)
-        if marker is None or function is None:
+        if marker is None or function is None or item.get_closest_marker("full") is not None:
             continue
         if function in seen and zlib.crc32(item.name.encode()) % marker.args[0]:
             item.add_marker(pytest.mark.full)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -169,7 +170,7 @@ def test_a_number_that_is_none_is_never_saved(tmp_path: Path, case: tuple[str, s
     if code or kind != "1e38":  # that one may be survived
         assert code == 1, run_folder.status
         _assert_failed(run_folder, tmp_path / "message")
-        assert "NotFinite" in str(run_folder.status.reason) or "step" in str(run_folder.status.reason)
+        assert re.search("NotFinite|not finite", str(run_folder.status.reason))
 
 
 @pytest.mark.parametrize("case", cases(IN_LOGGERS, short=2, names=_name))

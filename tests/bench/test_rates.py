@@ -116,7 +116,7 @@ def test_a_part_keeps_the_factor_of_a_wider_name(monkeypatch: pytest.MonkeyPatch
 def test_each_starts_from_the_same_weights_and_batches() -> None:
     whole, none, embedder = range_tests(["embedder"], steps=24)
     assert whole.losses[0] == none.losses[0] == embedder.losses[0]
-    assert whole.losses[1:] != none.losses[1:] != embedder.losses[1:]
+    assert len({tuple(test.losses[1:]) for test in (whole, none, embedder)}) == 3
 
 
 def curve(part: str, losses: list[float], without: RateTest | None = None) -> RateTest:

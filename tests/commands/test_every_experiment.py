@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_every_command_works_or_says_why_not(
         message = capsys.readouterr().err
         assert codes[line] in (0, 2), (line, message)
         assert "Traceback" not in message, (line, message)
+        if codes[line]:
+            assert re.search("^blockyard: .{10}", message, re.MULTILINE), (line, message)
     assert {codes["eval"], codes["embed limit=8 out=vectors.npz page=vectors.html"]} == {0}
     base = json.dumps([f"experiment={name}", *overrides])
     question = f"claim: one\nbase: {base}\nbaseline: a\narms:\n  a: []\nseeds: 1\n"

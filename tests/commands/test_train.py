@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_eval_gives_the_run_s_own_figures(trained):
     done = blockyard(folder, "eval", f"run={run}")
     assert done.returncode == 0, done.stderr
     wanted = json.loads((run / "summary.json").read_text())["metrics"]["test/accuracy"]
-    assert f"{wanted:.6g}" in done.stdout
+    assert re.search(rf"^test/accuracy +{re.escape(f'{wanted:.6g}')}$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.full

@@ -149,9 +149,7 @@ def test_checkpointed_blocks_have_the_same_gradients(setting: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "setting", [name if name in ("gated", "all") else pytest.param(name, marks=pytest.mark.full) for name in SETTINGS]
-)
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_one_graph(setting: str) -> None:
     """For torch.export, torch.compile of the whole model, and of each block, whose gradients are the same."""
     model = built(setting=setting, position="rope", sizes={"depth": 3, "order": (0, 1, 1, 2)})

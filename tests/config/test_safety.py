@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from types import SimpleNamespace
+
 import pytest
 
 from blockyard.cli import main
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.instantiate import instantiate
-from blockyard.config.untrusted.targets import allowed
+from blockyard.config.untrusted import targets
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allowed
 
 HOSTILE = (
     "os.system",
@@ -46,9 +50,22 @@ HOSTILE = (
 
 @pytest.mark.parametrize("target", HOSTILE)
 @pytest.mark.parametrize("key", ["token_mixer", "data", "optimizer", "callbacks.progress"])
-def test_hostile_target_is_refused(target, key):
+def test_hostile_target_is_refused(target, key, monkeypatch):
+    """Before its module is imported, which would run it."""
+    imported = importlib.import_module
+
+    strange = []
+
+    def only_ours(name, package=None):
+        if name.partition(".")[0] not in TRUSTED_PACKAGES:
+            strange.append(name)
+            raise ImportError(name)
+        return imported(name, package)
+
+    monkeypatch.setattr(targets, "importlib", SimpleNamespace(import_module=only_ours))
     issues = check(compose([f"{key}._target_='{target}'"]))
     assert any(issue.key.startswith(key) for issue in issues), issues
+    assert strange == []
 
 
 def test_an_object_is_no_plain_value():

@@ -56,6 +56,8 @@ def test_micro_batches_shift_as_the_whole_batch_does(tmp_path: Path) -> None:
     short = (*BIAS, *NO_DROPOUT, "trainer.max_steps=3", "trainer.eval_every=3")
     whole = run(tmp_path / "whole", *short)
     parts = run(tmp_path / "parts", *short, "trainer.accumulate=4")
+    assert state(whole)[OFFSET].abs().max() > 0
+    assert rows(whole)[-1]["train/load_max.0"] >= 1
     assert_close(state(parts)[OFFSET], state(whole)[OFFSET])
 
 

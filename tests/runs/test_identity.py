@@ -142,7 +142,7 @@ def test_no_name_leaves_the_folder_or_makes_a_bad_one(name: str, tmp_path: Path)
 
 
 def test_names_that_read_alike_stay_apart() -> None:
-    assert slug("a/b") != slug("a b") != slug("a-b")
+    assert len({slug("a/b"), slug("a b"), slug("a-b")}) == 3
     assert slug("vit_digits") == "vit_digits"
     assert slug(None) == slug("") == ""
 

@@ -57,7 +57,6 @@ def task(tmp_path: Path, optuna_study: optuna.Study, *overrides: str) -> Task:
 GOOD = [[0.99] * 4] * 4
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.full), "halving"])
 def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path: Path, pruner: str) -> None:
     optuna_study = study(tmp_path / "study", pruner, GOOD)

@@ -102,7 +102,6 @@ class Killed(BaseException):
     """No `except Exception` on the way sees it: so much is left to clean up as by a kill."""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("values", "sampler"),
     [(1, "tpe"), *(pytest.param(*case, marks=pytest.mark.full) for case in [(0, "tpe"), (0, "random"), (1, "random")])],

@@ -83,9 +83,12 @@ def test_a_mean_outside_the_bounds_is_not_covered() -> None:
     draw = np.random.default_rng(2)
     covered = 0
     for _ in range(60):
-        gaps = list(draw.exponential(0.1, size=30).clip(0, 1) - 0.1)
-        pair = evidence.betting_interval(gaps, (-1.0, 1.0), cells=200)
-        covered += pair is not None and pair[0] <= 0.0 <= pair[1]
+        gaps = list(draw.exponential(0.1, size=40).clip(0, 1) - 0.1)
+        pairs = [evidence.betting_interval(gaps[:n], (-1.0, 1.0), cells=200) for n in (10, 20, 30, 40)]
+        covered += all(pair is not None and pair[0] <= 0.0 <= pair[1] for pair in pairs)
+        assert pairs[-1] is not None
+        assert pairs[-1][1] < 0.5
+        assert pairs[-1][0] > -0.5
     assert covered >= 54
 
 
@@ -433,7 +436,6 @@ def test_a_real_sweep_stops_at_its_budget(undisturbed: tuple[SweepPlan, Standing
     assert not any(sweep_plan.path(cell).exists() for cell in sweep_plan.cells if cell.seed > 3)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.full)])
 def test_a_sweep_that_is_killed_at_random_comes_to_the_same_decision(
     kills: int, undisturbed: tuple[SweepPlan, Standing], tmp_path: Path

@@ -115,7 +115,7 @@ TRACED = [("dense", {}), ("hyper", {"dynamic": False, "streams": 3})]
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "options"),
-    [case if case in TRACED else pytest.param(*case, marks=pytest.mark.full) for case in VARIANTS],
+    VARIANTS,
     ids=str,
 )
 def test_one_graph(name: str, options: dict[str, Any]) -> None:

@@ -69,7 +69,6 @@ def test_averaged_weights_are_evaluated_saved_and_tested(tmp_path: Path) -> None
     assert evaluate(run_folder.path)["test/loss"] == run_folder.summary()["metrics"]["test/loss"]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("overrides", [EMA, pytest.param(SWA, marks=pytest.mark.full)], ids=["ema", "swa"])
 def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     whole = run(tmp_path / "whole", *overrides, SAVE)

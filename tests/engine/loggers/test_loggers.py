@@ -180,7 +180,7 @@ def test_a_thread_of_a_logger_s_package_that_fails_is_one_line(
     log.finish("done", {})
     folder.release()
     assert "Traceback" not in capsys.readouterr().err
-    assert sum("the run continues" in message for message in caplog.messages) <= 2
+    assert sum("the run continues" in message for message in caplog.messages) in (1, 2)
 
 
 def test_several_loggers_are_fed_beside_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

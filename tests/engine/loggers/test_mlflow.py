@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -268,4 +267,4 @@ def test_a_missing_package_is_said_before_the_run(
     message = "logger=mlflow needs the package no_such_package: pip install 'blockyard[mlflow]', or logger=none"
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.rglob("metrics.csv"))
-    assert "mlflow.tracking" not in sys.modules or not (tmp_path / "mlflow").exists()
+    assert not (tmp_path / "mlflow").exists()

@@ -364,7 +364,7 @@ def test_every_experiment_is_stacked_or_says_why_not(
         path = tmp_path / "joint" / task.key
         how = facts(path)
         assert how["together"] + how["alone"] >= 4
-        assert how["together"] or how.get("reason") or how["alone"] >= 4
+        assert how["together"] or how.get("reason")
         rows = [read_metrics(folder / "metrics.csv")[-1] for folder in (path, tmp_path / "lone" / task.key)]
         # Of weights whose gradients are nothing but rounding, Adam makes steps of their full size: metrics tell less.
         assert rows[0]["train/loss"] == pytest.approx(rows[1]["train/loss"], rel=1e-3, abs=1e-4)
