@@ -253,8 +253,8 @@ def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys
     write_yaml(path / "config.yaml", sweep_plan.config(cell))
     assert main(["runs", "delete", "last", f"outputs={tmp_path}"]) == 2
     assert "; cells of sweep tiny, which would be trained again?" in capsys.readouterr().err
-    for words in (["delete", str(path)], ["rename", str(path), "other"]):  # with other outputs, by its path
-        assert main(["runs", *words, f"outputs={tmp_path / 'others'}"]) == 2
+    for arguments in (["delete", str(path)], ["rename", str(path), "other"]):  # with other outputs, by its path
+        assert main(["runs", *arguments, f"outputs={tmp_path / 'others'}"]) == 2
         assert "sweep tiny" in capsys.readouterr().err
 
 

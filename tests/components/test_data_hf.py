@@ -24,7 +24,7 @@ def saved(folder: Path, *, names: list[str]) -> Path:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
     for part in ("train", "validation", "test"):
         rows = [{"text": row["text"], "label": row["label"]} for row in ROWS if row["split"] == part]
-        parts[part] = datasets.Dataset.from_list(rows, features=features)
+        parts[part] = datasets.Dataset.from_list(samples, features=features)
     datasets.DatasetDict(parts).save_to_disk(str(folder))
     return folder
 
@@ -64,8 +64,8 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_rows_without_a_class_and_splits_without_a_column_are_named(tmp_path: Path) -> None:
     features = datasets.Features({"text": VALUE, "label": datasets.ClassLabel(names=["a", "b"])})
-    rows = [{"text": str(n), "label": None if n == 2 else n % 2} for n in range(20)]
-    datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "gaps"))
+    samples = [{"text": str(n), "label": None if n == 2 else n % 2} for n in range(20)]
+    datasets.Dataset.from_list(samples, features=features).save_to_disk(str(tmp_path / "gaps"))
     with pytest.raises(UserError, match=r"row 3: no (data\.)?label"):
         HuggingFace(path=str(tmp_path / "gaps")).load(Byte())
     parts = {"train": datasets.Dataset.from_list([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])}

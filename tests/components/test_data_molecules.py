@@ -229,9 +229,9 @@ def test_a_class_is_read_from_a_key(tmp_path: Path) -> None:
 
 
 def test_a_class_that_training_lacks_is_refused(tmp_path: Path) -> None:
-    rows = [{**row, "kind": "salt"} if n == 3 else row for n, row in enumerate(LABELLED)]
+    molecules = [{**row, "kind": "salt"} if n == 3 else row for n, row in enumerate(LABELLED)]
     with pytest.raises(UserError, match="no training sample has the class salt"):
-        Molecules(path=str(written(tmp_path / "x.jsonl", rows)), label="kind").load(Nodes())
+        Molecules(path=str(written(tmp_path / "x.jsonl", molecules)), label="kind").load(Nodes())
 
 
 def test_fewer_molecules_keep_the_share_of_each_class(tmp_path: Path) -> None:

@@ -176,8 +176,8 @@ def sweep(
     name: of the sweep's folder, where its content is given; the content is kept there as NAME.yaml
     Raises UserError with every problem of a bad file, RunFailed where a cell failed.
     """
-    given = {"--workers": workers, "--seeds": seeds}
-    flags = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
+    counts = {"--workers": workers, "--seeds": seeds}
+    flags = [text for flag, value in counts.items() if value is not None for text in (flag, str(value))]
     texts = as_texts(overrides)
     if outputs is not None:
         refuse_outputs(texts)
