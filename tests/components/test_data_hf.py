@@ -24,7 +24,7 @@ def saved(folder: Path, *, names: list[str]) -> Path:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
     for part in ("train", "validation", "test"):
         rows = [{"text": row["text"], "label": row["label"]} for row in ROWS if row["split"] == part]
-        parts[part] = datasets.Dataset.from_list(samples, features=features)
+        parts[part] = datasets.Dataset.from_list(rows, features=features)
     datasets.DatasetDict(parts).save_to_disk(str(folder))
     return folder
 
