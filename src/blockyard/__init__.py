@@ -21,6 +21,7 @@ if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, 
 
 if TYPE_CHECKING:
     from blockyard.commands._python import RunFailed, build, hydra_groups, lightning, train
+    from blockyard.errors import UserError
     from blockyard.evaluate.embed import embed
     from blockyard.evaluate.predict import predict
     from blockyard.report.comparison import compare
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "RunFailed",
+    "UserError",
     "__version__",
     "build",
     "compare",
@@ -53,6 +55,7 @@ _MODULES = {
     "embed": "blockyard.evaluate.embed",
     "train": "blockyard.commands._python",
     "RunFailed": "blockyard.commands._python",
+    "UserError": "blockyard.errors",
 }
 
 

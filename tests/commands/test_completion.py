@@ -69,9 +69,14 @@ def test_runs_are_those_of_the_project(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BLOCKYARD_PROJECT", raising=False)
     for line in ("eval run=", "predict run=", "forecast run=", "train resume="):
-        first, second = complete(f"blockyard {line}")
+        first, second, third = complete(f"blockyard {line}")
         assert first.endswith("=last")
-        assert second.endswith("results/mine-0123456789/s0")
+        assert second.endswith("=mine")
+        assert third.endswith("results/mine-0123456789/s0")
+    plan = tmp_path / "results" / "sweeps" / "my_question" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("{}")
+    assert complete("blockyard compare my_") == ["my_question"]
 
 
 @pytest.mark.parametrize(

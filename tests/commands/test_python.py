@@ -192,6 +192,16 @@ def test_runs_are_compared_as_they_are_returned(run_folder: RunFolder) -> None:
         assert blockyard.compare(selection, outputs=outputs, changes=False).as_dict()["arms"] == expected
 
 
+def test_mistakes_are_errors_of_the_package(run_folder: RunFolder) -> None:
+    """A text was taken for a list of its letters, and the error that the docs name could not be named."""
+    assert blockyard.UserError is UserError
+    for inputs in ("good film", []):
+        with pytest.raises(blockyard.UserError, match=r"inputs is a list|no input"):
+            blockyard.predict(run_folder, inputs)
+    with pytest.raises(blockyard.UserError, match="inputs is a list"):
+        blockyard.embed(run_folder, "good film")
+
+
 def test_results_print_as_one_line(run_folder: RunFolder) -> None:
     assert repr(run_folder) == f"<run {run_folder.path}: done>"
     runs = blockyard.runs(outputs=run_folder.path.parents[1])

@@ -13,6 +13,7 @@ from blockyard.contracts import Inputs
 from blockyard.data.co2 import Co2
 from blockyard.data.digit_series import DigitSeries
 from blockyard.data.series_file import SeriesFile
+from blockyard.data.splits.series import parsed_dates
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.forecast import Forecast, forecasts
@@ -236,6 +237,26 @@ def test_separators_at_the_ends_of_rows_shift_no_column(tmp_path: Path) -> None:
     expected = series(path).load(SeriesPatch()).train.mean  # type: ignore[attr-defined]
     path.write_text("\n".join([header, *(f"{line}," for line in lines)]) + "\n")
     torch.testing.assert_close(series(path).load(SeriesPatch()).train.mean, expected)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("dates", "second"),
+    [
+        ([f"{month:02}/01/2000" for month in range(1, 13)] + ["01/31/2001"], "2000-02-01"),
+        ([f"{month}/15/2000" for month in range(1, 13)], "2000-02-15"),
+        ([f"{day:02}.01.2000" for day in range(1, 29)], "2000-01-02"),
+    ],
+)
+def test_the_order_of_day_and_month_is_the_one_that_goes_on(dates: list[str], second: str) -> None:
+    assert str(parsed_dates(pandas.Series(dates)).iloc[1].date()) == second
+
+
+def test_dates_of_either_order_are_refused() -> None:
+    """The first of each month was read as days of January, without a word."""
+    with pytest.raises(UserError, match="01/02/2000 may be day/month/year or month/day/year; write"):
+        parsed_dates(pandas.Series(["01/02/2000", "02/03/2000"]))
+    with pytest.raises(UserError, match="01/01/2000 may be"):
+        parsed_dates(pandas.Series([f"01/{month:02}/2000" for month in range(1, 13)]))
 
 
 def test_dates_may_change_their_offset_and_a_damaged_archive_is_refused(tmp_path: Path) -> None:

@@ -168,3 +168,13 @@ def test_a_causal_model_refuses_experts_that_choose_tokens(monkeypatch: pytest.M
         causality_probe.check_foreign(parts, parts.model(0), parts.load().train)
     parts = Components(compose([*overrides, "channel_mixer.route=token"]).config)
     causality_probe.check_foreign(parts, parts.model(0), parts.load().train)
+    equal = (
+        "data=associative_recall",
+        "tokenizer=symbols",
+        *DECODER,
+        "channel_mixer=experts",
+        *SMALL[3:],
+        "logger=none",
+    )
+    parts = Components(compose([*equal, "objective=answer"]).config)  # a split whose lengths are None: all are equal
+    causality_probe.check_foreign(parts, parts.model(0), parts.load().train)

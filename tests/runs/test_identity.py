@@ -11,6 +11,9 @@ import pytest
 
 from blockyard.config.compose import compose
 from blockyard.runs.identity import identity, run_name, semantic, slug
+from blockyard.runs.not_started import AlreadyDoneError
+from blockyard.runs.provenance import own_code
+from blockyard.runs.start import create_run
 from tests.support.engine_runs import config
 
 
@@ -139,6 +142,27 @@ def test_no_name_leaves_the_folder_or_makes_a_bad_one(name: str, tmp_path: Path)
     assert len(folder_name.encode()) < 100
     (tmp_path / folder_name).mkdir()
     assert (tmp_path / folder_name).resolve().parent == tmp_path.resolve()
+
+
+def test_the_code_of_own_packages_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of other code was "already done", and seeds of both were one arm."""
+    package = tmp_path / "ownstudy"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "norm.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"seed": 0, "name": "a", "outputs": str(tmp_path / "out"), "allow": ["ownstudy"]}
+    with create_run(config) as run:
+        (recorded,) = run.facts()["own_code"].items()
+        assert recorded == ("ownstudy", own_code(["ownstudy"])["ownstudy"])
+        run.write_summary({})
+        run.set_status("done", None, step=1, exit_code=0)
+    with pytest.raises(AlreadyDoneError, match="already done; force"):
+        create_run(config)
+    (package / "norm.py").write_text("x = 2\n")
+    with pytest.raises(AlreadyDoneError, match="already done; the code of ownstudy has changed since; force=true"):
+        create_run(config)
+    assert own_code(["no_such_package"]) == {}
 
 
 def test_names_that_read_alike_stay_apart() -> None:

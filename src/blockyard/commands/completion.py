@@ -156,7 +156,8 @@ def _runs(key: str) -> list[str]:
     """The run folders of the project's outputs, newest first."""
     outputs = Path(default_outputs())
     folders = sorted(outputs.glob("*/s[0-9]*/status.json"), key=lambda path: -path.stat().st_mtime)
-    return [f"{key}last", *(f"{key}{path.parent}" for path in folders)]
+    names = dict.fromkeys(path.parts[-3].rpartition("-")[0] for path in folders)
+    return [f"{key}last", *(f"{key}{name}" for name in names if name), *(f"{key}{path.parent}" for path in folders)]
 
 
 def _sweep(command: str, before: list[str]) -> list[str]:
@@ -166,7 +167,10 @@ def _sweep(command: str, before: list[str]) -> list[str]:
     if before and before[-1] == "--executor":
         return list(catalog.choices("executor"))
     named = any(not argument.startswith("-") for argument in before)
-    return [] if named and command in ("sweep", "bundle") else list(sweep_names())
+    if named and command in ("sweep", "bundle"):
+        return []
+    plans = [] if command == "sweep" else sorted(Path(default_outputs()).glob("sweeps/*/plan.json"))
+    return list(dict.fromkeys([*(plan.parent.name for plan in plans), *sweep_names()]))
 
 
 def _overrides(typed: str, families: Sequence[str], options: bool = True) -> list[str]:

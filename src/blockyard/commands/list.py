@@ -40,6 +40,8 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})")
     if args.overrides and not args.compatible:
         raise UserError(f"{args.overrides[0]}: list takes overrides with --compatible only")
+    if args.compatible:
+        _refuse_unknown(args)
     screen = console()
     for family in names or (catalog.families() if args.compatible else groups):
         choices = catalog.choices(family, folders)
@@ -54,6 +56,14 @@ def run(arguments: Sequence[str]) -> int:
         screen.print(rows)
         screen.print()
     return 0
+
+
+def _refuse_unknown(args: ListArgs) -> None:
+    """Raise UserError for overrides that are wrong whatever else is chosen."""
+    from blockyard.config.compose import compose
+
+    if issues := compose(args.overrides, args.config_dirs).issues:
+        raise UserError("; ".join(map(str, issues)))
 
 
 def parser() -> Parser:

@@ -174,6 +174,8 @@ def embed(
     Raises UserError for inputs and a split together, a layer that the model lacks, a token that it lacks, and where
     an input or the run's data cannot be read.
     """
+    if isinstance(inputs, str):
+        raise UserError(f"inputs is a list, such as [{inputs!r}]")
     if inputs and (split is not None or limit is not None):
         raise UserError("inputs and a split exclude each other; leave inputs, or split and limit, out")
     if pool is not None and pool not in POOLS:

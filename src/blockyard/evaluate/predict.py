@@ -71,6 +71,8 @@ def predict(
     Raises UserError where the run predicts neither, an input cannot be read, or the run's data, which says how images
     and numbers are normalized, is missing.
     """
+    if isinstance(inputs, str) or not len(inputs):
+        raise UserError(f"inputs is a list, such as [{inputs!r}]" if inputs else "no input: inputs is an empty list")
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     target, continues = loaded.objective.target, loaded.data.spec.modality == "series"
     if target == "tags":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -68,8 +69,19 @@ def trusted_config(
     choices = dict(folder.facts().get("choices") or {})
     issues = check(Composed(config, choices), training=training, starts=False)
     if issues:
+        if missing := _missing_data(config):
+            raise UserError(f"{folder.path}: {missing}")
         raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: " + "; ".join(map(str, issues)))
     return config
+
+
+def _missing_data(config: Node) -> str | None:
+    """Why the data of a config is not there; None where it is, or nobody can tell. What it is, its files may say."""
+    from blockyard.config.build import Components
+
+    with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RuntimeError):
+        return Components(config).data.missing()
+    return None
 
 
 log = logging.getLogger("blockyard")

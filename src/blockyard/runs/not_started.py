@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.errors import UserError
@@ -11,8 +12,10 @@ from blockyard.runs.folder import RunFolder
 class AlreadyDoneError(UserError):
     """The requested run is already done and nothing was started; the command exits with code 0."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        super().__init__(f"{folder.path} is already done; force=true runs it again (the old run is kept)")
+    def __init__(self, folder: RunFolder, changed: Sequence[str] = ()) -> None:
+        """changed: packages of the user's own whose code is another one by now"""
+        note = f"; the code of {', '.join(changed)} has changed since" if changed else ""
+        super().__init__(f"{folder.path} is already done{note}; force=true runs it again (the old run is kept)")
         self.folder = folder
 
 

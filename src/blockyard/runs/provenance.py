@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
 import os
 import platform
 import socket
@@ -79,6 +81,27 @@ def provenance(command: Sequence[str] | None = None) -> Provenance:
         "git": git_state(Path(__file__).parents[1]),
         "host": host_facts(),
     }
+
+
+def own_code(packages: Sequence[str]) -> dict[str, str]:
+    """A hash of the Python files of each package that a config allows, by which a change of them is seen."""
+    hashes = {}
+    for package in packages:
+        try:
+            spec = importlib.util.find_spec(package.partition(".")[0])
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            continue
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+        digest = hashlib.sha256()
+        for file in files or [Path(str(spec.origin))]:
+            digest.update(f"{file.name}\n".encode())
+            with contextlib.suppress(OSError):
+                digest.update(file.read_bytes())
+        hashes[package] = digest.hexdigest()[:16]
+    return hashes
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.errors import UserError
 from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
@@ -21,7 +22,7 @@ from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held, lock_path
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
-from blockyard.runs.provenance import provenance
+from blockyard.runs.provenance import own_code, provenance
 from blockyard.runs.rank import check_restarts, rank_in, restarted
 from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
@@ -142,7 +143,7 @@ def take_over(
         for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
             remove_temporary(folder, untouched=_IDLE)
         refuse_changed_data(run, config)
-        raise AlreadyDoneError(run)
+        raise AlreadyDoneError(run, _changed_code(run, config))
     refused = status.state == "failed" and status.exit_code == 2  # bad input, found before the first step
     if status.state == "failed" and not (refused or retry_failed or restarted()):
         raise FailedBeforeError(run.path, status.reason)
@@ -156,7 +157,7 @@ def take_over(
     run.resumes = not (refused or status.state == "queued") or any(run.checkpoints.glob("*.ckpt"))
     if run.resumes:
         run.message = f"resuming {run.path}, which was {status}"
-    entry = provenance(command) | {"was": str(status), "before": changed, "swept": removed}
+    entry = provenance(command) | {"was": str(status), "before": changed, "swept": removed, **_own_code(config)}
     run.add_facts({"resumes": [*run.facts().get("resumes", []), entry]})
     if changed:
         if old.keys() != frozen.keys() or old.get("model") != frozen.get("model"):  # no override of a resumed run
@@ -188,7 +189,19 @@ def _clear_damaged(
         kept = f"; it is kept as {move_aside(path, 'damaged').name}" if path.exists() else ""
         log.warning("%s is damaged or of another run: what it recorded of the start is lost%s", path, kept)
         facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
-        run.write_json(RUN, provenance(command) | facts)
+        run.write_json(RUN, provenance(command) | facts | _own_code(config))
+
+
+def _own_code(config: Node) -> dict[str, dict[str, str]]:
+    """What run.json has of the packages that a config allows; nothing where there are none."""
+    hashes = own_code(allow_of(config))
+    return {"own_code": hashes} if hashes else {}
+
+
+def _changed_code(run: RunFolder, config: Node) -> list[str]:
+    """The allowed packages whose code is not that of a run; those that it did not record are left out."""
+    recorded = run.facts().get("own_code") or {}
+    return [name for name, code in own_code(allow_of(config)).items() if recorded.get(name, code) != code]
 
 
 def _begin(
@@ -216,7 +229,7 @@ def _begin(
     run.created, run.replaced, run.message = True, replaced, message
     # The config comes last: a folder without one is not a run, so a kill before this line leaves nothing behind.
     facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
-    run.write_json(RUN, provenance(command) | facts)
+    run.write_json(RUN, provenance(command) | facts | _own_code(config))
     write_status(path, Status("queued", updated=now()))
     write_yaml(path / CONFIG, frozen)
     for key in secret_keys:

@@ -11,6 +11,7 @@ predicted; every window counts.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -203,13 +204,29 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
     return _dates(after) if midnight else [date.isoformat(sep=" ") for date in after]
 
 
+_DAY_OR_MONTH = re.compile(r"\d{1,2}([/.-])\d{1,2}\1\d{4}")
+
+
 def parsed_dates(column: pandas.Series[Any], errors: Literal["raise", "coerce"] = "raise") -> pandas.Series[Any]:
     """Return a column of dates; those whose offset from UTC changes, as with summer time, in UTC.
+
+    Of 1/2/2020 and the like the order of day and month is the one in which all are dates that do not go back. Raises
+    UserError where either order is.
 
     errors: as in pandas.to_datetime: coerce sets cells that cannot be parsed to NaT, raise raises ValueError
     """
     import pandas
 
+    texts = column.dropna()
+    if len(texts) and texts.map(lambda each: bool(_DAY_OR_MONTH.fullmatch(str(each)))).all():
+        mark = _DAY_OR_MONTH.fullmatch(str(texts.iloc[0]))[1]  # type: ignore[index]
+        orders = (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
+        read = [pandas.to_datetime(column, format=each, errors="coerce") for each in orders]
+        fitting = [each for each in read if each.notna().sum() == len(texts) and each.dropna().is_monotonic_increasing]
+        if len(fitting) == 2 and not fitting[0].equals(fitting[1]):
+            raise UserError(f"{texts.iloc[0]} may be day/month/year or month/day/year; write dates as 2020-01-31")
+        if fitting:
+            return fitting[0]
     try:
         return pandas.to_datetime(column, errors=errors)
     except ValueError:  # of mixed offsets

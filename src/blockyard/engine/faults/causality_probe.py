@@ -84,8 +84,9 @@ def _check_padding(components: Components, probe: nn.Module, split: Split, forei
 def _short_and_long(split: Split) -> Tensor | None:
     """A short and a long one of the first samples of a split, (2,); None where none is padded."""
     first = torch.arange(min(_LOOKED_AT, len(split)))
-    if isinstance(split, HasLengths):
-        lengths = split.lengths[first]
+    known = split.lengths if isinstance(split, HasLengths) else None
+    if known is not None:
+        lengths = known[first]
     else:
         of_batch = split.batch(first[:_BATCH], None).lengths
         if of_batch is None:

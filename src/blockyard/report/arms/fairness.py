@@ -205,10 +205,18 @@ def _code(arms: list[ArmRuns]) -> Iterator[str]:
     yield from _differences("code (git commit)", arms, _commit)
     for package in ("blockyard", "torch", "numpy"):
         yield from _differences(f"version of {package}", arms, _version(package))
+    own = {name for arm in arms for run in arm.done for name in run.facts.get("own_code") or ()}
+    for package in sorted(own):
+        yield from _differences(f"the code of {package}", arms, _own_code(package))
     dirty = any(_git(run).get("dirty") for arm in arms for run in arm.done)
     changes = {_git(run).get("diff_hash") for arm in arms for run in arm.done}
     if dirty and len(changes) == 1:
         yield "the code had uncommitted changes, the same for all runs"
+
+
+def _own_code(package: str) -> Fact:
+    """A hash of the files of a package of the user's own; None where a run did not record one."""
+    return lambda run: (run.facts.get("own_code") or {}).get(package)
 
 
 def _load(arms: list[ArmRuns]) -> Iterator[str]:

@@ -86,6 +86,8 @@ def _repeatable(config: Node, recorded: RunFolder, scratch: Path) -> Node:
 def _check_paths(config: Node, name: str, moved: Mapping[str, Any]) -> None:
     """Raise UserError for data that is not here, and for a path that leads out of the temporary folder."""
     gone = scrubbed_keys(config)
+    if others := [key for key in gone if not key.startswith("data.")]:
+        raise UserError(f"{name} cannot be run again from a bundle: it starts from files of {', '.join(others)}")
     if gone:
         raise UserError(
             f"{name} reads files that are in no bundle: say where they are, {' '.join(f'{key}=PATH' for key in gone)}"

@@ -189,7 +189,8 @@ def _metric_lines(loaded: Loaded, metrics: dict[str, dict[int, float]]) -> Itera
 def _data(loaded: Loaded) -> Iterator[str]:
     facts = loaded.folder.facts().get("data")
     recorded = facts if isinstance(facts, dict) else {}
-    source = section(_docstring(loaded.data), "Source")
+    # Of files of the user's own the docstring names where the format comes from, not the data.
+    source = "" if getattr(loaded.data, "path", None) else section(_docstring(loaded.data), "Source")
     rows = [["data", _choice(loaded, "data")]]
     sizes = [f"{split} {recorded[split]}" for split in ("train", "validation", "test") if split in recorded]
     rows += [["samples", ", ".join(sizes)]] if sizes else []
