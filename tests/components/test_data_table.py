@@ -71,6 +71,12 @@ def test_every_form_is_the_same_table(name: str, tmp_path: Path) -> None:
     assert texts_of(data.load(Byte())) == expected
 
 
+def test_a_class_that_reads_like_a_missing_label_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "x.csv").write_text("text,label\n" + "".join(f"a{n},{'NaN' if n % 3 else 'b'}\n" for n in range(9)))
+    assert Table(path=str(tmp_path / "x.csv")).spec.class_names == ("NaN", "b")
+    assert "has the class NaN: leave a cell empty where no label is known" in caplog.text
+
+
 def test_quoted_cells_keep_commas_quotes_and_line_feeds(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('text,label\n"a ""b"",\nc",1\n\nd,2\n', encoding="utf-8-sig")
     table = read_table(tmp_path / "x.csv", {"data.text": "text", "data.label": "label"})

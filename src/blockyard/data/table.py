@@ -61,9 +61,10 @@ from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 
 log = logging.getLogger("blockyard")
+_LIKE_MISSING = frozenset({"nan", "na", "n/a", "null", "none"})  # texts that many tools write for a missing value
 
 MOST_CLASSES = 1000
 MOST_SLICES = 100
@@ -218,7 +219,10 @@ class Table(AugmentOptions, LoadedData):
         """The labels, sorted; none where a caption or numbers are predicted. Raises UserError as `rows` does."""
         if self.target or self.labels or self.kind.writes:
             return ()
-        return self._values_of(self.label_column)
+        names = self._values_of(self.label_column)
+        if missing := [name for name in names if name.strip().lower() in _LIKE_MISSING]:
+            log.warning("%s has the class %s: leave a cell empty where no label is known", self.path, fold(missing))
+        return names
 
     @cached_property
     def slice_names(self) -> tuple[str, ...]:
