@@ -128,7 +128,7 @@ def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> N
 
 @pytest.mark.parametrize("size", [16, 64, 512])
 def test_a_gradient_of_zero_changes_nothing(size: int) -> None:
-    """The size of an update over the norm of none was infinite, and infinity times zero is no number."""
+    """The learning rate was divided by the norm of the update first, which gave inf * 0 = NaN."""
     start = torch.randn(size, size)
     for kind, options in (
         (RowNormalised, {"momentum": 0.9, "second": 0.9, "steps": 2, "eps": 1e-8}),

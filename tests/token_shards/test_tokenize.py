@@ -144,13 +144,13 @@ def test_a_text_is_cut_where_it_is_found_in_any_windows(tmp_path: Path, monkeypa
     path = tmp_path / "text.txt"
     path.write_text("a" * 15 + "é")
     assert list(cut(Span(str(path), 0, 17), 16)) == [Span(str(path), 0, 17)]
-    letters = random.Random(0)
+    draw = random.Random(0)
     for _ in range(60):
-        text = "".join(letters.choices("aé€😀", (6, 2, 2, 2), k=60))
-        text += letters.choice((" b", "\nb", " ", "é")) + "c€" * 9
+        text = "".join(draw.choices("aé€😀", (6, 2, 2, 2), k=60))
+        text += draw.choice((" b", "\nb", " ", "é")) + "c€" * 9
         content = text.encode()
         path.write_bytes(content)
-        span, place = Span(str(path), 0, len(content)), letters.randrange(1, 40)
+        span, place = Span(str(path), 0, len(content)), draw.randrange(1, 40)
         monkeypatch.setattr(text_files, "_WINDOW", 2**16)
         whole = text_files._next_cut(span, place)
         for window in (1, 2, 3, 7, 17):

@@ -125,7 +125,7 @@ def test_refused_in_one_message(name: str, reason: str, cache: Path) -> None:
 
 def test_paths_of_any_letters_and_folders_of_choices_reach_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bracket or a comma in the path of a tokenizer was read as Hydra's grammar; --config-dir was not used."""
-    path = Path("/tmp/gpt2 (1), ü=x/tokenizer.json")
+    path = Path("gpt2 (1), ü=x/tokenizer.json").absolute()
     foreign = SimpleNamespace(text=["data=code"], vocabulary=10)
     source: Any = SimpleNamespace(partly="", foreign=foreign, tokenizer=path, converter=SimpleNamespace(preset="gpt2"))
     monkeypatch.setattr(importing, "_special", lambda source: [])

@@ -40,8 +40,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("import needs out=FOLDER, a new folder")
     from blockyard.weights.convert.importing import import_weights
 
-    more = {"overrides": args.overrides, "config_dirs": args.config_dirs}
-    imported = import_weights(sources[0], out, preset=preset, timm=timm, **more)
+    imported = import_weights(
+        sources[0], out, preset=preset, timm=timm, overrides=args.overrides, config_dirs=args.config_dirs
+    )
     source = imported.source
     lines = [f"{imported.folder}: preset={source.converter.preset} from {source.name}"]
     lines += [f"sha256 {source.sha256[:16]} of {source.path}"]

@@ -94,11 +94,11 @@ def own_code(packages: Sequence[str]) -> dict[str, str]:
         if spec is None:
             continue
         folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-        files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+        files = {file.relative_to(folder): file for folder in folders for file in sorted(folder.rglob("*.py"))}
         digest = hashlib.sha256()
-        for file in files or [Path(str(spec.origin))]:
-            digest.update(f"{file.name}\n".encode())
-            with contextlib.suppress(OSError):
+        for name, file in (files or {Path(package): Path(str(spec.origin))}).items():
+            digest.update(f"{name}\n".encode())
+            with contextlib.suppress(OSError):  # a run that reads the file fails by itself
                 digest.update(file.read_bytes())
         hashes[package] = digest.hexdigest()[:16]
     return hashes
