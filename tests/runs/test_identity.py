@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from blockyard.config.compose import compose
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name, semantic, slug
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.provenance import own_code
+from blockyard.runs.resume import differences
 from blockyard.runs.start import create_run
 from tests.support.engine_runs import config
 
@@ -162,6 +164,7 @@ def test_the_code_of_own_packages_is_recorded(tmp_path: Path, monkeypatch: pytes
     (package / "norm.py").write_text("x = 2\n")
     with pytest.raises(AlreadyDoneError, match="already done; the code of ownstudy has changed since; force=true"):
         create_run(config)
+    assert differences(RunFolder.open(run.path), config).endswith("the code of ownstudy has changed")
     assert own_code(["no_such_package"]) == {}
 
 

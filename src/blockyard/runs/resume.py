@@ -23,7 +23,7 @@ from blockyard.runs.identity import identity
 from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.rank import rank_in
-from blockyard.runs.start import join_run, take_over
+from blockyard.runs.start import changed_code, join_run, take_over
 from blockyard.runs.store import find
 
 _FIXED = {"name": "it names the folder", "seed": "it numbers the replicate"}
@@ -124,7 +124,10 @@ def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence
 
 
 def differences(folder: RunFolder, config: Node) -> str | None:
-    """What changed in versions, machine and `config`, so that the run may not equal an uninterrupted one; or None."""
+    """What changed in versions, own code, machine and `config`; None where nothing did.
+
+    Where something changed, the run may not equal an uninterrupted one.
+    """
     facts = folder.facts()
     old = {**(facts.get("versions") or {}), **_machine(facts.get("host") or {})}
     new = {**versions(), **_machine(host_facts())}
@@ -142,6 +145,7 @@ def differences(folder: RunFolder, config: Node) -> str | None:
         for key in keys
         if tree.get(folder.config, key) != tree.get(config, key)
     ]
+    changed += [f"the code of {name} has changed" for name in changed_code(folder, config)]
     return f"not bitwise equal to an uninterrupted run: {', '.join(changed)}" if changed else None
 
 

@@ -143,7 +143,7 @@ def take_over(
         for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
             remove_temporary(folder, untouched=_IDLE)
         refuse_changed_data(run, config)
-        raise AlreadyDoneError(run, _changed_code(run, config))
+        raise AlreadyDoneError(run, changed_code(run, config))
     refused = status.state == "failed" and status.exit_code == 2  # bad input, found before the first step
     if status.state == "failed" and not (refused or retry_failed or restarted()):
         raise FailedBeforeError(run.path, status.reason)
@@ -198,7 +198,7 @@ def _own_code(config: Node) -> dict[str, dict[str, str]]:
     return {"own_code": hashes} if hashes else {}
 
 
-def _changed_code(run: RunFolder, config: Node) -> list[str]:
+def changed_code(run: RunFolder, config: Node) -> list[str]:
     """The allowed packages whose code is not that of a run; those that it did not record are left out."""
     recorded = run.facts().get("own_code") or {}
     return [name for name, code in own_code(allow_of(config)).items() if recorded.get(name, code) != code]
