@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -48,13 +49,17 @@ class BranchedBlock(Block):
 
     token_norm, cross_norm, channel_norm: the norm of each branch; None where the block has no such branch,
         because its mixer is `empty` or `add_cross` was not called
-    token_finish, cross_finish, channel_finish: what a branch passes through after its mixer (a second norm, a
-        scale), made by `finish`
+    token_finish, cross_finish, channel_finish: the module behind the mixer of each branch (a second norm, a scale),
+        made by `finish`
     drop: dropout and stochastic depth, on what a branch adds
 
     against_zero: why branches cannot start at zero in this block, or None
 
     Subclasses write `forward`.
+
+    Options:
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     cross_finish: nn.Module  # set by `add_cross`
@@ -66,9 +71,9 @@ class BranchedBlock(Block):
         token_mixer: MixerFactory,
         channel_mixer: ChannelFactory,
         norm: NormFactory,
-        dropout: Rate,
-        drop_path: Rate,
-        finish: Callable[[], nn.Module] = nn.Identity,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
     ) -> None:
         super().__init__()
         if ctx.zero_branches and self.against_zero is not None:
@@ -76,19 +81,23 @@ class BranchedBlock(Block):
                 f"model.zero_branches=true: {type(self).__name__} {self.against_zero}; use block=pre_norm, or "
                 "model.zero_branches=false"
             )
-        self.finish = finish
+        self.ctx, self.new_norm = ctx, partial(norm, ctx)
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
         check_mixers(self, self.token_mixer, self.channel_mixer)
         token, channel = not self.token_mixer.empty, not self.channel_mixer.empty
         self.token_norm = norm(ctx) if token else None
-        self.token_finish = finish() if token else nn.Identity()
+        self.token_finish = self.finish() if token else nn.Identity()
         self.channel_norm = norm(ctx) if channel else None
-        self.channel_finish = finish() if channel else nn.Identity()
+        self.channel_finish = self.finish() if channel else nn.Identity()
         self.drop = BranchDropout(ctx, dropout, drop_path)
         self.cross_norm: nn.Module | None = None
         self.cross_mixer: TokenMixer | None = None
+
+    def finish(self) -> nn.Module:
+        """Return a new module for the end of a branch; the identity unless a subclass has another."""
+        return nn.Identity()
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
         """Add a branch between the two that reads the memory, with a norm of its own; it is never causal."""

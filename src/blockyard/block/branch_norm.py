@@ -19,30 +19,30 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory, as_weights
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Seq
+from blockyard.contracts.inherited_options import extends
 
 
 class BranchNorm(BranchedBlock):
-    """The norm fixes the size of what a branch adds; queries and keys of large inputs are large, so qk_norm helps.
-
-    Options:
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
-    """
+    """The norm fixes the size of what a branch adds; queries and keys of large inputs are large, so qk_norm helps."""
 
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
         token_mixer: MixerFactory,
         channel_mixer: ChannelFactory,
         norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, _as_it_is, dropout, drop_path, finish=partial(norm, ctx))
+        self.output_norm = partial(norm, ctx)  # read by the constructor
+        super().__init__(ctx, token_mixer, channel_mixer, _as_it_is, **options)
+
+    def finish(self) -> nn.Module:
+        """Return the norm of a branch."""
+        return self.output_norm()
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
         """As `BranchedBlock.add_cross`, with the norm after the mixer."""

@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Seq
+from blockyard.contracts.inherited_options import extends
 
 
 def constants(ctx: Context) -> tuple[float, float]:
@@ -42,27 +43,22 @@ class DeepNorm(BranchedBlock):
 
     It replaces the factor 1 / sqrt(branches depth) on outputs of other blocks. In a mixer that does not tell which
     of its weights carry content (`ops.linear`), it scales the outputs alone.
-
-    Options:
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     needs_final_norm: ClassVar[bool] = False
     adds: ClassVar[bool] = False
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
         token_mixer: MixerFactory,
         channel_mixer: ChannelFactory,
         norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
         alpha, beta = constants(ctx)
-        super().__init__(replace(ctx, gain=beta), token_mixer, channel_mixer, norm, dropout, drop_path)
+        super().__init__(replace(ctx, gain=beta), token_mixer, channel_mixer, norm, **options)
         self.alpha, self.beta = alpha, beta
         self.expects_cross = ctx.peer is not None and ctx.causal
 

@@ -12,14 +12,14 @@ Cost: that of its mixers, and 2 D parameters
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Positive, Rate, Role, Seq
+from blockyard.contracts import Context, Memory, Positive, Role, Seq
+from blockyard.contracts.inherited_options import extends
 from blockyard.weight_init import Init
 
 
@@ -47,10 +47,9 @@ class LayerScale(BranchedBlock):
 
     Options:
         start: initial factor; null is the paper's by depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
@@ -59,14 +58,17 @@ class LayerScale(BranchedBlock):
         norm: NormFactory,
         *,
         start: Positive | None = None,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        paper_start = 0.1 if ctx.visits <= 18 else 1e-5 if ctx.visits <= 24 else 1e-6
-        factor = paper_start if start is None else start
-        super().__init__(
-            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(Scale, ctx.dim, factor)
-        )
+        self.start = start  # read by the constructor
+        super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
+
+    def finish(self) -> nn.Module:
+        """Return a factor for each channel."""
+        start = self.start
+        if start is None:
+            start = 0.1 if self.ctx.visits <= 18 else 1e-5 if self.ctx.visits <= 24 else 1e-6
+        return Scale(self.ctx.dim, start)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

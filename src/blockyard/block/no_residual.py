@@ -16,30 +16,27 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Seq
+from blockyard.contracts.inherited_options import extends
 
 
 class NoResidual(BranchedBlock):
-    """Pre-norm without residual connections. It has no stochastic depth: a skipped branch would leave nothing.
-
-    Options:
-        dropout: dropout rate on the output of each mixer
-    """
+    """Pre-norm without residual connections. It has no stochastic depth: a skipped branch would leave nothing."""
 
     adds: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
     against_zero: ClassVar[str | None] = "passes on what a branch gives and nothing else"
 
+    @extends(BranchedBlock, without=("drop_path",))
     def __init__(
         self,
         ctx: Context,
         token_mixer: MixerFactory,
         channel_mixer: ChannelFactory,
         norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, 0.0)
+        super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D); every mixer's output replaces x, in the type of x."""

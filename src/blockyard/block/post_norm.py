@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Seq
+from blockyard.contracts.inherited_options import extends
 
 
 class PostNorm(BranchedBlock):
@@ -25,13 +26,12 @@ class PostNorm(BranchedBlock):
 
     Options:
         first_norm: normalise the stream before the first block too, as in BERT
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     needs_final_norm: ClassVar[bool] = False
     adds: ClassVar[bool] = False
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
@@ -40,10 +40,9 @@ class PostNorm(BranchedBlock):
         norm: NormFactory,
         *,
         first_norm: bool = False,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+        super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
         if first_norm and ctx.order is not None and (ctx.order[0] != 0 or ctx.order.count(0) > 1):
             raise ValueError(
                 f"block.first_norm=true normalises where block 0 begins, and model.order={list(ctx.order)} visits it "

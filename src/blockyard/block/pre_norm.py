@@ -19,7 +19,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Memory, Seq
+from blockyard.contracts.inherited_options import extends
 
 
 class PreNorm(BranchedBlock):
@@ -30,10 +31,9 @@ class PreNorm(BranchedBlock):
             less and the variance of the stream grows slower (LN scaling)
         norm_tokens: normalise what the token mixer reads; false in the first block of ModernBERT, behind a norm of the
             embeddings (model.embed_norm)
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
@@ -43,11 +43,10 @@ class PreNorm(BranchedBlock):
         *,
         depth_scaled: bool = False,
         norm_tokens: bool = True,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
         self.depth_scaled = depth_scaled
-        super().__init__(ctx, token_mixer, channel_mixer, self._scaled(norm), dropout, drop_path)
+        super().__init__(ctx, token_mixer, channel_mixer, self._scaled(norm), **options)
         if not norm_tokens and self.token_norm is not None:
             self.token_norm = nn.Identity()
 

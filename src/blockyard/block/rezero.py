@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Role, Seq
+from blockyard.block._base import BranchedBlock
+from blockyard.contracts import Memory, Role, Seq
 from blockyard.weight_init import Init
 
 
@@ -41,26 +41,13 @@ class Gate(nn.Module):
 
 
 class ReZero(BranchedBlock):
-    """The model starts as the identity, so in the first step only the gates have a gradient.
-
-    Options:
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
-    """
+    """The model starts as the identity, so in the first step only the gates have a gradient."""
 
     against_zero: ClassVar[str | None] = "has gates that start at zero, and behind two zeros nothing is trained"
 
-    def __init__(
-        self,
-        ctx: Context,
-        token_mixer: MixerFactory,
-        channel_mixer: ChannelFactory,
-        norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
-    ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=Gate)
+    def finish(self) -> nn.Module:
+        """Return a gate."""
+        return Gate()
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

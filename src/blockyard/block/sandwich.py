@@ -12,36 +12,22 @@ Cost: that of its mixers, and four norms
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory, as_weights
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.block._base import BranchedBlock, as_weights
+from blockyard.contracts import Memory, Seq
 
 
 class Sandwich(BranchedBlock):
-    """The second norm fixes the size of what a branch adds, whatever the weights before it.
-
-    Options:
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
-    """
+    """The second norm fixes the size of what a branch adds, whatever the weights before it."""
 
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
-    def __init__(
-        self,
-        ctx: Context,
-        token_mixer: MixerFactory,
-        channel_mixer: ChannelFactory,
-        norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
-    ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(norm, ctx))
+    def finish(self) -> nn.Module:
+        """Return a second norm."""
+        return self.new_norm()
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

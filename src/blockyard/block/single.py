@@ -17,31 +17,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.block._base import BranchedBlock
+from blockyard.contracts import Memory, Seq
 
 
 class Single(BranchedBlock):
-    """One branch. Cross-attention, if any, is a second branch with a norm of its own.
-
-    Options:
-        dropout: dropout rate on the output of the mixer
-        drop_path: stochastic depth: rate at which a sample skips the last block; linearly less for blocks before it
-    """
+    """One branch. Cross-attention, if any, is a second branch with a norm of its own."""
 
     single: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        ctx: Context,
-        token_mixer: MixerFactory,
-        channel_mixer: ChannelFactory,
-        norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
-    ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

@@ -20,14 +20,14 @@ logits (head.gain).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Positive, Rate, Seq
+from blockyard.contracts import Context, Memory, Positive, Seq
+from blockyard.contracts.inherited_options import extends
 from blockyard.ops.scaled_vector import ScaledVector
 
 EPS = 1e-6  # the least length that is divided by: a branch that gives almost nothing has no direction
@@ -66,12 +66,12 @@ class Sphere(BranchedBlock):
         rate_scale: first value of the parameter behind a rate, which learns faster where it is smaller; null is
             1 / sqrt(model.dim)
         dropout: dropout rate on the step that each mixer takes
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     adds = False
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
+    @extends(BranchedBlock)
     def __init__(
         self,
         ctx: Context,
@@ -81,12 +81,15 @@ class Sphere(BranchedBlock):
         *,
         rate: Positive = 0.05,
         rate_scale: Positive | None = None,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        finish = partial(Step, ctx, rate, rate_scale)
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=finish)
+        self.rate, self.rate_scale = rate, rate_scale  # read by the constructor
+        super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
         self.radius = radius(ctx)
+
+    def finish(self) -> nn.Module:
+        """Return the step of a branch."""
+        return Step(self.ctx, self.rate, self.rate_scale)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

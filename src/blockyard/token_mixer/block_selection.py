@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Heads, Length, Rate, Seq
+from blockyard.contracts import Context, Length, Seq
+from blockyard.contracts.inherited_options import extends
 from blockyard.ops import mask, reference
 from blockyard.ops.mask import Visibility
-from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer.attention import Attention
 
@@ -41,27 +41,14 @@ class BlockSelection(RuleAttention):
     Options:
         block: tokens of a block
         top: blocks that a query reads, its own included
-        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: norm of queries and keys before rotation, as in attention
-        bias: use biases in the projections
-        dropout: dropout rate on the attention weights
     """
 
     by_pairs: ClassVar[bool] = False  # a block is chosen by the mean of its keys
     traits = replace(Attention.traits, equivariant=False, cross=False, axes=frozenset({1}))
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        block: Length = 8,
-        top: Length = 3,
-        num_kv_heads: Heads | None = None,
-        qk_norm: QueryKeyNorm = False,
-        bias: bool = False,
-        dropout: Rate = 0.0,
-    ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
+    @extends(Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout"))
+    def __init__(self, ctx: Context, *, block: Length = 8, top: Length = 3, **options: Any) -> None:
+        super().__init__(ctx, **options)
         self.rule = partial(selected, block=block, top=top)
 
 

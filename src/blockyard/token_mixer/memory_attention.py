@@ -11,19 +11,16 @@ Cost: O(N (N + slots) D) time, 2 slots D parameters
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Length, Positive, Rate, Role, Seq
+from blockyard.contracts import Context, Length, Role, Seq
+from blockyard.contracts.inherited_options import extends
 from blockyard.ops.mask import Visibility
-from blockyard.token_mixer._query_key_norms import QueryKeyNorm
-from blockyard.token_mixer._scores import ScoreScale, Sink
-from blockyard.token_mixer._short_conv import Kernel
-from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
-from blockyard.token_mixer.attention import Attention, OutputGate
+from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
 
 
@@ -35,66 +32,16 @@ class MemoryAttention(Attention):
 
     Options:
         slots: number of trained keys and values per key head
-        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: norm of queries and keys of the sequence before rotation, with a trained gain: RMS-normalise each head
-            (true is the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of
-            length one, and scores a trained factor for each head; sphere the same with one for each channel, after
-            rotation, and scores of sqrt(key_dim); false is none
-        bias: use biases in the projections
-        dropout: dropout rate on the attention weights
-        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
-            channel
-        conv: tokens that a short causal convolution of queries, keys and values reads; 0 leaves it out
-        score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
-            for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
-        softcap: bound on the scores, by a tanh, before position biases; null is none
-        sink: a logit of each head that takes weight and gives no value: none; zero, which lets a token read almost
-            nothing; or a trained one
-        exclusive: take out of what a token reads, in each head, the part along the token's own value
-        tied_kv: values are the keys before their norm and rotation, without a projection of their own
-        value_residual: how values are joined with those of the first layer, as in attention
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     traits = replace(Attention.traits, cross=False)
     roles: ClassVar[dict[str, Role]] = {"keys": "input", "values": "input"}
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        slots: Length = 16,
-        num_kv_heads: Heads | None = None,
-        qk_norm: QueryKeyNorm = False,
-        bias: bool = False,
-        dropout: Rate = 0.0,
-        gate: OutputGate = "none",
-        conv: Kernel = 0,
-        score_scale: ScoreScale = None,
-        softcap: Positive | None = None,
-        sink: Sink = "none",
-        exclusive: bool = False,
-        tied_kv: bool = False,
-        value_residual: GatedValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
-    ) -> None:
-        super().__init__(
-            ctx,
-            num_kv_heads=num_kv_heads,
-            qk_norm=qk_norm,
-            bias=bias,
-            dropout=dropout,
-            gate=gate,
-            conv=conv,
-            score_scale=score_scale,
-            softcap=softcap,
-            sink=sink,
-            exclusive=exclusive,
-            tied_kv=tied_kv,
-            value_residual=value_residual,
-            value_embedding=value_embedding,
-        )
+    @extends(
+        Attention, without=("key_dim", "value_dim", "output_dim", "project", "fused", "map", "mimetic", "kv_every")
+    )
+    def __init__(self, ctx: Context, *, slots: Length = 16, **options: Any) -> None:
+        super().__init__(ctx, **options)
         self.slots = slots
         # The scale of the keys and values of a normalised sequence.
         self.std, self.gain = ctx.init_std * ctx.dim**0.5, 1.0 if ctx.gain is None else ctx.gain

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from blockyard.contracts import ChoiceOptions, Context, Heads, Rate, Traits
+from blockyard.contracts import ChoiceOptions, Context, Traits
+from blockyard.contracts.inherited_options import extends
 from blockyard.ops.custom_weights import logistic
-from blockyard.token_mixer._query_key_norms import QueryKeyNorm
 from blockyard.token_mixer._rule_attention import RuleAttention
-from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
-from blockyard.token_mixer.attention import OutputGate
+from blockyard.token_mixer.attention import Attention
 
 
 class SigmoidAttention(RuleAttention):
@@ -30,45 +29,15 @@ class SigmoidAttention(RuleAttention):
     Options:
         score_bias: n of the bias -ln n of every score: the longest sequence of the task (length), as in the paper, or
             the keys that a token sees (keys), which a memory needs, whose length is another
-        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
-            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
-            and scores a trained factor for each head; sphere the same with one for each channel, after rotation, and
-            scores of sqrt(key_dim); false is none
-        bias: use biases in the projections
-        dropout: dropout rate on the attention weights
-        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
-            channel
-        value_residual: how values are joined with those of the first layer, as in attention
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     fades = "its weights add up to more where random scores are larger, as they are in narrow models before training"
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        score_bias: Literal["length", "keys"] = "length",
-        num_kv_heads: Heads | None = None,
-        qk_norm: QueryKeyNorm = False,
-        bias: bool = False,
-        dropout: Rate = 0.0,
-        gate: OutputGate = "none",
-        value_residual: GatedValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
-    ) -> None:
-        super().__init__(
-            ctx,
-            num_kv_heads=num_kv_heads,
-            qk_norm=qk_norm,
-            bias=bias,
-            dropout=dropout,
-            gate=gate,
-            value_residual=value_residual,
-            value_embedding=value_embedding,
-        )
+    @extends(
+        Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout", "gate", "value_residual", "value_embedding")
+    )
+    def __init__(self, ctx: Context, *, score_bias: Literal["length", "keys"] = "length", **options: Any) -> None:
+        super().__init__(ctx, **options)
         self.traits = _traits(self.traits, score_bias)
         longest = ctx.tokens.max_len + ctx.num_prefix
         self.rule = partial(logistic, shift=-math.log(longest) if score_bias == "length" else None)

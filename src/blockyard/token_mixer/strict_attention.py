@@ -14,17 +14,15 @@ Cost: that of attention; the causal form needs no mask, the same kernel runs ove
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import ChoiceOptions, Context, Heads, Positive, Rate, Role, Seq, Traits
+from blockyard.contracts import ChoiceOptions, Context, Role, Seq, Traits
+from blockyard.contracts.inherited_options import extends
 from blockyard.ops.cache import KVCache
-from blockyard.token_mixer._query_key_norms import QueryKeyNorm
-from blockyard.token_mixer._scores import ScoreScale, Sink
-from blockyard.token_mixer._values import GatedValueResidual, ValueEmbedding
 from blockyard.token_mixer.attention import Attention, OutputGate
 from blockyard.weight_init import Init
 
@@ -36,79 +34,35 @@ class StrictAttention(Attention):
         layers: first masks the token itself in the first block only, all in every block
         asks: own takes each token's query from the token; learned gives all tokens of a strict layer the query of
             one trained vector, which rotary positions still rotate
-        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
-        qk_norm: norm of queries and keys before rotation, with a trained gain: RMS-normalise each head (true is
-            the same), all heads together (full), or by a layer norm of each head; cosine gives vectors of length one,
-            and scores a trained factor for each head; sphere the same with one for each channel, after rotation, and
-            scores of sqrt(key_dim); false is none
-        bias: use biases in the projections
-        dropout: dropout rate on the attention weights
-        gate: factors in (0, 1), from the token itself, on what it has read: none, one for each head, or one for each
-            channel
-        score_scale: factor on the scores: null is 1 / sqrt(key_dim); a number in its place; learned, a trained factor
-            for each head beside it; log_n, that times the logarithm of the number of keys that a token sees
-        softcap: bound on the scores, by a tanh, before position biases; null is none
-        sink: a logit of each head that takes weight and gives no value: none; zero, which lets a token read almost
-            nothing; or a trained one
-        exclusive: take out of what a token reads, in each head, the part along the token's own value
-        tied_kv: values are the keys before their norm and rotation, without a projection of their own
-        value_residual: how values are joined with those of the first layer, as in attention
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
     """
 
     roles: ClassVar[dict[str, Role]] = {"question": "input"}
 
+    @extends(
+        Attention,
+        without=("key_dim", "value_dim", "output_dim", "project", "fused", "map", "conv", "mimetic", "kv_every"),
+    )
     def __init__(
         self,
         ctx: Context,
         *,
         layers: Literal["first", "all"] = "first",
         asks: Literal["own", "learned"] = "own",
-        num_kv_heads: Heads | None = None,
-        qk_norm: QueryKeyNorm = False,
-        bias: bool = False,
-        dropout: Rate = 0.0,
-        gate: OutputGate = "none",
-        score_scale: ScoreScale = None,
-        softcap: Positive | None = None,
-        sink: Sink = "none",
-        exclusive: bool = False,
-        tied_kv: bool = False,
-        value_residual: GatedValueResidual = "none",
-        value_embedding: ValueEmbedding = "none",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            ctx,
-            num_kv_heads=num_kv_heads,
-            qk_norm=qk_norm,
-            bias=bias,
-            dropout=dropout,
-            gate=gate,
-            score_scale=score_scale,
-            softcap=softcap,
-            sink=sink,
-            exclusive=exclusive,
-            tied_kv=tied_kv,
-            value_residual=value_residual,
-            value_embedding=value_embedding,
-        )
-        self.traits = _strict(self.traits, layers, asks, (value_residual, value_embedding))
+        super().__init__(ctx, **options)
+        sources = (options.get("value_residual", "none"), options.get("value_embedding", "none"))
+        self.traits = _strict(self.traits, layers, asks, sources)
         self.strict = layers == "all" or ctx.layer == 0
         learned = self.strict and asks == "learned"
-        if asks == "learned" and (gate != "none" or exclusive):
-            option = "exclusive=true" if exclusive else f"gate={gate}"
-            raise ValueError(
-                f"token_mixer.{option} depends on the token itself, of which asks=learned lets nothing through; use "
-                f"{'exclusive=false' if exclusive else 'gate=none'} or asks=own"
-            )
+        if asks == "learned":
+            _check_reads_others(gate=options.get("gate", "none"), exclusive=options.get("exclusive", False))
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
         """Strict with a learned query; values of the tokens themselves must not enter a layer that is not."""
-        named = ("value_residual", "value_embedding")
-        sources = tuple(options.get(name, "none") for name in named)
+        sources = (options.get("value_residual", "none"), options.get("value_embedding", "none"))
         return _strict(super().traits_for(options), options.get("layers", "first"), options.get("asks", "own"), sources)
 
     def init_weights(self, init: Init) -> None:
@@ -131,3 +85,17 @@ def _strict(traits: Traits, layers: str, asks: str, sources: tuple[str, ...]) ->
     """
     strict = asks == "learned" and (layers == "all" or {*sources} == {"none"})
     return replace(traits, strict=strict, cross=False)
+
+
+def _check_reads_others(*, gate: OutputGate, exclusive: bool) -> None:
+    """Raise ValueError for options of attention by which a token reads itself."""
+    if exclusive:
+        option, without = "exclusive=true", "exclusive=false"
+    elif gate != "none":
+        option, without = f"gate={gate}", "gate=none"
+    else:
+        return
+    raise ValueError(
+        f"token_mixer.{option} depends on the token itself, of which asks=learned lets nothing through; use {without} "
+        "or asks=own"
+    )

@@ -49,29 +49,15 @@ BLOCK = Template(
 
 from torch import Tensor
 
-from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.block._base import BranchedBlock
+from blockyard.contracts import Memory, Seq
 
 
 class CLASS(BranchedBlock):
     """The channel mixer before the token mixer, each on a normalised copy of the stream.
 
-    Options:
-        dropout: dropout rate on the output of each mixer
-        drop_path: stochastic depth: rate at which a sample skips a branch of the last block
+    Options of its own go into a constructor under `blockyard.contracts.inherited_options.extends`.
     """
-
-    def __init__(
-        self,
-        ctx: Context,
-        token_mixer: MixerFactory,
-        channel_mixer: ChannelFactory,
-        norm: NormFactory,
-        *,
-        dropout: Rate = 0.0,
-        drop_path: Rate = 0.0,
-    ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

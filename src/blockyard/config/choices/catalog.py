@@ -215,8 +215,20 @@ def _declared_by(kind: ast.ClassDef, module: str, tree: ast.Module) -> dict[str,
         return fields
     for node in kind.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            return {option_name(argument.arg): True for argument in node.args.kwonlyargs}
+            own = {option_name(argument.arg): True for argument in node.args.kwonlyargs}
+            return own | _extended(node, module, tree)
     return next((declared for base in bases if (declared := _declared(base))), {})
+
+
+def _extended(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> dict[str, bool]:
+    """Return the options that a constructor inherits by the decorator `extends(base, without=...)`."""
+    for decorator in constructor.decorator_list:
+        if isinstance(decorator, ast.Call) and _dotted(decorator.func) == "extends":
+            base = _declared(_imported(_dotted(decorator.args[0]), module, tree))
+            named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
+            offered = set(named.get("only", base)) - set(named.get("without", ()))
+            return {name: declared for name, declared in base.items() if name in offered}
+    return {}
 
 
 def _is_parameter(field: ast.AnnAssign) -> bool:
