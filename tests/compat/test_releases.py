@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import blockyard as package
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
 from tests.support.fork import blockyard
+from tests.support.metrics_files import assert_equal_metrics
 from tests.support.paths import ROOT
 
 RELEASES = sorted(path for path in (ROOT / "tests" / "compat").iterdir() if (path / "outputs").is_dir())
@@ -67,16 +67,6 @@ def test_its_interrupted_run_resumes_to_the_end_of_the_whole_one(release: Path) 
     assert done.returncode == 0, done.stderr
     assert RunFolder.open(run).status.state == "done"
     assert_equal_metrics(run, run_of(release, "vit"))
-
-
-def assert_equal_metrics(resumed: Path, whole: Path) -> None:
-    """Compare the metrics of two runs step by step; seconds differ, and processors add in another order."""
-    resumed_rows, whole_rows = (list(csv.DictReader((path / "metrics.csv").open())) for path in (resumed, whole))
-    assert [row["step"] for row in resumed_rows] == [row["step"] for row in whole_rows]
-    for resumed_row, whole_row in zip(resumed_rows, whole_rows, strict=True):
-        for key in {*resumed_row, *whole_row} - {"seconds"}:
-            assert (resumed_row[key] == "") == (whole_row[key] == "")
-            assert float(resumed_row[key] or 0) == pytest.approx(float(whole_row[key] or 0), rel=1e-3), key
 
 
 def test_its_sweep_compares(release: Path) -> None:

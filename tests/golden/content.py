@@ -30,10 +30,10 @@ from blockyard.report.comparison import compare
 from blockyard.report.page.document import render
 from blockyard.runs.identity import identity, semantic
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.commands.test_bad_commands import BAD
+from tests.commands.bad_commands import BAD
 from tests.report.report_runs import ARMS, grid, norms_sweep, sweep
 
-COMMAND_LINES = Path(__file__).with_name("command_lines.txt")  # beside those of test_bad_commands.py
+COMMAND_LINES = Path(__file__).with_name("command_lines.txt")  # beside those of bad_commands.py
 # A path, a time or a version in a record differs from machine to machine and says nothing about the product.
 VOLATILE_FACTS = ("time", "command", "folder", "versions", "git", "host", "file", "config_dirs")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.runs.folder import RunFolder
-from tests.compat.test_releases import assert_equal_metrics
 from tests.golden import content
 from tests.golden.write import FOLDER, stored
 from tests.support.fork import blockyard
+from tests.support.metrics_files import assert_equal_metrics
 
 
 def plain(value: Any) -> Any:

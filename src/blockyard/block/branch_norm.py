@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory, as_weights
 from blockyard.contracts import Context, Memory, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 
 
 class BranchNorm(BranchedBlock):
@@ -28,7 +28,7 @@ class BranchNorm(BranchedBlock):
 
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

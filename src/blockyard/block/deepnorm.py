@@ -25,7 +25,7 @@ from torch import Tensor
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 
 
 def constants(ctx: Context) -> tuple[float, float]:
@@ -48,7 +48,7 @@ class DeepNorm(BranchedBlock):
     needs_final_norm: ClassVar[bool] = False
     adds: ClassVar[bool] = False
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Positive, Role, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.weight_init import Init
 
 
@@ -49,7 +49,7 @@ class LayerScale(BranchedBlock):
         start: initial factor; null is the paper's by depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
     """
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

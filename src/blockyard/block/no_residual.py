@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 
 
 class NoResidual(BranchedBlock):
@@ -27,7 +27,7 @@ class NoResidual(BranchedBlock):
     replaces: ClassVar[bool] = True
     against_zero: ClassVar[str | None] = "passes on what a branch gives and nothing else"
 
-    @extends(BranchedBlock, without=("drop_path",))
+    @with_options_of(BranchedBlock, without=("drop_path",))
     def __init__(
         self,
         ctx: Context,

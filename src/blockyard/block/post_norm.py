@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 
 
 class PostNorm(BranchedBlock):
@@ -31,7 +31,7 @@ class PostNorm(BranchedBlock):
     needs_final_norm: ClassVar[bool] = False
     adds: ClassVar[bool] = False
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 
 
 class PreNorm(BranchedBlock):
@@ -33,7 +33,7 @@ class PreNorm(BranchedBlock):
             embeddings (model.embed_norm)
     """
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Positive, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.scaled_vector import ScaledVector
 
 EPS = 1e-6  # the least length that is divided by: a branch that gives almost nothing has no direction
@@ -71,7 +71,7 @@ class Sphere(BranchedBlock):
     adds = False
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
-    @extends(BranchedBlock)
+    @with_options_of(BranchedBlock)
     def __init__(
         self,
         ctx: Context,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 
-def extends(
+def with_options_of(
     base: type, *, without: Collection[str] = (), only: Collection[str] | None = None
 ) -> Callable[[Constructor], Constructor]:
     """Give a constructor the keyword options of the constructor of `base`, behind its own.
@@ -19,7 +19,7 @@ def extends(
     the base. Its signature and its type hints then list all of them, so that an unknown option is refused as in any
     other class. An option that both name is the subclass's, with its default.
 
-        @extends(Attention, without=("output_dim",))
+        @with_options_of(Attention, without=("output_dim",))
         def __init__(self, ctx: Context, *, window: Length = 8, **options: Any) -> None:
             super().__init__(ctx, **options)
 

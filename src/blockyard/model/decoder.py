@@ -12,23 +12,15 @@ Cost: that of its blocks, depth times
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from blockyard.contracts import (
-    BlockOrder,
     ChoiceOptions,
     Context,
-    Depth,
-    Heads,
-    InitShape,
     Model,
     Parts,
-    Positive,
-    Rate,
-    Width,
 )
-from blockyard.model._ngrams import ROWS, Rows, Size
-from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees
 
@@ -43,43 +35,9 @@ class Decoder(Stack):
     causal: ClassVar[bool] = True
     extends: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        dim: Width = 64,
-        depth: Depth = 4,
-        order: BlockOrder | None = None,
-        heads: Heads = 4,
-        prefix: Prefix = NO_PREFIX,
-        init_std: Positive | None = None,
-        init_shape: InitShape = "normal",
-        zero_branches: bool = False,
-        ngrams: tuple[Size, ...] = (),
-        ngram_rows: Rows = ROWS,
-        embed_norm: bool = False,
-        smear: bool = False,
-        backout: Depth | None = None,
-        unit_weights: bool = False,
-        dropout: Rate = 0.0,
-        sees: Sees = "past",
-    ) -> None:
-        super().__init__(
-            dim=dim,
-            depth=depth,
-            order=order,
-            heads=heads,
-            prefix=prefix,
-            init_std=init_std,
-            init_shape=init_shape,
-            zero_branches=zero_branches,
-            ngrams=ngrams,
-            ngram_rows=ngram_rows,
-            embed_norm=embed_norm,
-            smear=smear,
-            backout=backout,
-            unit_weights=unit_weights,
-            dropout=dropout,
-        )
+    @with_options_of(Stack)
+    def __init__(self, *, sees: Sees = "past", **options: Any) -> None:
+        super().__init__(**options)
         self.sees = sees
 
     @classmethod

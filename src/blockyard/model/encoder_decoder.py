@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -24,17 +24,15 @@ from blockyard.contracts import (
     Context,
     DataSpec,
     Depth,
-    Heads,
     Inputs,
     Memory,
     Model,
     Parts,
-    Positive,
     Rate,
     TokenMixer,
     TokenSpec,
-    Width,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_parts
 from blockyard.model._prefix import NO_PREFIX
@@ -121,21 +119,18 @@ class EncoderDecoder(Stack):
     takes_source: ClassVar[bool] = True
     crosses: ClassVar[bool] = True
 
+    @with_options_of(Stack, only=("dim", "order", "heads", "init_std", "dropout"))
     def __init__(
         self,
         *,
-        dim: Width = 64,
         depth: Depth = 2,
-        order: BlockOrder | None = None,
         encoder_depth: Depth | None = None,
         encoder_order: BlockOrder | None = None,
-        heads: Heads = 4,
         cross: Callable[[Context], TokenMixer] = CROSS,
         shared: bool = True,
-        init_std: Positive | None = None,
-        dropout: Rate = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(dim=dim, depth=depth, order=order, heads=heads, init_std=init_std, dropout=dropout)
+        super().__init__(depth=depth, **options)
         self.encoder_depth = encoder_depth or depth
         self.encoder_order = complete_order("encoder_order", encoder_order, self.encoder_depth)
         self.cross, self.shared = crossing(cross), shared

@@ -13,32 +13,28 @@ Cost: that of its blocks over M + N tokens
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import (
-    BlockOrder,
     ChoiceOptions,
     Context,
-    Depth,
-    Heads,
     Inputs,
     Memory,
     Model,
     Parts,
-    Positive,
     Rate,
     Role,
     Seq,
-    Width,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call, check_only_embeds, check_parts
 from blockyard.model._embedding import Embeds
-from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.model._prefix import Prefix
 from blockyard.model._record import Record, note
 from blockyard.model._source_model import SourceModel, of_source
 from blockyard.model._stack import Stack
@@ -178,22 +174,9 @@ class Joint(Stack):
     takes_source: ClassVar[bool] = True
     joins: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        dim: Width = 64,
-        depth: Depth = 4,
-        order: BlockOrder | None = None,
-        heads: Heads = 4,
-        prefix: Prefix = NO_PREFIX,
-        types: bool = True,
-        sees: Literal["past", "source"] = "past",
-        init_std: Positive | None = None,
-        dropout: Rate = 0.0,
-    ) -> None:
-        super().__init__(
-            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
-        )
+    @with_options_of(Stack, only=("dim", "depth", "order", "heads", "prefix", "init_std", "dropout"))
+    def __init__(self, *, types: bool = True, sees: Literal["past", "source"] = "past", **options: Any) -> None:
+        super().__init__(**options)
         self.types, self.sees = types, sees
 
     @classmethod

@@ -10,10 +10,10 @@ Cost: that of its blocks over M + N tokens
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from blockyard.contracts import BlockOrder, Context, Depth, Heads, Model, Parts, Positive, Rate, Width
-from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.contracts import Context, Model, Parts
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._stack import Stack
 from blockyard.model.joint import JointModel, joined, of_the_source
 
@@ -29,21 +29,9 @@ class JointEncoder(Stack):
     takes_source: ClassVar[bool] = True
     joins: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        dim: Width = 64,
-        depth: Depth = 4,
-        order: BlockOrder | None = None,
-        heads: Heads = 4,
-        prefix: Prefix = NO_PREFIX,
-        types: bool = True,
-        init_std: Positive | None = None,
-        dropout: Rate = 0.0,
-    ) -> None:
-        super().__init__(
-            dim=dim, depth=depth, order=order, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout
-        )
+    @with_options_of(Stack, only=("dim", "depth", "order", "heads", "prefix", "init_std", "dropout"))
+    def __init__(self, *, types: bool = True, **options: Any) -> None:
+        super().__init__(**options)
         self.types = types
 
     def mixing(self, ctx: Context) -> Context:

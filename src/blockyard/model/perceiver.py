@@ -14,29 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import (
-    BlockOrder,
     Context,
-    Depth,
-    Heads,
     Inputs,
     Length,
     Memory,
     Model,
     Parts,
-    Positive,
     Rate,
     Role,
     Seq,
     TokenMixer,
     TokenSpec,
-    Width,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._block_stack import BlockStack, first_mixers
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_no_cache, check_no_source, check_only_embeds
@@ -144,19 +140,11 @@ class Perceiver(Stack):
     causal: ClassVar[bool] = False
     latents: ClassVar[bool] = True
 
+    @with_options_of(Stack, only=("dim", "depth", "order", "heads", "init_std", "dropout"))
     def __init__(
-        self,
-        *,
-        dim: Width = 64,
-        depth: Depth = 4,
-        order: BlockOrder | None = None,
-        heads: Heads = 4,
-        num_latents: Length = 16,
-        cross: Callable[[Context], TokenMixer] = CROSS,
-        init_std: Positive | None = None,
-        dropout: Rate = 0.0,
+        self, *, num_latents: Length = 16, cross: Callable[[Context], TokenMixer] = CROSS, **options: Any
     ) -> None:
-        super().__init__(dim=dim, depth=depth, order=order, heads=heads, init_std=init_std, dropout=dropout)
+        super().__init__(**options)
         self.num_latents, self.cross = num_latents, crossing(cross)
 
     def mixing(self, ctx: Context) -> Context:

@@ -20,8 +20,9 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from blockyard.contracts import Batch, Distillation, NonNegative, Positive, Rate, Text
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.contracts import Batch, Distillation, Positive, Text
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.objective._classes import ClassObjective
 from blockyard.ops.projection import Projection
 
 TEMPERATURE, WEIGHT = 2.0, 0.5
@@ -55,18 +56,17 @@ class DistilledObjective(ClassObjective):
     # `teacher_sha256` says which model it is, wherever it lies.
     incidental: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
+    @with_options_of(ClassObjective)
     def __init__(
         self,
         *,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
-        metrics: MetricNames | None = None,
         teacher: Text | None = None,
         temperature: Positive = TEMPERATURE,
         teacher_weight: TeacherWeight = WEIGHT,
         teacher_sha256: Text | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        super().__init__(**options)
         if teacher is None:
             idle = {"temperature": temperature != TEMPERATURE, "teacher_weight": teacher_weight != WEIGHT}
             names = [name for name, is_set in (idle | {"teacher_sha256": teacher_sha256 is not None}).items() if is_set]

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, Count, DataSpec, Objective, Split, TokenSpec
 from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.hash import uniform
+from blockyard.data.splits.split import Fraction
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
 MELS, WINDOW = 23, 0.025  # bands of a frame; seconds of a window, or those from one token to the next if more
@@ -23,8 +24,9 @@ PART = 64  # recordings at a time
 class HiddenSound(Objective):
     """Reads the source alone, of which spans are hidden; requires a bidirectional model.
 
-    rate: share of the tokens of a recording that is hidden, less where spans overlap
-    span: tokens that are hidden together
+    Options:
+        rate: share of the tokens of a recording that is hidden, less where spans overlap
+        span: tokens that are hidden together
     """
 
     needs_causal = False
@@ -34,7 +36,7 @@ class HiddenSound(Objective):
     reads: ClassVar[Literal["row", "source"]] = "source"
     name: ClassVar[str]
 
-    def __init__(self, rate: float, span: int) -> None:
+    def __init__(self, *, rate: Fraction = 0.5, span: Count = 10) -> None:
         self.rate, self.span = rate, span
         self._source: TokenSpec | None = None
         self._rate = 0

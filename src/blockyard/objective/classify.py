@@ -19,13 +19,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Positive, Rate, Split, Splits, Text, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Positive, Split, Splits, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.split import classes_of, known_classes
 from blockyard.errors import shortened
 from blockyard.objective._baselines import of_classes
-from blockyard.objective._classes import MetricNames
 from blockyard.objective._cross_entropy import cross_entropy
-from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
+from blockyard.objective._distillation import DistilledObjective
 from blockyard.objective._patches import floats
 
 if TYPE_CHECKING:
@@ -123,31 +123,18 @@ class Classify(DistilledObjective):
     takes = "sequence"
     target = "class"
 
+    @with_options_of(DistilledObjective)
     def __init__(
         self,
         *,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
         class_weights: Literal["balanced"] | tuple[Positive, ...] | None = None,
         mixup: NonNegative = 0.0,
         cutmix: NonNegative = 0.0,
         mix_probability: Share = 1.0,
         mix_switch: Share = 0.5,
-        metrics: MetricNames | None = None,
-        teacher: Text | None = None,
-        temperature: Positive = TEMPERATURE,
-        teacher_weight: TeacherWeight = WEIGHT,
-        teacher_sha256: Text | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            metrics=metrics,
-            teacher=teacher,
-            temperature=temperature,
-            teacher_weight=teacher_weight,
-            teacher_sha256=teacher_sha256,
-        )
+        super().__init__(**options)
         self.class_weights = class_weights
         self.mixing = Mixing(mixup, cutmix, mix_probability, mix_switch)
         self.mixes = bool(mixup or cutmix)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec
-from blockyard.data.splits.split import Fraction
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._contrast_metrics import ContrastLoss, SharedAccuracy, choose, similarities
 from blockyard.objective._hidden_sound import MELS, HiddenSound
 
@@ -56,16 +56,13 @@ class MaskedContrast(HiddenSound):
     Options:
         negatives: distractors for each hidden token, K; with repetitions
         temperature: that similarities are divided by, T
-        rate: share of the tokens of a recording that is hidden, less where spans overlap
-        span: tokens that are hidden together
     """
 
     name = "masked_contrast"
 
-    def __init__(
-        self, *, negatives: Count = 100, temperature: Positive = 0.1, rate: Fraction = 0.5, span: Count = 10
-    ) -> None:
-        super().__init__(rate, span)
+    @with_options_of(HiddenSound)
+    def __init__(self, *, negatives: Count = 100, temperature: Positive = 0.1, **options: Any) -> None:
+        super().__init__(**options)
         self.negatives, self.temperature = negatives, temperature
         self._scale: tuple[Tensor, Tensor] | None = None
 

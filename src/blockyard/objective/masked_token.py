@@ -16,16 +16,16 @@ micro-batches; in evaluation it is fixed for each sample.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Positive, Rate, Split, Text, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.split import Fraction
-from blockyard.objective._classes import MetricNames
-from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
+from blockyard.objective._distillation import DistilledObjective
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -44,19 +44,9 @@ class MaskedToken(DistilledObjective):
     takes = "token"
     modality = "text"
 
+    @with_options_of(DistilledObjective)
     def __init__(
-        self,
-        *,
-        rate: Fraction = 0.15,
-        hidden: NonNegative = 0.8,
-        random: NonNegative = 0.1,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
-        metrics: MetricNames | None = None,
-        teacher: Text | None = None,
-        temperature: Positive = TEMPERATURE,
-        teacher_weight: TeacherWeight = WEIGHT,
-        teacher_sha256: Text | None = None,
+        self, *, rate: Fraction = 0.15, hidden: NonNegative = 0.8, random: NonNegative = 0.1, **options: Any
     ) -> None:
         if hidden + random > 1 + 1e-9:
             raise ValueError(
@@ -64,15 +54,7 @@ class MaskedToken(DistilledObjective):
                 "their sum must not exceed 1"
             )
         self.rate, self.hidden, self.random = rate, hidden, random
-        super().__init__(
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            metrics=metrics,
-            teacher=teacher,
-            temperature=temperature,
-            teacher_weight=teacher_weight,
-            teacher_sha256=teacher_sha256,
-        )
+        super().__init__(**options)
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:

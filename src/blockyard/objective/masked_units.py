@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Baselines, Batch, Count, DataSpec, NonNegative, Rate, Split, TokenSpec
-from blockyard.data.splits.split import Fraction
+from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._baselines import rules
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._hidden_sound import HiddenSound
@@ -43,24 +43,17 @@ class MaskedUnits(HiddenSound):
 
     Options:
         units: kinds of sound, K
-        rate: share of the tokens of a recording that is hidden, less where spans overlap
-        span: tokens that are hidden together
         label_smoothing: share of the target spread evenly over the units, in the training loss
         z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     name = "masked_units"
 
+    @with_options_of(HiddenSound)
     def __init__(
-        self,
-        *,
-        units: Units = 64,
-        rate: Fraction = 0.5,
-        span: Count = 10,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
+        self, *, units: Units = 64, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0, **options: Any
     ) -> None:
-        super().__init__(rate, span)
+        super().__init__(**options)
         self.units, self.label_smoothing, self.z_loss = units, label_smoothing, z_loss
         self._centres: Tensor | None = None
         self._shares: Tensor | None = None

@@ -36,16 +36,13 @@ from blockyard.contracts import (
     Because,
     ChoiceOptions,
     DataSpec,
-    NonNegative,
     Positive,
-    Rate,
     Split,
-    Text,
     TokenSpec,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._baselines import of_image_tokens
-from blockyard.objective._classes import MetricNames
-from blockyard.objective._distillation import TEMPERATURE, WEIGHT, DistilledObjective, TeacherWeight
+from blockyard.objective._distillation import DistilledObjective
 from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:
@@ -73,29 +70,11 @@ class NextToken(DistilledObjective):
     modality: ClassVar[str | tuple[str, ...] | None] = ("text", "image")
     predicts_next = True
 
+    @with_options_of(DistilledObjective)
     def __init__(
-        self,
-        *,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
-        metrics: MetricNames | None = None,
-        ahead: Ahead = 1,
-        ahead_weight: Positive = 0.5,
-        shift: Literal[0, 1] = 1,
-        teacher: Text | None = None,
-        temperature: Positive = TEMPERATURE,
-        teacher_weight: TeacherWeight = WEIGHT,
-        teacher_sha256: Text | None = None,
+        self, *, ahead: Ahead = 1, ahead_weight: Positive = 0.5, shift: Literal[0, 1] = 1, **options: Any
     ) -> None:
-        super().__init__(
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            metrics=metrics,
-            teacher=teacher,
-            temperature=temperature,
-            teacher_weight=teacher_weight,
-            teacher_sha256=teacher_sha256,
-        )
+        super().__init__(**options)
         self.ahead, self.ahead_weight = ahead, ahead_weight
         self.own_position = shift == 0
 

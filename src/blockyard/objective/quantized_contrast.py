@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
-from blockyard.data.splits.split import Fraction
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._contrast_metrics import ContrastLoss, Information, SharedAccuracy, choose, similarities
 from blockyard.objective._hidden_sound import HiddenSound
 
@@ -51,8 +51,6 @@ class QuantizedContrast(HiddenSound):
     Options:
         negatives: distractors for each hidden token, K; with repetitions
         temperature: that similarities are divided by, T
-        rate: share of the tokens of a recording that is hidden, less where spans overlap
-        span: tokens that are hidden together
         width: numbers in which predictions and codes are compared, F
         distinct: leave out distractors that are the true code
     """
@@ -60,17 +58,17 @@ class QuantizedContrast(HiddenSound):
     name = "quantized_contrast"
     takes: ClassVar[str] = "contrast"
 
+    @with_options_of(HiddenSound)
     def __init__(
         self,
         *,
         negatives: Count = 100,
         temperature: Positive = 0.1,
-        rate: Fraction = 0.5,
-        span: Count = 10,
         width: Width = 64,
         distinct: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(rate, span)
+        super().__init__(**options)
         self.negatives, self.temperature = negatives, temperature
         self.width, self.distinct = width, distinct
 

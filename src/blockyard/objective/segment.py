@@ -12,15 +12,16 @@ background together cover at least a share `cover` of it, and the background oth
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.split import Fraction
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.objective._classes import ClassObjective
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -38,15 +39,9 @@ class Segment(ClassObjective):
     takes = "token"
     target = "pixels"
 
-    def __init__(
-        self,
-        *,
-        cover: Fraction = 0.2,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
-        metrics: MetricNames | None = None,
-    ) -> None:
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+    @with_options_of(ClassObjective)
+    def __init__(self, *, cover: Fraction = 0.2, **options: Any) -> None:
+        super().__init__(**options)
         self.cover = cover
         self._tokens: TokenSpec | None = None
         self._classes: int | None = None

@@ -20,17 +20,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.simple_models import majority
 from blockyard.data.splits.tagged import TaggedSplit
 from blockyard.objective._baselines import rules
-from blockyard.objective._classes import ClassObjective, MetricNames
+from blockyard.objective._classes import ClassObjective
 from blockyard.objective._tags import Tags
 
 if TYPE_CHECKING:
@@ -49,15 +50,9 @@ class Tag(ClassObjective):
     target = "tags"
     modality = "text"
 
-    def __init__(
-        self,
-        *,
-        piece: Literal["first", "last"] | None = None,
-        label_smoothing: Rate = 0.0,
-        z_loss: NonNegative = 0.0,
-        metrics: MetricNames | None = None,
-    ) -> None:
-        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+    @with_options_of(ClassObjective)
+    def __init__(self, *, piece: Literal["first", "last"] | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self.piece = piece
         self.tags = Tags(())
 

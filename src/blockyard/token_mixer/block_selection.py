@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Length, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops import mask, reference
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer._rule_attention import RuleAttention
@@ -46,7 +46,7 @@ class BlockSelection(RuleAttention):
     by_pairs: ClassVar[bool] = False  # a block is chosen by the mean of its keys
     traits = replace(Attention.traits, equivariant=False, cross=False, axes=frozenset({1}))
 
-    @extends(Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout"))
+    @with_options_of(Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout"))
     def __init__(self, ctx: Context, *, block: Length = 8, top: Length = 3, **options: Any) -> None:
         super().__init__(ctx, **options)
         self.rule = partial(selected, block=block, top=top)

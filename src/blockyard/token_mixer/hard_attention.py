@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from blockyard.contracts import Context, Positive
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.custom_weights import hard
 from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer.attention import Attention
@@ -29,7 +29,9 @@ class HardAttention(RuleAttention):
         dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
     """
 
-    @extends(Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout", "value_residual", "value_embedding"))
+    @with_options_of(
+        Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout", "value_residual", "value_embedding")
+    )
     def __init__(self, ctx: Context, *, temperature: Positive = 1.0, **options: Any) -> None:
         super().__init__(ctx, **options)
         self.rule = partial(hard, temperature=temperature)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Length, Role, Seq
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
@@ -37,7 +37,7 @@ class MemoryAttention(Attention):
     traits = replace(Attention.traits, cross=False)
     roles: ClassVar[dict[str, Role]] = {"keys": "input", "values": "input"}
 
-    @extends(
+    @with_options_of(
         Attention, without=("key_dim", "value_dim", "output_dim", "project", "fused", "map", "mimetic", "kv_every")
     )
     def __init__(self, ctx: Context, *, slots: Length = 16, **options: Any) -> None:

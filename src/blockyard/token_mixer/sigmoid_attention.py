@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from blockyard.contracts import ChoiceOptions, Context, Traits
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.custom_weights import logistic
 from blockyard.token_mixer._rule_attention import RuleAttention
 from blockyard.token_mixer.attention import Attention
@@ -33,7 +33,7 @@ class SigmoidAttention(RuleAttention):
 
     fades = "its weights add up to more where random scores are larger, as they are in narrow models before training"
 
-    @extends(
+    @with_options_of(
         Attention, only=("num_kv_heads", "qk_norm", "bias", "dropout", "gate", "value_residual", "value_embedding")
     )
     def __init__(self, ctx: Context, *, score_bias: Literal["length", "keys"] = "length", **options: Any) -> None:

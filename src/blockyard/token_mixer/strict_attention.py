@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import ChoiceOptions, Context, Role, Seq, Traits
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.attention import Attention, OutputGate
 from blockyard.weight_init import Init
@@ -38,7 +38,7 @@ class StrictAttention(Attention):
 
     roles: ClassVar[dict[str, Role]] = {"question": "input"}
 
-    @extends(
+    @with_options_of(
         Attention,
         without=("key_dim", "value_dim", "output_dim", "project", "fused", "map", "conv", "mimetic", "kv_every"),
     )

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Any
 
 from blockyard.contracts import ChoiceOptions, Context, Length, Traits
-from blockyard.contracts.inherited_options import extends
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.mask import Visibility
 from blockyard.token_mixer.attention import Attention
@@ -55,7 +55,7 @@ class WindowedAttention(Attention):
 
     traits = replace(Attention.traits, equivariant=False, axes=frozenset({1}))
 
-    @extends(Attention, without=("output_dim", "project", "fused", "map", "mimetic"))
+    @with_options_of(Attention, without=("output_dim", "project", "fused", "map", "mimetic"))
     def __init__(
         self, ctx: Context, *, window: Length = WINDOW, stride: Length = 1, chunked: bool = False, **options: Any
     ) -> None:

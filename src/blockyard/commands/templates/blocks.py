@@ -56,7 +56,7 @@ from blockyard.contracts import Memory, Seq
 class CLASS(BranchedBlock):
     """The channel mixer before the token mixer, each on a normalised copy of the stream.
 
-    Options of its own go into a constructor under `blockyard.contracts.inherited_options.extends`.
+    Options of its own go into a constructor under `blockyard.contracts.inherited_options.with_options_of`.
     """
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

@@ -216,14 +216,14 @@ def _declared_by(kind: ast.ClassDef, module: str, tree: ast.Module) -> dict[str,
     for node in kind.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             own = {option_name(argument.arg): True for argument in node.args.kwonlyargs}
-            return own | _extended(node, module, tree)
+            return own | _inherited(node, module, tree)
     return next((declared for base in bases if (declared := _declared(base))), {})
 
 
-def _extended(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> dict[str, bool]:
-    """Return the options that a constructor inherits by the decorator `extends(base, without=...)`."""
+def _inherited(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> dict[str, bool]:
+    """Return the options that a constructor inherits by the decorator `with_options_of(base, without=...)`."""
     for decorator in constructor.decorator_list:
-        if isinstance(decorator, ast.Call) and _dotted(decorator.func) == "extends":
+        if isinstance(decorator, ast.Call) and _dotted(decorator.func) == "with_options_of":
             base = _declared(_imported(_dotted(decorator.args[0]), module, tree))
             named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in decorator.keywords}
             offered = set(named.get("only", base)) - set(named.get("without", ()))
