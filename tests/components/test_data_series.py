@@ -68,11 +68,19 @@ def test_only_training_steps_set_the_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [0.1, 36.6, 1e-12, 0.0])
-def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(level: float, tmp_path: Path) -> None:
+def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(
+    level: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The deviation of 1,000 equal values from their mean is 1.4e-17 at 0.1, and 0 at 0.5."""
     path = table(tmp_path / "x.csv", 1500, a=[*[level] * 1100, *[level + 1.0] * 400], b=np.arange(1500) * 1e-13)
-    with pytest.raises(UserError, match="channel a has one value or none in the training split"):
-        series(path, split=(0.7, 0.1, 0.2)).load(SeriesPatch())
+    train, _, test = series(path, split=(0.7, 0.1, 0.2), channels="together").load(SeriesPatch())
+    assert caplog.messages == [
+        "1 of 2 channels have one value in the training split, which is subtracted, and are divided by 1: a"
+    ]
+    first, last = train.batch(torch.tensor([0]), None).inputs, test.batch(torch.tensor([len(test) - 1]), None).target
+    torch.testing.assert_close(first[..., 0], torch.zeros_like(first[..., 0]), atol=1e-12, rtol=0)
+    assert isinstance(last, torch.Tensor)
+    torch.testing.assert_close(last[..., 0], torch.ones_like(last[..., 0]))
     series(path, columns=("b",)).load(SeriesPatch())  # small values vary too
 
 
@@ -81,8 +89,8 @@ def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(level: fl
     [
         ({}, {"columns": ("a", "c")}, "has no column c; it has date, a, b"),
         ({"b": "x"}, {}, r"line 2, column b: 'x' is not a number \(60 such cells\)"),
-        ({"a": 1.0}, {}, "channel a has one value or none in the training split"),
-        ({"a": np.nan}, {}, "channel a has one value or none"),
+        ({"a": 1.0, "b": 2.0}, {}, "all channels have one value in the training split, .*: a, b"),
+        ({"a": np.nan}, {}, "channels without a value in the training split: a; leave them out"),
         ({"a": [np.inf, *range(59)]}, {}, "line 2, column a: infinite value"),
         ({"date": ["2020-01-01"] * 60}, {}, "line 3, column date: 2020-01-01 does not come after 2020-01-01"),
         ({"date": ["2020-01-01", "x"] * 30}, {}, "line 3, column date: 'x' is neither date nor number"),

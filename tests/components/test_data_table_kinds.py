@@ -100,6 +100,14 @@ def test_numbers_are_standardized_by_the_training_rows(tmp_path: Path) -> None:
     assert Classify().baselines(splits.test)["linear"]["accuracy"] > 0.9
 
 
+def test_a_constant_column_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"a": n * 1.5, "b": 3.0, "label": n % 2} for n in range(40)]
+    data = Table(path=str(write_rows(tmp_path / "x.csv", rows)), columns=("a", "b"))
+    for batch in batches(data.load(Columns())):
+        assert batch.inputs[:, 1].tolist() == [0.0] * len(batch.inputs)
+    assert "1 of 2 columns have one value in the training split" in caplog.text
+
+
 def _mean(values: np.ndarray, splits: Splits) -> Tensor:
     return torch.from_numpy(np.delete(values, _held(values, splits), 0)).nanmean(0)
 

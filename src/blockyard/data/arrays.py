@@ -208,7 +208,7 @@ class Arrays(AugmentOptions, LoadedData):
     def _splits(self, rows: list[ArrayRows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
         if self.reads == "image":
             return image_array_splits(rows, targets, self.augmentation(self.image_shape[0]), tokenizer, self.spec)
-        scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
+        scale = None if self.reads == "symbols" else scale_of(rows[0], self.inputs)
         own: list[Tensor | None] = list(targets)
         if self.targets is None:
             own = [None] * 3

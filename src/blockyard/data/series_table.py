@@ -26,7 +26,7 @@ from blockyard.data.files.digest import sha256
 from blockyard.data.files.series_records import Records, read_npz, read_ts
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.simple_models import equally_spaced, majority_model, sampled
-from blockyard.data.splits.split import Fraction, stratified, varies
+from blockyard.data.splits.split import Fraction, column_moments, input_deviation, stratified
 from blockyard.errors import UserError, fold
 
 
@@ -218,12 +218,8 @@ class SeriesTable(LoadedData):
         if lacking := sorted({self.class_names[i] for i in set(target.tolist()) - set(target[kept].tolist())}):
             raise UserError(f"{self.path}: no training series is left of class {fold(lacking)}; use smaller fractions")
         values = torch.cat([train.series[i] for i in kept.tolist()]).double()
-        mean = values.nanmean(0)  # (C,)
-        std = (values - mean).square().nanmean(0).sqrt()
-        constant = [not varies(*pair) for pair in zip(std.tolist(), mean.tolist(), strict=True)]
-        if any(constant):
-            channel = constant.index(True)
-            raise UserError(f"{self.path}: channel {channel} has one value or none in the training series")
+        mean, std = column_moments(values)
+        std = input_deviation(mean, std, [str(number) for number in range(len(std))], "channels")
         parts = [self._part(train, index, target, mean, std) for index in (kept, validation)]
         if test is None:
             assert held is not None
