@@ -112,6 +112,20 @@ def test_a_constant_column_is_centred_and_divided_by_one(
     ]
 
 
+def test_classes_of_text_have_the_rules_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vectors = KINDS["vectors"][0]
+    names = np.where(np.arange(60) < 30, "1", "1.0")
+    names[::3] = "0"
+    data = Arrays(path=write(tmp_path / "x.npz", x=vectors, y=names.astype("S")))
+    assert data.class_names == ("0", "1")
+    assert [len(split) for split in data.load(Columns())] == [48, 6, 6]
+    assert not caplog.messages
+    names[0] = "O"
+    names[3] = "o"
+    assert Arrays(path=write(tmp_path / "x.npz", x=vectors, y=names)).class_names == ("0", "1", "1.0", "O", "o")
+    assert "has classes that look alike: 'O' (1) and 'o' (1)" in caplog.text
+
+
 def test_arrays_are_looked_at_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_CHECKED", 10)
     for row in (0, 30, 59):

@@ -12,6 +12,7 @@ nearest training series (Euclidean distance, all series resampled to the longest
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Seed, SimpleModel, Splits, Text, Tokenizer
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.series_records import Records, read_npz, read_ts
 from blockyard.data.splits.loaded import LoadedData
@@ -190,6 +192,7 @@ class SeriesTable(LoadedData):
             raise UserError(f"{path}: every training series is of class {train.labels[0]}; a class needs another one")
         if test is not None and (unseen := sorted(set(test.labels) - set(train.labels))):
             raise UserError(f"{path}: class {fold(unseen)} has test series and no training series")
+        warn_of_names(path, dict(Counter(train.labels)))
         return train, test
 
     @property

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, Count, DataSpec, Length, Seed, Splits, Text, TextTokenizer, Tokenizer
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, read_conll, refuse_mixed_tags
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.split_names import SPLIT_NUMBERS
@@ -329,6 +330,7 @@ class TaggedText(LoadedData):
             file: read_conll(file, self.token, self.tag, comments=self.comments) for files in by_split for file in files
         }
         refuse_mixed_tags(read)
+        warn_of_names(self._path, dict(Counter(tag for own in read.values() for each in own for tag in each.tags)))
         return [[each for file in files for each in read[file]] for files in by_split]
 
     def _files(self) -> list[Path]:
