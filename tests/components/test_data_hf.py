@@ -72,7 +72,9 @@ def test_splits_without_labels_are_left_out(tmp_path: Path, caplog: pytest.LogCa
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "no data set in" in str(HuggingFace(path=str(tmp_path)).missing())
     folder = saved(tmp_path / "hf", names=["a", "b", "c"])
-    with pytest.raises(UserError, match=r"data\.text=texts: .* has no such column; it has text, label, split; did you"):
+    with pytest.raises(
+        UserError, match=r"data\.text=texts: .* has no such column; it has 'text', 'label', 'split'; did you"
+    ):
         assert HuggingFace(path=str(folder), text="texts").spec
     next((folder / "train").glob("*.arrow")).write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as a data set"):
@@ -88,7 +90,7 @@ def test_rows_without_a_class_and_splits_without_a_column_are_named(tmp_path: Pa
     parts = {"train": datasets.Dataset.from_list([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])}
     parts["test"] = datasets.Dataset.from_list([{"text": "c"}])
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "short"))
-    with pytest.raises(UserError, match=r"short.test: no such column|no such column; it has text"):
+    with pytest.raises(UserError, match=r"short.test: no such column|no such column; it has 'text'"):
         HuggingFace(path=str(tmp_path / "short")).load(Byte())
 
 

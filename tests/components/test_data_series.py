@@ -87,7 +87,7 @@ def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"columns": ("a", "c")}, "has no column c; it has date, a, b"),
+        ({}, {"columns": ("a", "c")}, "has no column 'c'; it has 'date', 'a', 'b'"),
         ({"b": "x"}, {}, r"line 2, column b: 'x' is not a number \(60 such cells\)"),
         ({"a": 1.0, "b": 2.0}, {}, "all channels have one value in the training split, .*: a, b"),
         ({"a": np.nan}, {}, "channels without a value in the training split: a; leave them out"),
@@ -102,6 +102,27 @@ def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(
 def test_bad_tables_are_refused(tmp_path: Path, change: dict, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         series(table(tmp_path / "x.csv", **change), **options).load(SeriesPatch())
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    lines = [f"2020-01-{n + 1:02},{n},{n * n}" for n in range(30)]
+    path.write_text("\n".join(["date,a,a", *lines]))
+    with pytest.raises(UserError, match="has several columns of the name 'a'; rename all but one"):
+        series(path).load(SeriesPatch())
+    path.write_text("\n".join(["date,a,b,b", *(f"{line},0" for line in lines)]))
+    assert series(path, columns=("a",)).channel_names == ("a",)
+    assert series(path, columns=("a",)).read()[:3].tolist() == [[0], [1], [2]]
+
+
+def test_a_series_in_utf_16_is_read(tmp_path: Path) -> None:
+    text = table(tmp_path / "x.csv").read_text()
+    expected = series(tmp_path / "x.csv").read()
+    (tmp_path / "x.csv").write_text(text, encoding="utf-16")
+    assert torch.equal(series(tmp_path / "x.csv").read(), expected)
+    (tmp_path / "x.csv").write_text(text.replace(",1.0,", ",x,"), encoding="utf-16")
+    with pytest.raises(UserError, match="line 3, column a: 'x' is not a number"):
+        series(tmp_path / "x.csv").read()
 
 
 def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

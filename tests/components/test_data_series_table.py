@@ -79,6 +79,14 @@ def test_the_archives_test_file_and_arrays_give_the_same_splits(tmp_path: Path) 
         assert a.target.tolist() == b.target.tolist()
 
 
+def test_labels_that_look_alike_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_ts(tmp_path / "w.ts", 60)
+    text = (tmp_path / "w.ts").read_text()
+    (tmp_path / "w.ts").write_text(text.replace(":down", ":Up"))
+    assert SeriesTable(path=str(tmp_path / "w.ts")).class_names == ("Up", "up")
+    assert "has classes that look alike: 'up' (30) and 'Up' (30)" in caplog.text
+
+
 def test_labels_of_one_number_have_one_order(tmp_path: Path) -> None:
     """Whatever order a set of texts has in a process."""
     write_ts(tmp_path / "w.ts", 60)

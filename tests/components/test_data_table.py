@@ -103,12 +103,12 @@ def test_labels_that_are_not_all_whole_numbers_stay_as_they_are(tmp_path: Path) 
 
 
 def test_classes_that_look_alike_are_reported_in_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    labels = ("spam", "spam ", "caf\u00e9", "cafe\u0301", "Spam", "ham", "none")
+    labels = ("spam", "spam ", "Z\u00fcrich", "Zu\u0308rich", "Spam", "ham", "none")
     table = [row | {"label": labels[n % 7]} for n, row in enumerate(rows(70))]
     Table(path=str(write(tmp_path / "x.csv", table=table))).load(Byte())
     (message,) = [message for message in caplog.messages if "look alike" in message]
     assert "'Spam' (10) and 'spam' (10) and 'spam ' (10)" in message
-    assert r"'cafe\u0301' (10) and 'caf\xe9' (10); write them alike" in message
+    assert r"'Zu\u0308rich' (10) and 'Z\xfcrich' (10); write them alike" in message
     assert "it has the class none: leave a cell empty" in message
 
 
@@ -203,7 +203,17 @@ BAD = {
     "blank text": ("text,label\n  ,b\nok,a\n", {}, r"line 2: no text"),
     "one class": ("text,label\nx,a\ny,a\n", {}, r"every row has the label 'a'; a class needs another one"),
     "too many cells": ("text,label\na,b,c\nx,y\nd,e,f,g\n", {}, r"lines 2, 4: more cells than the 2 of the header"),
-    "no such column": ("text,labels\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean labels\?"),
+    "no such column": ("text,labels\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean 'labels'\?"),
+    "blank in the header": (
+        "text, label\nx,a\n",
+        {},
+        r"no such column; it has 'text', ' label'; did you mean ' label'",
+    ),
+    "backslash": (
+        'text,label\n"say \\"a, b\\" now",a\n',
+        {},
+        r'line 2: more cells than the 2 of the header; a quote inside quotes is written twice \(""\), not with',
+    ),
     "column twice": ("text,text,label\nx,y,a\n", {}, r"data\.text=text: .* has 2 columns of this name"),
     "another name": ("text,label\nx,a\n", {"split": "part"}, r"data\.split=part: .* no such column"),
     "open quote": ('text,label\n"x,a\n', {}, r"cannot be read as a table|no label"),
@@ -245,6 +255,30 @@ def test_every_bad_line_of_json_is_named(tmp_path: Path) -> None:
         assert Table(path=str(tmp_path / "x.jsonl")).spec
     (tmp_path / "x.jsonl").write_text("\n".join((lines[0], '{"text": "c", "label": true}')))
     assert Table(path=str(tmp_path / "x.jsonl")).class_names == ("1", "true")
+
+
+def test_a_key_that_a_line_of_json_has_twice_is_refused(tmp_path: Path) -> None:
+    lines = ('{"text": "a", "label": 1}', '{"text": "b", "label": 2, "label": 3}', '{"text": "c", "label": 1}')
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"x\.jsonl, line 2: the key 'label' is there twice"):
+        assert Table(path=str(tmp_path / "x.jsonl")).spec
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.jsonl"])
+def test_utf_16_is_read_by_its_byte_order_mark(name: str, tmp_path: Path) -> None:
+    table = [row | {"text": f"{row['text']}, Z\u00fcrich \u4f60"} for row in rows()]
+    path = write(tmp_path / name, ("text", "label", "split"), table)
+    read = gzip.decompress if name.endswith(".gz") else bytes
+    text = read(path.read_bytes()).decode()
+    expected = texts_of(Table(path=str(path)).load(Byte()))
+    for encoding in ("utf-16", "utf-16-be"):
+        content = ("\ufeff" * (encoding == "utf-16-be") + text).encode(encoding)
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        assert texts_of(Table(path=str(path)).load(Byte())) == expected
+    content = content[:-7]  # which ends inside a character
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(UserError, match="is not UTF-16"):
+        assert Table(path=str(path)).spec
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:

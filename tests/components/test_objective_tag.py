@@ -253,7 +253,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         TaggedText(tag=2)
 
 
-def test_tags_that_are_not_of_spans_among_spans_are_refused_with_their_lines(tmp_path: Path) -> None:
+def test_tags_that_are_not_of_spans_among_spans_are_refused_with_their_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each word would be a span of its own, and F1 the accuracy."""
     path = tmp_path / "x.conll"
 
@@ -268,6 +270,10 @@ def test_tags_that_are_not_of_spans_among_spans_are_refused_with_their_lines(tmp
         read("O O O", *sentences[:1], "o BPER O", *sentences).load(Char())
     with pytest.raises(UserError, match="lines 3, 7: the tag 'o'"):
         read("B-PER I-PER o", "B-PER I-PER o").load(Char())
+    assert not caplog.messages
+    assert read(*["B-PER I-per O"] * 9).names == ("O", "B-PER", "I-per")
+    assert read(*["B-PER B-Per O"] * 9).names == ("O", "B-PER", "B-Per")
+    assert "has classes that look alike: 'B-PER' (9) and 'B-Per' (9)" in caplog.text
     assert read(*["DT NN VB", "NN I-x"] * 9).names == ("DT", "I-x", "NN", "VB")  # parts of speech
 
 

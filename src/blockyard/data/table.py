@@ -14,9 +14,9 @@ Reference: pyarrow.csv.read_csv, pyarrow.parquet.read_table; scikit-learn's trai
     an image and a text      image, text                    the image as a source: with no label, the text is written
     numbers                  columns                        a vector, tokenizer=columns
 
-Classes are the labels as they are written, sorted. A column of the default name that a file lacks is not read. Rows
-without a split are drawn by `split_seed`, of each class the same share; rows with the same inputs, or of one group,
-stay together.
+Classes are the labels, sorted; 1 and 1.0 are one where all are whole numbers. A column of the default name that a file
+lacks is not read. Rows without a split are drawn by `split_seed`, of each class the same share; rows with the same
+inputs, or of one group, stay together. A split without a label is left out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from blockyard.errors import fold, quoted
 
 log = logging.getLogger("blockyard")
 
-LIKE_MISSING = frozenset({"nan", "na", "n/a", "null", "none"})  # texts that many tools write for a missing value
+LIKE_MISSING = frozenset(
+    {"nan", "na", "n/a", "#n/a", "<na>", "null", "none"}
+)  # texts that many tools write for a missing value
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)(\.0*)?")
 
 
