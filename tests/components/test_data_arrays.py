@@ -94,6 +94,38 @@ def test_moments_are_those_of_each_channel(shape: tuple[int, ...], axes: tuple[i
     np.testing.assert_allclose(std.flatten(), np.nanstd(values, axes), rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["vectors", "series"])
+def test_a_constant_column_is_centred_and_divided_by_one(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values, tokenizer, shape = KINDS[kind]
+    changed = values.copy()
+    changed[..., 1] = 36.6
+    others = [column for column in range(shape[-1]) if column != 1]
+    parts = [batches(Arrays(path=write(tmp_path / "x.npz", x=x, y=CLASSES)).load(tokenizer)) for x in (values, changed)]
+    for before, after in zip(*parts, strict=True):
+        torch.testing.assert_close(after.inputs[..., 1], torch.zeros_like(after.inputs[..., 1]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(after.inputs[..., others], before.inputs[..., others])
+    assert caplog.messages == [
+        f"1 of {shape[-1]} columns have one value in the training split, which is subtracted, and are divided by 1: "
+        "x[1]"
+    ]
+
+
+def test_classes_of_text_have_the_rules_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vectors = KINDS["vectors"][0]
+    names = np.where(np.arange(60) < 30, "1", "1.0")
+    names[::3] = "0"
+    data = Arrays(path=write(tmp_path / "x.npz", x=vectors, y=names.astype("S")))
+    assert data.class_names == ("0", "1")
+    assert [len(split) for split in data.load(Columns())] == [48, 6, 6]
+    assert not caplog.messages
+    names[0] = "O"
+    names[3] = "o"
+    assert Arrays(path=write(tmp_path / "x.npz", x=vectors, y=names)).class_names == ("0", "1", "1.0", "O", "o")
+    assert "has classes that look alike: 'O' (1) and 'o' (1)" in caplog.text
+
+
 def test_arrays_are_looked_at_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_CHECKED", 10)
     for row in (0, 30, 59):
@@ -160,6 +192,7 @@ def test_a_split_array_says_who_goes_where(tmp_path: Path) -> None:
 
 ROWS, IDS = KINDS["vectors"][0], KINDS["token ids"][0]
 RAGGED = np.array([[1], [1, 2]], dtype=object)
+SPLITS = np.repeat(["train", "val", "test"], 20)
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "ragged": ({"x": RAGGED}, {}, r"x\.npz, x: an array of objects, such as rows of different"),
     "another name": ({"xs": CLASSES}, {}, r"data\.inputs=x: .* no such array; it has y, xs; did you mean xs\?"),
@@ -171,7 +204,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no kind": ({"x": ROWS}, {"kind": "image"}, r"float64 of shape \(60, 7\) cannot be read as image"),
     "one class": ({"x": ROWS, "y": CLASSES * 0}, {}, r"every row has the class 0"),
     "no columns": ({"x": ROWS[:, :0]}, {}, r"x: an empty array, of shape \(60, 0\)"),
-    "constant": ({"x": ROWS * (np.arange(7) != 3)}, {}, r"column 3 \(from 0\) has one value"),
+    "constant": ({"x": ROWS * 0, "split": SPLITS}, {}, r"all columns have one value in the training split"),
     "unknown split": ({"x": ROWS, "split": np.array(["rest"] * 60)}, {}, r"split, rows 0, 1, .*: none of train"),
 }
 

@@ -214,7 +214,7 @@ def test_texts_and_recordings_that_are_too_long_are_left_out_with_a_word(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"file": "sound"}, "data.file=sound: .* has no such column; it has path, text, split"),
+        ({"file": "sound"}, "data.file=sound: .* has no such column; it has 'path', 'text', 'split'"),
         ({"root": "nowhere"}, "data.root=nowhere is neither a folder nor a .zip file"),
         ({"context": 3}, "no text of the train split has at most 2 tokens; raise data.context"),
     ],

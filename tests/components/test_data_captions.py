@@ -135,7 +135,9 @@ def test_all_images_that_are_none_are_named_at_once(tmp_path: Path) -> None:
 
 def test_a_damaged_archive_and_an_unknown_key_are_refused(tmp_path: Path) -> None:
     write_captions(tmp_path, archive=True)
-    with pytest.raises(UserError, match=r"data\.text=caption: .* has no such column; it has file_name, text, split"):
+    with pytest.raises(
+        UserError, match=r"data\.text=caption: .* has no such column; it has 'file_name', 'text', 'split'"
+    ):
         Captions(path=str(tmp_path), text="caption").load(Word())
     (tmp_path / "images.zip").write_bytes((tmp_path / "images.zip").read_bytes()[:100])
     with pytest.raises(UserError, match=r"images\.zip cannot be read as an archive"):

@@ -52,10 +52,29 @@ def test_one_data_set_is_split_by_the_options_and_files_are_read_as_tables(tmp_p
     assert folder.fingerprint() == file.fingerprint()
 
 
+def test_splits_without_labels_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As the test split of GLUE, and the unsupervised one of IMDb."""
+    features = datasets.Features({"text": VALUE, "label": datasets.ClassLabel(names=["1.0", "2.0"])})
+    parts = {}
+    for name in ("train", "validation"):
+        samples = [{"text": f"{name} {n}", "label": n % 2} for n in range(20)]
+        parts[name] = datasets.Dataset.from_list(samples, features=features)
+    for name in ("test", "unsupervised"):
+        parts[name] = datasets.Dataset.from_list([{"text": name, "label": -1}] * 8, features=features)
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "glue"))
+    data = HuggingFace(path=str(tmp_path / "glue"))
+    assert data.spec.class_names == ("1", "2")
+    assert [len(split) for split in data.load(Byte())] == [16, 20, 4]
+    assert "the 8 rows of the split test have no label and are left out" in caplog.text
+    assert "the 8 rows of the split unsupervised have no label" in caplog.text
+
+
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "no data set in" in str(HuggingFace(path=str(tmp_path)).missing())
     folder = saved(tmp_path / "hf", names=["a", "b", "c"])
-    with pytest.raises(UserError, match=r"data\.text=texts: .* has no such column; it has text, label, split; did you"):
+    with pytest.raises(
+        UserError, match=r"data\.text=texts: .* has no such column; it has 'text', 'label', 'split'; did you"
+    ):
         assert HuggingFace(path=str(folder), text="texts").spec
     next((folder / "train").glob("*.arrow")).write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as a data set"):
@@ -71,7 +90,7 @@ def test_rows_without_a_class_and_splits_without_a_column_are_named(tmp_path: Pa
     parts = {"train": datasets.Dataset.from_list([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])}
     parts["test"] = datasets.Dataset.from_list([{"text": "c"}])
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "short"))
-    with pytest.raises(UserError, match=r"short.test: no such column|no such column; it has text"):
+    with pytest.raises(UserError, match=r"short.test: no such column|no such column; it has 'text'"):
         HuggingFace(path=str(tmp_path / "short")).load(Byte())
 
 

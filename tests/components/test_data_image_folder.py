@@ -117,6 +117,15 @@ def test_a_class_without_a_training_image_is_refused(tmp_path: Path) -> None:
         ImageFolder(root=str(tmp_path)).load(Patch(size=4))
 
 
+def test_class_folders_that_look_alike_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, count in (("cat", 12), ("Cat ", 3)):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8), (number, 0, count)).save(tmp_path / "train" / name / f"{number}.png")
+    ImageFolder(root=str(tmp_path), size=8).parts()
+    assert f"{tmp_path / 'train'} has classes that look alike: 'Cat ' (3) and 'cat' (12); write them" in caplog.text
+
+
 def test_a_class_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """Names of classes are written into files of UTF-8; one that cannot be is shown with escapes."""
     write_images(tmp_path, {"train": 4})

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from torch.testing import assert_close
 
 from blockyard.cli import main
 from blockyard.contracts import Batch, Splits
+from blockyard.data.files import molecules
+from blockyard.data.files.graph import Graph
 from blockyard.data.molecules import Molecules
 from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
@@ -132,6 +137,7 @@ SOUND = {"atoms": [[6, 0], [8, 0], [6, 1]], "bonds": [[0, 1, 1, 0], [1, 2, 1, 0]
 
 BAD = [
     ("{", "not JSON"),
+    ('{"atoms": [[6, 0]], "bonds": [], "y": [1.0], "y": [2.0]}', "the key 'y' is there twice"),
     ("[1]", r"\[1\] is not an object with atoms, bonds and y"),
     ({"atoms": [[6, 0]]}, "it has no bonds, y"),
     ({"atoms": []}, "it has no atom"),
@@ -306,6 +312,57 @@ def _pairs_of(batch: Batch) -> Iterator[list[list[int]]]:
         one = nodes[:count, None].expand(-1, count, -1)
         both = torch.cat([one, one.transpose(0, 1), pairs[:count, :count].long()], -1)  # (N, N, 2 C + 2 + P)
         yield sorted(both.flatten(0, 1).tolist())
+
+
+@pytest.fixture
+def chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads a SMILES as a chain of carbon atoms, without rdkit."""
+
+    def chain(smiles: str, target: list[float]) -> Graph:
+        atoms = np.array([[6, 1, 0, 3, 0, 0]] * len(smiles))
+        ends = np.array([[n, n + 1] for n in range(len(smiles) - 1)], dtype=np.int64).reshape(-1, 2)
+        return Graph(atoms, ends, np.ones_like(ends), target)
+
+    library = SimpleNamespace(rdBase=SimpleNamespace(BlockLogs=nullcontext))
+    monkeypatch.setitem(sys.modules, "rdkit", library)  # type: ignore[arg-type]
+    monkeypatch.setattr(molecules, "unavailable", lambda: None)
+    monkeypatch.setattr(molecules, "_graph", chain)
+
+
+@pytest.mark.usefixtures("chains")
+def test_classes_of_a_table_are_texts_as_those_of_other_tables(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = ("01", "1", "NA", "None", "null", "na")
+    lines = [f"{'C' * (n % 7 + 1)},{kinds[n % 6]},{('train', 'train', 'val', 'test')[n // 6 % 4]}" for n in range(48)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["smiles,kind,split", *lines]))
+    data = Molecules(path=str(path), label="kind")
+    assert data.spec.class_names == tuple(sorted(kinds))
+    train = data.load(Nodes()).train
+    assert train.batch(torch.arange(24), None).target.bincount().tolist() == [4] * 6
+    assert "has classes that look alike: 'NA' (8) and 'na' (8); write them alike" in caplog.text
+    assert "it has the class NA, None, null, na" in caplog.text
+    path.write_text("smiles,kind\n" + "".join(f"C,{kind}\n" for kind in ("1", "1.0", "0")))
+    assert Molecules(path=str(path), label="kind").class_names == ("0", "1")
+
+
+@pytest.mark.usefixtures("chains")
+def test_targets_of_a_table_are_its_columns_of_numbers(tmp_path: Path) -> None:
+    """A value may be missing as other tools write it; columns of two names are refused."""
+    rows = [f"C{'C' * n},{n},{'NA' if n % 4 else n / 2},text,{'train' if n < 8 else 'val'}" for n in range(10)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["smiles,a,b,c,split", *rows, "CC,1,,x,test"]))
+    data = Molecules(path=str(path))
+    assert data.spec.values == (2,)
+    train = data.load(Nodes()).train
+    assert train.target.isnan().tolist() == [[False, n % 4 != 0] for n in range(8)]
+    path.write_text("smiles,a,a\nC,1,2\n")
+    with pytest.raises(UserError, match="has several columns of the name 'a'; rename all but one"):
+        Molecules(path=str(path)).load(Nodes())
+    path.write_text("name, smiles\nC,1\n")
+    with pytest.raises(UserError, match="has no column 'smiles'; it has 'name', ' smiles'"):
+        Molecules(path=str(path)).load(Nodes())
 
 
 def test_bad_smiles_are_told_by_line(tmp_path: Path) -> None:

@@ -68,21 +68,29 @@ def test_only_training_steps_set_the_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [0.1, 36.6, 1e-12, 0.0])
-def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(level: float, tmp_path: Path) -> None:
+def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(
+    level: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The deviation of 1,000 equal values from their mean is 1.4e-17 at 0.1, and 0 at 0.5."""
     path = table(tmp_path / "x.csv", 1500, a=[*[level] * 1100, *[level + 1.0] * 400], b=np.arange(1500) * 1e-13)
-    with pytest.raises(UserError, match="channel a has one value or none in the training split"):
-        series(path, split=(0.7, 0.1, 0.2)).load(SeriesPatch())
+    train, _, test = series(path, split=(0.7, 0.1, 0.2), channels="together").load(SeriesPatch())
+    assert caplog.messages == [
+        "1 of 2 channels have one value in the training split, which is subtracted, and are divided by 1: a"
+    ]
+    first, last = train.batch(torch.tensor([0]), None).inputs, test.batch(torch.tensor([len(test) - 1]), None).target
+    torch.testing.assert_close(first[..., 0], torch.zeros_like(first[..., 0]), atol=1e-12, rtol=0)
+    assert isinstance(last, torch.Tensor)
+    torch.testing.assert_close(last[..., 0], torch.ones_like(last[..., 0]))
     series(path, columns=("b",)).load(SeriesPatch())  # small values vary too
 
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"columns": ("a", "c")}, "has no column c; it has date, a, b"),
+        ({}, {"columns": ("a", "c")}, "has no column 'c'; it has 'date', 'a', 'b'"),
         ({"b": "x"}, {}, r"line 2, column b: 'x' is not a number \(60 such cells\)"),
-        ({"a": 1.0}, {}, "channel a has one value or none in the training split"),
-        ({"a": np.nan}, {}, "channel a has one value or none"),
+        ({"a": 1.0, "b": 2.0}, {}, "all channels have one value in the training split, .*: a, b"),
+        ({"a": np.nan}, {}, "channels without a value in the training split: a; leave them out"),
         ({"a": [np.inf, *range(59)]}, {}, "line 2, column a: infinite value"),
         ({"date": ["2020-01-01"] * 60}, {}, "line 3, column date: 2020-01-01 does not come after 2020-01-01"),
         ({"date": ["2020-01-01", "x"] * 30}, {}, "line 3, column date: 'x' is neither date nor number"),
@@ -94,6 +102,27 @@ def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(level: fl
 def test_bad_tables_are_refused(tmp_path: Path, change: dict, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         series(table(tmp_path / "x.csv", **change), **options).load(SeriesPatch())
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    lines = [f"2020-01-{n + 1:02},{n},{n * n}" for n in range(30)]
+    path.write_text("\n".join(["date,a,a", *lines]))
+    with pytest.raises(UserError, match="has several columns of the name 'a'; rename all but one"):
+        series(path).load(SeriesPatch())
+    path.write_text("\n".join(["date,a,b,b", *(f"{line},0" for line in lines)]))
+    assert series(path, columns=("a",)).channel_names == ("a",)
+    assert series(path, columns=("a",)).read()[:3].tolist() == [[0], [1], [2]]
+
+
+def test_a_series_in_utf_16_is_read(tmp_path: Path) -> None:
+    text = table(tmp_path / "x.csv").read_text()
+    expected = series(tmp_path / "x.csv").read()
+    (tmp_path / "x.csv").write_text(text, encoding="utf-16")
+    assert torch.equal(series(tmp_path / "x.csv").read(), expected)
+    (tmp_path / "x.csv").write_text(text.replace(",1.0,", ",x,"), encoding="utf-16")
+    with pytest.raises(UserError, match="line 3, column a: 'x' is not a number"):
+        series(tmp_path / "x.csv").read()
 
 
 def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

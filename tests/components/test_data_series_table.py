@@ -79,6 +79,14 @@ def test_the_archives_test_file_and_arrays_give_the_same_splits(tmp_path: Path) 
         assert a.target.tolist() == b.target.tolist()
 
 
+def test_labels_that_look_alike_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_ts(tmp_path / "w.ts", 60)
+    text = (tmp_path / "w.ts").read_text()
+    (tmp_path / "w.ts").write_text(text.replace(":down", ":Up"))
+    assert SeriesTable(path=str(tmp_path / "w.ts")).class_names == ("Up", "up")
+    assert "has classes that look alike: 'up' (30) and 'Up' (30)" in caplog.text
+
+
 def test_labels_of_one_number_have_one_order(tmp_path: Path) -> None:
     """Whatever order a set of texts has in a process."""
     write_ts(tmp_path / "w.ts", 60)
@@ -153,7 +161,10 @@ def test_wrong_lines_are_named_together(lines: list[str], message: str, tmp_path
         ({"X": np.ones((3, 2))}, "has X; expected X_train"),
         ({"X_train": np.ones((3, 2)), "y_train": np.arange(2)}, "expected numbers"),
         ({"X_train": np.array([[1.0, np.inf], [1, 2]]), "y_train": np.arange(2)}, r"X_train\[0\]: an infinite value"),
-        ({"X_train": np.ones((9, 4)), "y_train": np.arange(9) % 2}, "channel 0 has one value"),
+        (
+            {"X_train": np.ones((9, 4)), "y_train": np.arange(9) % 2},
+            "all channels have one value in the training split",
+        ),
         ({"X_train": np.ones((2, 4)), "y_train": np.arange(2)}, "leave none for the"),
     ],
 )
@@ -161,6 +172,17 @@ def test_wrong_arrays_are_refused(arrays: dict[str, np.ndarray], message: str, t
     np.savez(tmp_path / "w.npz", **arrays)
     with pytest.raises(UserError, match=message):
         load(SeriesTable(path=str(tmp_path / "w.npz")))
+
+
+def test_a_constant_channel_is_centred(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    waves = np.stack([wave(number, 12) for number in range(30)]).transpose(0, 2, 1)
+    waves[:, 1] = 7.0
+    np.savez(tmp_path / "w.npz", X_train=waves, y_train=np.arange(30) % 2)
+    train = load(SeriesTable(path=str(tmp_path / "w.npz"))).train
+    inputs = train.batch(torch.arange(len(train)), None).inputs
+    assert inputs[..., 1].abs().max() == 0
+    torch.testing.assert_close(inputs[..., 0].square().mean(), torch.ones(()))
+    assert "1 of 2 channels have one value in the training split" in caplog.text
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

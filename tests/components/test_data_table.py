@@ -77,6 +77,69 @@ def test_a_class_that_reads_like_a_missing_label_is_told(tmp_path: Path, caplog:
     assert "has the class NaN: leave a cell empty where no label is known" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_labels_1_and_1_0_are_one_class(name: str, tmp_path: Path) -> None:
+    """Of whole numbers alone, and across files: pandas writes 1.0 in every part that has a gap."""
+    table = [row | {"label": f"{n % 2}{'.0' * (n > 30)}", "group": f"{n}.0"} for n, row in enumerate(rows())]
+    path = tmp_path / name
+    if name == "x.csv":
+        write(path, ("text", "label", "group"), table)
+    else:
+        lines = [f'{{"text": "{n}", "label": {row["label"]}, "group": {n}}}\n' for n, row in enumerate(table)]
+        path.write_text("".join(lines))
+    data = Table(path=str(path), group="group")
+    assert data.spec.class_names == ("0", "1")
+    data.load(Byte())
+    (tmp_path / "parts").mkdir()
+    for part, labels in (("train", ("0", "1")), ("test", ("0.0", "1.0"))):
+        own = [row | {"label": labels[n % 2], "split": part} for n, row in enumerate(rows())]
+        write(tmp_path / "parts" / f"{part}.csv", ("text", "label", "split"), own)
+    assert Table(path=str(tmp_path / "parts"), slices="label").spec.slices == ("0", "1")
+
+
+def test_labels_that_are_not_all_whole_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    table = [row | {"label": ("1", "01", "1.0")[n % 3]} for n, row in enumerate(rows())]
+    assert Table(path=str(write(tmp_path / "x.csv", table=table))).class_names == ("01", "1", "1.0")
+
+
+def test_classes_that_look_alike_are_reported_in_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = ("spam", "spam ", "Z\u00fcrich", "Zu\u0308rich", "Spam", "ham", "none")
+    table = [row | {"label": labels[n % 7]} for n, row in enumerate(rows(70))]
+    Table(path=str(write(tmp_path / "x.csv", table=table))).load(Byte())
+    (message,) = [message for message in caplog.messages if "look alike" in message]
+    assert "'Spam' (10) and 'spam' (10) and 'spam ' (10)" in message
+    assert r"'Zu\u0308rich' (10) and 'Z\xfcrich' (10); write them alike" in message
+    assert "it has the class none: leave a cell empty" in message
+
+
+def test_a_split_without_labels_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The test split of GLUE has the label -1."""
+    path = tmp_path / "x.csv"
+    loaded = []
+    for hidden in ("-1", ""):
+        table = [row | ({"label": hidden} if row["split"] == "test" else {}) for row in rows()]
+        table.append({"text": "more", "label": "", "split": "unsupervised"})
+        loaded.append(texts_of(Table(path=str(write(path, ("text", "label", "split"), table))).load(Byte())))
+    assert loaded[0] == loaded[1]
+    assert [len(texts) for texts in loaded[0]] == [26, 15, 4]  # a tenth of the 45 rows that are left
+    assert caplog.messages.count(f"{path}: the 15 rows of the split test have no label and are left out") == 2
+    assert "the 1 rows of the split unsupervised have no label" in caplog.text
+
+
+def test_a_label_minus_one_of_training_is_a_class(tmp_path: Path) -> None:
+    table = [row | ({"label": "-1"} if row["split"] == "test" else {}) for row in rows()]
+    table[0]["label"] = "-1"
+    path = str(write(tmp_path / "x.csv", ("text", "label", "split"), table))
+    assert Table(path=path).class_names == ("-1", "ham", "other", "spam")
+
+
+def test_a_split_without_real_values_is_left_out(tmp_path: Path) -> None:
+    parts = ("train", "val", "test")
+    table = [{"text": str(n), "y": "-1" if n % 3 == 2 else str(n), "split": parts[n % 3]} for n in range(60)]
+    path = write(tmp_path / "x.csv", ("text", "y", "split"), table)
+    assert [len(split) for split in Table(path=str(path), target=("y",)).load(Byte())] == [16, 20, 4]
+
+
 def test_quoted_cells_keep_commas_quotes_and_line_feeds(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('text,label\n"a ""b"",\nc",1\n\nd,2\n', encoding="utf-8-sig")
     table = read_table(tmp_path / "x.csv", {"data.text": "text", "data.label": "label"})
@@ -140,7 +203,17 @@ BAD = {
     "blank text": ("text,label\n  ,b\nok,a\n", {}, r"line 2: no text"),
     "one class": ("text,label\nx,a\ny,a\n", {}, r"every row has the label 'a'; a class needs another one"),
     "too many cells": ("text,label\na,b,c\nx,y\nd,e,f,g\n", {}, r"lines 2, 4: more cells than the 2 of the header"),
-    "no such column": ("text,labels\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean labels\?"),
+    "no such column": ("text,labels\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean 'labels'\?"),
+    "blank in the header": (
+        "text, label\nx,a\n",
+        {},
+        r"no such column; it has 'text', ' label'; did you mean ' label'",
+    ),
+    "backslash": (
+        'text,label\n"say \\"a, b\\" now",a\n',
+        {},
+        r'line 2: more cells than the 2 of the header; a quote inside quotes is written twice \(""\), not with',
+    ),
     "column twice": ("text,text,label\nx,y,a\n", {}, r"data\.text=text: .* has 2 columns of this name"),
     "another name": ("text,label\nx,a\n", {"split": "part"}, r"data\.split=part: .* no such column"),
     "open quote": ('text,label\n"x,a\n', {}, r"cannot be read as a table|no label"),
@@ -182,6 +255,30 @@ def test_every_bad_line_of_json_is_named(tmp_path: Path) -> None:
         assert Table(path=str(tmp_path / "x.jsonl")).spec
     (tmp_path / "x.jsonl").write_text("\n".join((lines[0], '{"text": "c", "label": true}')))
     assert Table(path=str(tmp_path / "x.jsonl")).class_names == ("1", "true")
+
+
+def test_a_key_that_a_line_of_json_has_twice_is_refused(tmp_path: Path) -> None:
+    lines = ('{"text": "a", "label": 1}', '{"text": "b", "label": 2, "label": 3}', '{"text": "c", "label": 1}')
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"x\.jsonl, line 2: the key 'label' is there twice"):
+        assert Table(path=str(tmp_path / "x.jsonl")).spec
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.jsonl"])
+def test_utf_16_is_read_by_its_byte_order_mark(name: str, tmp_path: Path) -> None:
+    table = [row | {"text": f"{row['text']}, Z\u00fcrich \u4f60"} for row in rows()]
+    path = write(tmp_path / name, ("text", "label", "split"), table)
+    read = gzip.decompress if name.endswith(".gz") else bytes
+    text = read(path.read_bytes()).decode()
+    expected = texts_of(Table(path=str(path)).load(Byte()))
+    for encoding in ("utf-16", "utf-16-be"):
+        content = ("\ufeff" * (encoding == "utf-16-be") + text).encode(encoding)
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        assert texts_of(Table(path=str(path)).load(Byte())) == expected
+    content = content[:-7]  # which ends inside a character
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(UserError, match="is not UTF-16"):
+        assert Table(path=str(path)).spec
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:

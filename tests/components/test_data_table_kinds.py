@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from blockyard.contracts import Splits
-from blockyard.data.files.table_rows import TableRows
+from blockyard.data.files.table_rows import TableRows, read_rows
 from blockyard.data.rows.images import ImageColumn
 from blockyard.data.table import Table
 from blockyard.errors import UserError
@@ -51,6 +52,42 @@ def test_parquet_arrow_and_csv_are_the_same_table(tmp_path: Path) -> None:
         for ours, theirs in zip(other, loaded[0][0], strict=True):
             torch.testing.assert_close(ours.inputs, theirs.inputs)
             torch.testing.assert_close(ours.target, theirs.target)
+
+
+@pytest.mark.parametrize("form", [".arrow", ".parquet"])
+def test_every_type_that_holds_text_or_numbers_is_read(form: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    texts = [f"text {n}" for n in range(40)]
+    columns = {
+        "view": pa.array(texts, pa.string_view()),
+        "large": pa.array(texts, pa.large_string()),
+        "bytes": pa.array(texts).cast(pa.binary()),
+        "bytes_view": pa.array([text.encode() for text in texts], pa.binary_view()),
+        "category": pa.array(texts).dictionary_encode(),
+        "number": pa.array([Decimal(n) / 4 for n in range(40)], pa.decimal256(40, 2)),
+        "numbers": pa.array([float(n % 4) for n in range(40)]).dictionary_encode(),
+        "label": pa.array([Decimal(n % 2) for n in range(40)], pa.decimal128(4, 1)),
+        "broken": pa.array([b"\xff"] * 40),
+    }
+    if form == ".arrow":  # which Parquet cannot hold
+        columns["category_view"] = pa.DictionaryArray.from_arrays(pa.array(range(40)), columns["view"])
+    path = tmp_path / f"x{form}"
+    if form == ".arrow":
+        pyarrow.feather.write_feather(pa.table(columns), path, compression="uncompressed")
+    else:
+        pyarrow.parquet.write_table(pa.table(columns), path)
+    kinds = {"number": "number", "numbers": "number", "large": "stored", "view": "stored"}
+    rows = read_rows([path], {name: name for name in columns if name != "broken"}, kinds)
+    for name in columns.keys() - {"number", "numbers", "label", "broken"}:
+        assert rows.texts(name) == texts, name
+        assert not rows.blank(name).any()
+    assert rows.numbers(["number", "numbers"]).tolist() == [[n / 4, n % 4] for n in range(40)]
+    assert rows.with_plain_names(["label"]).texts("label") == [str(n % 2) for n in range(40)]
+    with pytest.raises(UserError, match=r"data\.text=broken: .* holds binary in this column that is not UTF-8 text"):
+        read_rows([path], {"data.text": "broken"}, {})
 
 
 @pytest.mark.parametrize("form", ["folder", "glob"])
@@ -98,6 +135,14 @@ def test_numbers_are_standardized_by_the_training_rows(tmp_path: Path) -> None:
     original = test.inputs[0].double() * std + mean
     assert np.isclose(values, original.numpy(), atol=1e-4).all(1).any()
     assert Classify().baselines(splits.test)["linear"]["accuracy"] > 0.9
+
+
+def test_a_constant_column_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"a": n * 1.5, "b": 3.0, "label": n % 2} for n in range(40)]
+    data = Table(path=str(write_rows(tmp_path / "x.csv", rows)), columns=("a", "b"))
+    for batch in batches(data.load(Columns())):
+        assert batch.inputs[:, 1].tolist() == [0.0] * len(batch.inputs)
+    assert "1 of 2 columns have one value in the training split" in caplog.text
 
 
 def _mean(values: np.ndarray, splits: Splits) -> Tensor:

@@ -189,6 +189,16 @@ def test_class_numbers_are_sorted_by_value_and_names_by_letter(tmp_path: Path) -
     assert loaded(tmp_path / "a.tar").spec.class_names == ("class10", "class11", "class9")
 
 
+def test_classes_that_look_alike_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = (b"cat", b"Cat", b"dog")
+    pairs = samples(0, 30)
+    for number, name in enumerate(name for name in pairs if name.endswith(".cls")):
+        pairs[name] = labels[number % 3]
+    write_shard(tmp_path / "train.tar", pairs)
+    assert loaded(tmp_path).spec.class_names == ("Cat", "cat", "dog")
+    assert "has classes that look alike: 'cat' (10) and 'Cat' (10); write them alike" in caplog.text
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "set data.path=FOLDER with train-000.tar" in str(loaded(tmp_path).missing())
     write_shard(tmp_path / "train-0.tar", samples(0, 8))

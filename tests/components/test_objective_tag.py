@@ -110,6 +110,17 @@ def test_the_first_example_of_the_rules() -> None:
     assert bracketed(tuple("abcdefg"), spans) == "[a b]PER c [d e]LOC [f]LOC [g]PER"
 
 
+@pytest.mark.parametrize("marks", ["BIES", "BMES", "BMEW", "BILU"])
+def test_every_scheme_of_spans_is_read(marks: str) -> None:
+    begin, inside, end, single = (f"{mark}-PER" for mark in marks)
+    names = ("O", begin, inside, end, single)
+    sentence = (begin, inside, end, single, "O", begin, end, begin, inside, end)
+    assert Tags(names).spans_of([names.index(name) for name in sentence]) == [
+        (0, 3, "PER"), (3, 4, "PER"), (5, 7, "PER"), (7, 10, "PER"),
+    ]  # fmt: skip
+    assert Tags(names).types == ("PER",)
+
+
 def test_a_type_without_spans_is_left_out_of_the_mean() -> None:
     metrics = objective().metrics()
     for metric in metrics.values():
@@ -202,9 +213,9 @@ def test_files_with_a_word_in_each_line(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text(FILE)
     (tmp_path / "b.conllu.gz").write_bytes(gzip.compress(UNIVERSAL.encode()))
     sentences = read_conll(tmp_path / "a.conll", None, None)
-    assert [(each.forms, each.tags, each.line) for each in sentences] == [
-        (("Ada",), ("B-PER",), 5),
-        (("Love", "#"), ("I-LOC", "O"), 7),
+    assert [(each.forms, each.tags, each.lines) for each in sentences] == [
+        (("Ada",), ("B-PER",), (5,)),
+        (("Love", "#"), ("I-LOC", "O"), (7, 8)),
     ]
     assert read_conll(tmp_path / "a.conll", 1, 2, comments=False)[0].forms == ("#", "#", "Ada")
     assert read_conll(tmp_path / "a.conll", 2, 1)[1].tags == ("Love", "#")
@@ -240,6 +251,30 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         TaggedText(path="x", token=2, tag=2)
     with pytest.raises(ValueError, match="are about files"):
         TaggedText(tag=2)
+
+
+def test_tags_that_are_not_of_spans_among_spans_are_refused_with_their_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each word would be a span of its own, and F1 the accuracy."""
+    path = tmp_path / "x.conll"
+
+    def read(*sentences: str) -> TaggedText:
+        words = ["".join(f"w {tag}\n" for tag in sentence.split()) for sentence in sentences]
+        path.write_text("\n".join(words))
+        return TaggedText(path=str(path))
+
+    sentences = ["B-PER M-PER E-PER O"] * 20
+    assert read(*sentences).names == ("O", "B-PER", "E-PER", "M-PER")
+    with pytest.raises(UserError, match=r"line 10: the tag 'o'; .*, line 11: the tag 'BPER'\. Most"):
+        read("O O O", *sentences[:1], "o BPER O", *sentences).load(Char())
+    with pytest.raises(UserError, match="lines 3, 7: the tag 'o'"):
+        read("B-PER I-PER o", "B-PER I-PER o").load(Char())
+    assert not caplog.messages
+    assert read(*["B-PER I-per O"] * 9).names == ("O", "B-PER", "I-per")
+    assert read(*["B-PER B-Per O"] * 9).names == ("O", "B-PER", "B-Per")
+    assert "has classes that look alike: 'B-PER' (9) and 'B-Per' (9)" in caplog.text
+    assert read(*["DT NN VB", "NN I-x"] * 9).names == ("DT", "I-x", "NN", "VB")  # parts of speech
 
 
 def test_a_folder_has_a_file_for_each_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -168,7 +168,7 @@ def test_the_command_writes_a_table_and_a_picture(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("day,a\n1,2\n", "has no column b; it has day, a"),
+        ("day,a\n1,2\n", "has no column 'b'; it has 'day', 'a'"),
         ("day,a,b\n1,2,3\n", f"it has 1 rows, and the run reads a history of {HISTORY}"),
         (
             "day,a,b\n" + "".join(f"{n},1,x\n" for n in range(30)),

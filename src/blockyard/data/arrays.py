@@ -36,6 +36,7 @@ from blockyard.data.files.arrays import (
     read_array,
     refuse_rows,
 )
+from blockyard.data.files.class_names import plain_names, warn_of_names
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
@@ -156,14 +157,14 @@ class Arrays(AugmentOptions, LoadedData):
     def _read_targets(self, path: Path) -> np.ndarray:
         target = read_array(path, str(self.target), "data.target")
         check_targets(target, self.values, self.reads, path, str(self.target))
-        return target
+        return _named_classes(path, str(self.target), target) if target.dtype.kind in "US" else target
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The classes, sorted, numbers by their value; none where targets are real values or token ids."""
         if self.targets is None or self.targets.dtype.kind == "f" or self.targets.ndim > 1:
             return ()
-        names = tuple(str(name.decode() if isinstance(name, bytes) else name) for name in np.unique(self.targets))
+        names = tuple(str(name) for name in np.unique(self.targets))
         if len(names) < 2:
             raise UserError(f"{self._path}: every row has the class {names[0]}; a class needs another one")
         return names
@@ -208,7 +209,7 @@ class Arrays(AugmentOptions, LoadedData):
     def _splits(self, rows: list[ArrayRows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
         if self.reads == "image":
             return image_array_splits(rows, targets, self.augmentation(self.image_shape[0]), tokenizer, self.spec)
-        scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
+        scale = None if self.reads == "symbols" else scale_of(rows[0], self.inputs)
         own: list[Tensor | None] = list(targets)
         if self.targets is None:
             own = [None] * 3
@@ -226,3 +227,18 @@ class Arrays(AugmentOptions, LoadedData):
     @property
     def _path(self) -> Path:
         return Path(self.path).expanduser()
+
+
+def _named_classes(path: Path, name: str, target: np.ndarray) -> np.ndarray:
+    """Return classes (n,) of text or bytes as text, as `plain_names` calls them; warn of those that look alike."""
+    if target.dtype.kind == "S":
+        try:
+            target = np.char.decode(target, "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, {name}: classes of bytes that are not UTF-8 text") from error
+    found, index = np.unique(target, return_inverse=True)
+    plain = plain_names(found.tolist())
+    classes = np.array([plain[label] for label in found.tolist()])[index]
+    names, counts = np.unique(classes, return_counts=True)
+    warn_of_names(path, dict(zip(names.tolist(), counts.tolist(), strict=True)))
+    return classes

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blockyard.contracts import Text
+from blockyard.data.files.class_names import plain_number
 from blockyard.data.files.native_check import STREAM, verify_all
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT
 from blockyard.data.files.table_rows import Kinds, TableRows, converted, joined
 from blockyard.data.files.tables import FileRows, check_columns
 from blockyard.data.table import Table
@@ -87,12 +88,6 @@ class HuggingFace(Table):
                 f"{self.path} cannot be read as a data set: {' '.join(str(error).split())[:300]}"
             ) from error
         parts = dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
-        unknown = sorted(parts.keys() - SPLIT_NUMBERS.keys() - {""})
-        if unknown:
-            allowed = ", ".join(SPLIT_NUMBERS)
-            raise UserError(
-                f"{self.path}: the split {', '.join(unknown)} is none of {allowed}; leave it out, or rename it"
-            )
         empty = [name for name, part in parts.items() if not len(part)]
         if empty:
             raise UserError(f"{self.path}: the data set {' and '.join(empty)} has no rows".replace("  ", " "))
@@ -152,4 +147,7 @@ class HuggingFace(Table):
         if not self._saved or not names or not isinstance(self.label, str):
             return names
         labels = getattr(next(iter(self._parts.values())).features[self.label], "names", None)
-        return names if labels is None else tuple(name for name in labels if name in names)
+        if labels is None:
+            return names
+        order = {name: number for number, label in enumerate(labels) for name in (label, plain_number(label))}
+        return tuple(sorted(names, key=order.__getitem__))

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.images import SUFFIXES
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
@@ -81,6 +82,8 @@ class ImageFolder(Photographs):
         folders = self._folders()
         log.info("%s", self._summary(folders))
         rest = self._list("train")
+        counts = rest.target.bincount(minlength=len(self.names)).tolist()
+        warn_of_names(self._root / "train", dict(zip(self.names, counts, strict=True)))
         listed = {split: self._list(folder) for split, folder in folders.items()}
         for split, share, seed in (
             ("test", self.test_fraction, mix("test", self.split_seed)),

@@ -15,7 +15,7 @@ read with rdkit, the extra `molecules`.
 
 from __future__ import annotations
 
-import csv
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +25,11 @@ import torch
 
 from blockyard.contracts import Length, Seed, Splits, Text
 from blockyard.data.files import molecules
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.graph import Graph
 from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_lines
 from blockyard.data.files.split_names import SPLIT_NUMBERS
+from blockyard.data.files.tables import read_table
 from blockyard.data.splits.graphs import GraphData, GraphParts
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import warn_of_duplicates
@@ -101,7 +103,13 @@ class Molecules(GraphData):
         """The labels, or the classes that the file has, sorted."""
         if self.label is None or isinstance(self.label, tuple):
             return self.label or ()
-        return () if self.missing() else molecules.class_names(_file(self.path), self.label)
+        return tuple(sorted(set(self._classes.values())))
+
+    @cached_property
+    def _classes(self) -> dict[str, str]:
+        """The class of each label of the file; empty without the file."""
+        assert isinstance(self.label, str)
+        return {} if self.missing() else molecules.plain_classes(_file(self.path), self.label)
 
     @cached_property
     def _widths(self) -> Widths:
@@ -150,10 +158,13 @@ class Molecules(GraphData):
     def _set_targets(self, path: Path, lines: list[Line]) -> None:
         """Give each graph the target that its line has. Raises UserError naming the lines without one."""
         problems = []
+        counts: Counter[str] = Counter()
         for line in lines:
             try:
                 if isinstance(self.label, str):
-                    line.graph.target = molecules.class_of(line, self.label, self.class_names)
+                    name = self._classes[molecules.label_of(line, self.label)]
+                    counts[name] += 1
+                    line.graph.target = self.class_names.index(name)
                 else:
                     names = self.label or self.values or ()
                     line.graph.target = molecules.values_of(line, names, labels=self.labels)
@@ -164,6 +175,7 @@ class Molecules(GraphData):
             raise UserError(
                 f"{path}: every molecule has the {self.label} {self.class_names[0]}; a class needs another one"
             )
+        warn_of_names(path, counts)
 
     def _drawn(self, count: int) -> list[int]:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(mix("molecules", self.split_seed)))
@@ -205,20 +217,10 @@ class Molecules(GraphData):
 
 def _split_table(path: Path, column: str) -> dict[str, str]:
     """Return the split of each SMILES by name. Raises UserError for another table, and for a SMILES of two splits."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            absent = [name for name in (molecules.SMILES, column) if name not in (reader.fieldnames or ())]
-            if absent:
-                raise UserError(
-                    f"{path} has no column {', '.join(absent)}; it has {', '.join(reader.fieldnames or ())}"
-                )
-            rows = [(number, row[molecules.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
-    except (UnicodeDecodeError, OSError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a table ({error}); expected .csv in UTF-8") from error
+    table = read_table(path, {"data.splits": molecules.SMILES, "data.split": column})
     split_names: dict[str, str] = {}
     problems = []
-    for number, smiles, name in rows:
+    for number, smiles, name in zip(table.index, table[molecules.SMILES], table[column], strict=True):
         if split_names.setdefault(smiles, name) != name:
             problems.append((number, f"{quoted(smiles)} is of {column} {name} here and {split_names[smiles]} before"))
     refuse_lines(path, problems)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from blockyard.contracts import Text
 from blockyard.data.files.table_lines import location
+from blockyard.data.files.tables import check_unique, encoding_of
 from blockyard.data.splits.series import SeriesData, as_text, following, parsed_dates
 from blockyard.errors import UserError
 
@@ -60,9 +61,9 @@ class SeriesFile(SeriesData):
         table = self._read()
         absent = [name for name in (*self.channel_names, *([self.time] if self.time else [])) if name not in table]
         if absent:
-            raise UserError(
-                f"{self.path} has no column {', '.join(absent)}; it has {', '.join(map(str, table.columns))}"
-            )
+            names = ", ".join(repr(str(name)) for name in table.columns)
+            raise UserError(f"{self.path} has no column {', '.join(map(repr, absent))}; it has {names}")
+        self._check_unique()
         if self.time is not None:
             self._check_order(table[self.time])
         return torch.stack([self._channel(name, table[name]) for name in self.channel_names], dim=1)
@@ -113,6 +114,21 @@ class SeriesFile(SeriesData):
                 f"{column.iloc[row - 1]}; sort the rows by time and remove repeated ones"
             )
 
+    def _check_unique(self) -> None:
+        """Raise UserError for a name of several columns that are read. pandas would call the second of them x.1."""
+        import pandas
+
+        path = Path(self.path).expanduser()
+        if path.suffix == ".parquet":
+            header = [str(name) for name in self._read().columns]
+        else:
+            first = pandas.read_csv(
+                path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding=encoding_of(path)
+            )
+            header = first.iloc[0].tolist()
+        wanted = header if self.columns is None else [*self.columns, self.time]
+        check_unique(path, header, [name for name in wanted if name])
+
     def _location(self, row: int) -> str:
         return location(Path(self.path).expanduser(), row)
 
@@ -126,6 +142,6 @@ class SeriesFile(SeriesData):
         try:
             if path.suffix == ".parquet":
                 return pandas.read_parquet(path)
-            return pandas.read_csv(path, nrows=rows, index_col=False)
+            return pandas.read_csv(path, nrows=rows, index_col=False, encoding=encoding_of(path))
         except (ValueError, OSError, ImportError, EOFError, zipfile.BadZipFile) as error:  # parser errors: ValueError
             raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -12,6 +12,7 @@ nearest training series (Euclidean distance, all series resampled to the longest
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +23,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Seed, SimpleModel, Splits, Text, Tokenizer
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.series_records import Records, read_npz, read_ts
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.simple_models import equally_spaced, majority_model, sampled
-from blockyard.data.splits.split import Fraction, stratified, varies
+from blockyard.data.splits.split import Fraction, column_moments, input_deviation, stratified
 from blockyard.errors import UserError, fold
 
 
@@ -190,6 +192,7 @@ class SeriesTable(LoadedData):
             raise UserError(f"{path}: every training series is of class {train.labels[0]}; a class needs another one")
         if test is not None and (unseen := sorted(set(test.labels) - set(train.labels))):
             raise UserError(f"{path}: class {fold(unseen)} has test series and no training series")
+        warn_of_names(path, dict(Counter(train.labels)))
         return train, test
 
     @property
@@ -218,12 +221,8 @@ class SeriesTable(LoadedData):
         if lacking := sorted({self.class_names[i] for i in set(target.tolist()) - set(target[kept].tolist())}):
             raise UserError(f"{self.path}: no training series is left of class {fold(lacking)}; use smaller fractions")
         values = torch.cat([train.series[i] for i in kept.tolist()]).double()
-        mean = values.nanmean(0)  # (C,)
-        std = (values - mean).square().nanmean(0).sqrt()
-        constant = [not varies(*pair) for pair in zip(std.tolist(), mean.tolist(), strict=True)]
-        if any(constant):
-            channel = constant.index(True)
-            raise UserError(f"{self.path}: channel {channel} has one value or none in the training series")
+        mean, std = column_moments(values)
+        std = input_deviation(mean, std, [str(number) for number in range(len(std))], "channels")
         parts = [self._part(train, index, target, mean, std) for index in (kept, validation)]
         if test is None:
             assert held is not None

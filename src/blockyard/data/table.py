@@ -14,9 +14,9 @@ Reference: pyarrow.csv.read_csv, pyarrow.parquet.read_table; scikit-learn's trai
     an image and a text      image, text                    the image as a source: with no label, the text is written
     numbers                  columns                        a vector, tokenizer=columns
 
-Classes are the labels as they are written, sorted. A column of the default name that a file lacks is not read. Rows
-without a split are drawn by `split_seed`, of each class the same share; rows with the same inputs, or of one group,
-stay together.
+Classes are the labels, sorted; 1 and 1.0 are one where all are whole numbers. A column of the default name that a file
+lacks is not read. Rows without a split are drawn by `split_seed`, of each class the same share; rows with the same
+inputs, or of one group, stay together. A split without a label is left out.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from blockyard.contracts import (
     Tokenizer,
     Workers,
 )
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import read_picture
 from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
@@ -61,12 +62,13 @@ from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
-from blockyard.errors import UserError, fold
+from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
-_LIKE_MISSING = frozenset({"nan", "na", "n/a", "null", "none"})  # texts that many tools write for a missing value
 
 MOST_CLASSES = 1000
+_NAMES = ("data.label", "data.group", "data.slices")  # whose columns hold names
+_UNLABELLED = ("-1", "-1.0", -1)  # labels of a row without one, in data sets of classes with numbers
 MOST_SLICES = 100
 TEXT, LABEL = "text", "label"  # like SPLIT, columns that are not read where the file lacks them
 
@@ -219,10 +221,7 @@ class Table(AugmentOptions, LoadedData):
         """The labels, sorted; none where a caption or numbers are predicted. Raises UserError as `rows` does."""
         if self.target or self.labels or self.kind.writes:
             return ()
-        names = self._values_of(self.label_column)
-        if missing := [name for name in names if name.strip().lower() in _LIKE_MISSING]:
-            log.warning("%s has the class %s: leave a cell empty where no label is known", self.path, fold(missing))
-        return names
+        return self._values_of(self.label_column)
 
     @cached_property
     def slice_names(self) -> tuple[str, ...]:
@@ -266,6 +265,8 @@ class Table(AugmentOptions, LoadedData):
     def _checked_rows(self) -> TableRows:
         kind, named_columns = self.kind, self.named_columns
         rows = self.read(named_columns, dict.fromkeys((*self.target, *self.labels), "number") | kind.cell_types())
+        if "data.split" in named_columns and not kind.writes:
+            rows = self._without_unlabelled(rows)
         needed = [
             name
             for key, name in named_columns.items()
@@ -282,23 +283,51 @@ class Table(AugmentOptions, LoadedData):
             problems |= {f"{name} is neither 0 nor 1": wrong[:, i] for i, name in enumerate(self.labels)}
         problems |= kind.problems(rows)
         if "data.split" in named_columns:
-            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(SPLIT_NUMBERS))
+            splits = np.array(rows.texts(self.split), dtype=object).astype(str)
+            valid = np.isin(splits, list(SPLIT_NUMBERS))
             problems[f"{self.split} is none of {', '.join(SPLIT_NUMBERS)}"] = ~valid & ~rows.blank(self.split)
         rows.refuse(problems)
+        rows = rows.with_plain_names([named_columns[key] for key in _NAMES if key in named_columns])
         if "data.label" in named_columns:
             self._check_labels(rows)
         return rows
 
+    def _without_unlabelled(self, rows: TableRows) -> TableRows:
+        """Return the rows without the splits none of whose rows has a label, and log these.
+
+        A label is missing, or -1 where no training row has it, as in the test splits of GLUE.
+        """
+        if predicted := self.labels or self.target:
+            values = rows.numbers(predicted)
+            missing = np.isnan(values).all(1)
+            negative = (values == -1).all(1)
+        else:
+            missing = rows.blank(self.label_column)
+            negative = np.array([cell in _UNLABELLED for cell in rows.table[self.label_column].to_pylist()])
+        splits = np.array(rows.texts(self.split), dtype=object).astype(str)
+        training = np.array([SPLIT_NUMBERS.get(name) == 0 for name in splits])
+        unlabelled = missing if negative[training].any() else missing | negative
+        kept = np.ones(len(rows), dtype=bool)
+        for name in dict.fromkeys(splits[~training & ~rows.blank(self.split)].tolist()):
+            own = splits == name
+            if unlabelled[own].all():
+                count = int(own.sum())
+                log.warning("%s: the %d rows of the split %s have no label and are left out", self.path, count, name)
+                kept &= ~own
+        return rows if kept.all() else rows.select(kept)
+
     def _check_labels(self, rows: TableRows) -> None:
         name = self.label_column
-        labels = rows.table[name].unique().to_pylist()
-        if len(labels) < 2:
-            raise UserError(f"{self.path}: every row has the {name} {labels[0]!r}; a class needs another one")
-        if len(labels) > MOST_CLASSES:
+        cells = rows.table[name].value_counts().to_pylist()
+        counts = {_as_text(cell["values"]): int(cell["counts"]) for cell in cells}
+        if len(counts) < 2:
+            raise UserError(f"{self.path}: every row has the {name} {next(iter(counts))!r}; a class needs another one")
+        if len(counts) > MOST_CLASSES:
             raise UserError(
-                f"data.label={name}: {self.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
+                f"data.label={name}: {self.path} has {len(counts):,} different ones, more than {MOST_CLASSES:,} "
                 f"classes; for real values use data.target=[{name}]"
             )
+        warn_of_names(self.path, dict(sorted(counts.items())))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the splits; fit a tokenizer of texts on those of training unless its state was loaded.

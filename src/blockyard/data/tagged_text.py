@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import BatchSize, Count, DataSpec, Length, Seed, Splits, Text, TextTokenizer, Tokenizer
-from blockyard.data.files.conll import SUFFIXES, Sentence, is_conll, read_conll
+from blockyard.data.files.class_names import warn_of_names
+from blockyard.data.files.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, read_conll, refuse_mixed_tags
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
@@ -43,7 +44,6 @@ from blockyard.errors import UserError, fold
 log = logging.getLogger("blockyard")
 
 MOST_TAGS = 1000
-OUTSIDE = "O"
 _PARTS = {**SPLIT_NUMBERS, "testa": 1, "testb": 2}  # in the names of files
 
 # -- generated sentences ----------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class TaggedText(LoadedData):
 
     def _split(self, name: str, sentences: list[Sentence], cut: Cutter, tag_counts: Tensor) -> TaggedSplit:
         source = self.path or "the sentences"
-        pieces: list[Pieces] = [cut(each.forms, f"{source}, line {each.line}") for each in sentences]
+        pieces: list[Pieces] = [cut(each.forms, f"{source}, line {min(each.lines, default=0)}") for each in sentences]
         long = sum(len(own.first) < len(each.forms) for own, each in zip(pieces, sentences, strict=True))
         if long:
             log.warning(
@@ -326,10 +326,12 @@ class TaggedText(LoadedData):
         if self.path is None:
             return [_generated(self.split_seed)]
         by_split = [[self._path]] if self._path.is_file() else self._by_split()
-        return [
-            [each for file in files for each in read_conll(file, self.token, self.tag, comments=self.comments)]
-            for files in by_split
-        ]
+        read = {
+            file: read_conll(file, self.token, self.tag, comments=self.comments) for files in by_split for file in files
+        }
+        refuse_mixed_tags(read)
+        warn_of_names(self._path, dict(Counter(tag for own in read.values() for each in own for tag in each.tags)))
+        return [[each for file in files for each in read[file]] for files in by_split]
 
     def _files(self) -> list[Path]:
         if self.path is None:

@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
+from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.images import SUFFIXES
 from blockyard.data.files.split_names import split_of_file
 from blockyard.data.files.tar_shard import Member, MemberName, TarImages, TarSample, read_member, samples_of
@@ -235,6 +237,7 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
     for part in read.values():
         part.check_classes(numbers)
     _warn_of_shared(read)
+    warn_of_names(shards[0].parent, dict(Counter(read["train"].labels)))
     parts = {
         name: (TarImages(by_split[name], part.where), torch.tensor([numbers[class_name] for class_name in part.labels]))
         for name, part in read.items()

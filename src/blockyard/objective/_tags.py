@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_OF_SPAN = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
-OUTSIDE = "O"
-OPENS, CLOSES = 1, 2  # marks of a tag: B-, S- and U- begin a span, E-, L-, S- and U- end one
-_MARKS = {"B": OPENS, "I": 0, "E": CLOSES, "L": CLOSES, "S": OPENS | CLOSES, "U": OPENS | CLOSES}
+from blockyard.data.files.conll import OUTSIDE, SPAN_TAG
+
+OPENS, CLOSES = 1, 2  # marks of a tag: B-, S-, U- and W- begin a span, E-, L-, S-, U- and W- end one
+_MARKS = {"B": OPENS, "I": 0, "M": 0, "E": CLOSES, "L": CLOSES} | dict.fromkeys("SUW", OPENS | CLOSES)
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Tags:
 
     @cached_property
     def spans(self) -> bool:
-        """Whether they are of spans: every one is O, or begins with B-, I-, E-, S-, L- or U-."""
-        parts = [name == OUTSIDE or bool(_OF_SPAN.fullmatch(name)) for name in self.names]
+        """Whether they are of spans: every one is O, or a `SPAN_TAG`."""
+        parts = [name == OUTSIDE or bool(SPAN_TAG.fullmatch(name)) for name in self.names]
         return all(parts) and any(name != OUTSIDE for name in self.names)
 
     @cached_property
@@ -45,7 +44,7 @@ class Tags:
         return [self._parts(name)[0] for name in self.names]
 
     def _parts(self, name: str) -> tuple[int, str]:
-        match = _OF_SPAN.fullmatch(name)
+        match = SPAN_TAG.fullmatch(name)
         if not self.spans or match is None:
             return OPENS | CLOSES, "" if self.spans else name
         return _MARKS[match[1]], match[2]

@@ -11,6 +11,9 @@ Reference: nltk.corpus.reader.ConllCorpusReader; the package conllu
                                 an empty line ends a sentence
     -DOCSTART- -X- O            marks a document in CoNLL-2003; it is skipped
 
+Tags of spans are O, or a mark and a type. B- begins a span and I- or M- goes on with it; E- or L- ends it, and S-, U-
+or W- is a span of one word (IOB, BIOES, BILOU, BMES, BMEWO).
+
 In a .conllu file the words are in the second column and their tags, the parts of speech, in the fourth; ranges of words
 (1-2) and words that are not written (1.1) are left out. In any other file they are in the first and in the last column.
 """
@@ -20,12 +23,17 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockyard.data.files.tables import named
 from blockyard.errors import UserError, quoted
 
 SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+OUTSIDE = "O"  # the tag of a word in no span
+SPAN_TAG = re.compile(r"([BIMELSUW])-(.+)", re.DOTALL)  # the mark and the type of a span's tag
 NO_TAG = ""  # of a word that was read without its tag
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # ids of CoNLL-U's multiword tokens and empty nodes
 _DOCUMENT = "-DOCSTART-"
@@ -33,11 +41,11 @@ _DOCUMENT = "-DOCSTART-"
 
 @dataclass(frozen=True)
 class Sentence:
-    """forms: the words; tags: one each, `NO_TAG` where none was read; line: where it begins in its file, from 1."""
+    """forms: the words; tags: one each, `NO_TAG` where none was read; lines: of the words in their file, from 1."""
 
     forms: tuple[str, ...]
     tags: tuple[str, ...]
-    line: int = 0
+    lines: tuple[int, ...] = ()
 
 
 def is_conll(text: str) -> bool:
@@ -61,12 +69,12 @@ def read_conll(
     sentences: list[Sentence] = []
     forms: list[str] = []
     tags: list[str] = []
-    start = 0
+    lines: list[int] = []
     for number, line in enumerate([*_lines(path), ""], start=1):
         if not line.strip():
             if forms:
-                sentences.append(Sentence(tuple(forms), tuple(tags), start))
-            forms, tags = [], []
+                sentences.append(Sentence(tuple(forms), tuple(tags), tuple(lines)))
+            forms, tags, lines = [], [], []
             continue
         if comments and not forms and line.startswith("#") and not line.startswith("#\t"):
             continue
@@ -76,12 +84,36 @@ def read_conll(
         form, name = _cells(path, number, columns, token, tag if tagged else token)
         if tagged and tag is None and len(columns) <= token:
             raise UserError(f"{path}, line {number}: no column for a tag behind the word {quoted(form)}")
-        start = start if forms else number
         forms.append(form)
+        lines.append(number)
         tags.append(name if tagged else NO_TAG)
     if not sentences:
         raise UserError(f"{path} has no sentence; a line is a word and its tag, and an empty line ends a sentence")
     return sentences
+
+
+def refuse_mixed_tags(files: Mapping[Path, Sequence[Sentence]]) -> None:
+    """Raise UserError naming the tags that are not of spans, with their lines, where most are. files: what each has.
+
+    Most are where more tags, or the tags of more words, are of spans than are not; O is neither.
+    """
+    counts = Counter(tag for sentences in files.values() for each in sentences for tag in each.tags)
+    del counts[OUTSIDE]
+    other = [tag for tag in counts if not SPAN_TAG.fullmatch(tag)]
+    words = sum(counts[tag] for tag in other)
+    if not other or (2 * len(other) >= len(counts) and 2 * words >= counts.total()):
+        return
+    problems = []
+    for path, sentences in files.items():
+        for tag in other:
+            lines = [line for each in sentences for line, own in zip(each.lines, each.tags, strict=True) if own == tag]
+            if lines:
+                problems.append(f"{path}, {named(lines)}: the tag {quoted(tag)}")
+    if problems:
+        raise UserError(
+            f"{'; '.join(problems)}. Most other tags are of spans: O, or B-, I-, M-, E-, L-, S-, U- or W- and a type; "
+            "correct these"
+        )
 
 
 def _cells(path: Path, number: int, columns: list[str], token: int, tag: int | None) -> tuple[str, str]:

@@ -12,16 +12,16 @@ import gzip
 import importlib.util
 import json
 import math
-import zipfile
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blockyard.data.files.class_names import LIKE_MISSING, plain_names
 from blockyard.data.files.graph import Graph, check_graph
-from blockyard.data.files.table_lines import row_lines
+from blockyard.data.files.tables import check_unique, column_names, read_table, unique_keys
 from blockyard.errors import UserError, quoted
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
     lines, problems = [], []
     for number, text in _texts(path):
         try:
-            record = json.loads(text)
+            record = json.loads(text, object_pairs_hook=unique_keys)
             graph = parse(record, widths)
             check_graph(graph, max_nodes, connected)
             lines.append(Line(number, graph, record))
@@ -97,7 +97,7 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
     lines, problems = [], []
     for number, content in _rows_of(path) if table else _texts(path):
         try:
-            record: Any = content if table else json.loads(content)
+            record: Any = content if table else json.loads(content, object_pairs_hook=unique_keys)
             if table:
                 graph = _graph(record[SMILES], [0.0])
             else:
@@ -133,13 +133,13 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Any]]:
     reason = unavailable()
     if reason is not None:
         raise UserError(reason)
-    target_columns(path, ())
-    return _numbered(path, _read(path))
+    return _numbered(_read(path))
 
 
-def class_names(path: Path, key: str) -> tuple[str, ...]:
-    """Return the classes that lines have under a key, or rows in a column, sorted; none of a file that cannot be read,
-    which reading the molecules then tells.
+def plain_classes(path: Path, key: str) -> dict[str, str]:
+    """Return the labels that lines have under a key, or rows in a column, and the class of each, as `plain_names` does.
+
+    Empty for a file that cannot be read, which reading the molecules then tells.
     """
     try:
         if is_table(path.name):
@@ -147,19 +147,19 @@ def class_names(path: Path, key: str) -> tuple[str, ...]:
         else:
             values = [json.loads(text).get(key) for _, text in _texts(path)]
     except (UserError, ValueError, LookupError, AttributeError, RecursionError):
-        return ()
-    return tuple(sorted({name for value in values if (name := _class(value)) is not None}))
+        return {}
+    return plain_names(name for value in values if (name := _label(value)) is not None)
 
 
-def class_of(line: Line, key: str, names: Sequence[str]) -> int:
-    """Return the number of the class that a line has under a key. Raises ValueError without one."""
-    name = _class(line.record.get(key))
+def label_of(line: Line, key: str) -> str:
+    """Return the label that a line has under a key. Raises ValueError without one."""
+    name = _label(line.record.get(key))
     if name is None:
         raise ValueError(f"it has no {key} that is a text or a number")
-    return names.index(name)
+    return name
 
 
-def values_of(line: Line, keys: Sequence[str], *, labels: bool) -> list[float]:
+def values_of(line: Line, keys: tuple[str, ...], *, labels: bool) -> list[float]:
     """Return the numbers that a line has under keys, NaN where there is none. labels: whether they must be 0 or 1.
 
     Raises ValueError for anything else, and for a line without any.
@@ -167,7 +167,7 @@ def values_of(line: Line, keys: Sequence[str], *, labels: bool) -> list[float]:
     numbers = []
     for key in keys:
         value = line.record.get(key)
-        number = math.nan if value is None or value == "" else _number(key, value)
+        number = _number(key, value)
         if math.isinf(number) or (labels and number not in (0, 1) and not math.isnan(number)):
             raise ValueError(f"{key}: {quoted(value)} is {'neither 0 nor 1' if labels else 'not a finite number'}")
         numbers.append(number)
@@ -176,9 +176,11 @@ def values_of(line: Line, keys: Sequence[str], *, labels: bool) -> list[float]:
     return numbers
 
 
-def _class(value: Any) -> str | None:
-    """Return a class as text, whole numbers without a point; None for no value, and for lists."""
+def _label(value: Any) -> str | None:
+    """Return a label as text, whole numbers without a point; None for no value, a blank text, and lists."""
     if value is None or isinstance(value, (list, dict)) or value != value:
+        return None
+    if isinstance(value, str) and not value.strip():
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -262,10 +264,31 @@ def unavailable() -> str | None:
 def target_columns(path: Path, values: tuple[str, ...] | None) -> list[str]:
     """Return the columns of targets: those that are named, else all of numbers. Raises UserError for absent ones."""
     table = _read(path)
-    absent = [name for name in (SMILES, *(values or ())) if name not in table]
+    absent = [name for name in values or () if name not in table]
     if absent:
-        raise UserError(f"{path} has no column {', '.join(absent)}; it has {', '.join(map(str, table.columns))}")
-    return list(values or [str(name) for name in table.select_dtypes("number").columns])
+        raise UserError(f"{path} has no column {_listed(absent)}; it has {_listed(table.columns)}")
+    return list(values or [name for name in table.columns if _holds_numbers(table[name].tolist())])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _holds_numbers(cells: list[str | None]) -> bool:
+    """Return whether a column has numbers, and nothing else but missing values."""
+    import pyarrow as pa
+
+    present = [cell.strip() for cell in cells if cell is not None and not _is_missing(cell)]
+    try:
+        pa.array(present, pa.string()).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return bool(present)
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is missing where numbers are: None, a blank text, or NA and the like."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in {"", *LIKE_MISSING})
 
 
 def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, connected: bool) -> list[Line]:
@@ -277,11 +300,11 @@ def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, conn
         raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
     lines, problems = [], []
     with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
-        for number, row in _numbered(path, table):
+        for number, row in _numbered(table):
             try:
                 graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
                 check_graph(graph, max_nodes, connected)
-                lines.append(Line(number, graph, {str(key): value for key, value in row.items()}))
+                lines.append(Line(number, graph, row))
             except ValueError as error:
                 problems.append((number, str(error)))
     refuse_lines(path, problems)
@@ -310,6 +333,8 @@ def _kind(bond: Any) -> int:
 
 
 def _number(name: str, value: Any) -> float:
+    if _is_missing(value):
+        return math.nan
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -319,17 +344,16 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _numbered(path: Path, table: pandas.DataFrame) -> Iterator[tuple[int, dict[Hashable, Any]]]:
+def _numbered(table: pandas.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
     """Return the line and the cells of each row of a table."""
-    lines = row_lines(path)
-    numbers = lines if len(lines) == len(table) else range(2, len(table) + 2)
-    return zip(numbers, table.to_dict("records"), strict=True)
+    rows = zip(table.index, table.itertuples(index=False, name=None), strict=True)
+    return ((int(line), dict(zip(table.columns, row, strict=True))) for line, row in rows)
 
 
 def _read(path: Path) -> pandas.DataFrame:
-    import pandas
-
-    try:
-        return pandas.read_csv(path, index_col=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:  # pandas' parser errors are ValueErrors
-        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
+    """Read the columns of a table that have a name, as text. Raises UserError without a column of SMILES."""
+    names = [name for name in column_names(path) if name]
+    check_unique(path, names, names)
+    if names and SMILES not in names:
+        raise UserError(f"{path} has no column {SMILES!r}; it has {_listed(names)}")
+    return read_table(path, {f"column {number}": name for number, name in enumerate(names or [SMILES], start=1)})

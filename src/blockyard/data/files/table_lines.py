@@ -6,6 +6,8 @@ import csv
 import gzip
 from pathlib import Path
 
+from blockyard.data.files.tables import encoding_of
+
 
 def row_lines(path: Path) -> list[int]:
     """Return the line, from 1, at which each row after the header of a CSV begins; empty for other files.
@@ -17,7 +19,7 @@ def row_lines(path: Path) -> list[int]:
         return []
     lines, last = list[int](), 0
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding=encoding_of(path), newline="") as file:
             reader = csv.reader(file)
             for cells in reader:
                 if len(cells) > 1 or any(cell.strip() for cell in cells):

@@ -6,12 +6,13 @@ Reference: pyarrow.compute.cast
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blockyard.data.files.class_names import plain_names
 from blockyard.data.files.tables import FileRows, named, read_file
 from blockyard.errors import UserError, quoted
 
@@ -63,6 +64,28 @@ class TableRows:
         """Return cells of numbers (n, columns) float64, NaN where one is missing."""
         return np.stack([self.table[name].to_numpy() for name in columns], 1).astype(np.float64)
 
+    def select(self, mask: np.ndarray) -> TableRows:
+        """Return the rows for which a mask (n,) holds."""
+        import pyarrow as pa
+
+        table = self.table.filter(pa.array(mask))
+        return replace(self, table=table, file=self.file[mask], lines=self.lines[mask])
+
+    def with_plain_names(self, columns: Sequence[str]) -> TableRows:
+        """Return the rows with one spelling of each whole number in columns of text that have nothing else."""
+        import pyarrow as pa
+
+        table = self.table
+        for column in columns:
+            cells = table[column]
+            if not pa.types.is_string(cells.type):
+                continue  # a feature too, read as numbers
+            plain = plain_names(cells.unique().to_pylist())
+            if any(name != own for name, own in plain.items()):
+                renamed = pa.array([plain[cell] for cell in cells.to_pylist()], pa.string())
+                table = table.set_column(table.column_names.index(column), column, renamed)
+        return replace(self, table=table)
+
     def refuse(self, problems: Mapping[str, np.ndarray]) -> None:
         """Raise UserError for the rows of every problem, a mask (n,): "FILE, lines 3, 7: no label"."""
         messages = [
@@ -104,51 +127,83 @@ def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kin
 
     typed = {}
     for key, name in columns.items():
-        kind, cells = kinds.get(name, "text"), rows.table[name]
+        kind, cells = kinds.get(name, "text"), _decoded(rows.table[name])
         if kind == "text":
             typed[name] = as_text(f"{key}={name}: {path}", cells)
         else:
-            typed[name] = as_numbers(path, rows, name) if kind == "number" else cells
+            typed[name] = as_numbers(path, rows, name, cells) if kind == "number" else cells
     return pa.table(typed)
+
+
+def _decoded(cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Return cells without the encodings that few functions of pyarrow take: dictionaries and views."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(cells.type):
+        values = cells.type.value_type
+        chunks = [chunk.dictionary.cast(_plain_type(values)).take(chunk.indices) for chunk in cells.chunks]
+        return pa.chunked_array(chunks, _plain_type(values))
+    plain = _plain_type(cells.type)
+    return cells if plain == cells.type else cells.cast(plain)
+
+
+def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
 def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
     """Return cells as text: numbers and booleans as JSON writes them, NaN as missing. what: for the message.
 
-    Raises UserError for cells of another type.
+    Raises UserError for cells of another type, and for bytes that are not UTF-8.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = cells.type
-    if pa.types.is_dictionary(kind):
-        cells, kind = cells.cast(kind.value_type), kind.value_type
     if pa.types.is_floating(kind):
         cells = pc.if_else(pc.is_nan(cells), None, cells)
     elif not (
         pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_decimal(kind)
         or pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
         or pa.types.is_null(kind)
     ):
         raise UserError(f"{what} holds {kind} in this column, neither text nor numbers")
-    return cells.cast(pa.string())
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{what} holds {kind} in this column that is not UTF-8 text") from error
 
 
-def as_numbers(path: Path, rows: FileRows, name: str) -> pyarrow.ChunkedArray:
-    """Return a column as float64, null where a cell is empty. Raises UserError naming cells that are no numbers."""
+def as_numbers(path: Path, rows: FileRows, name: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Return a column as float64, null where a cell is empty. Raises UserError naming cells that are no numbers.
+
+    rows: of the file, for messages; cells: of the column `name`
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    cells = rows.table[name]
-    if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+    kind = cells.type
+    if pa.types.is_string(kind):
         cells = pc.utf8_trim_whitespace(cells)
         cells = pc.if_else(pc.equal(cells, ""), None, cells)
-    elif not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_boolean(cells.type)):
-        raise UserError(f"{path} holds {cells.type} in the column {name}, not numbers")
+    elif not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    ):
+        raise UserError(f"{path} holds {kind} in the column {name!r}, not numbers")
     try:
-        numbers = cells.cast(pa.int64() if pa.types.is_boolean(cells.type) else pa.float64()).cast(pa.float64())
+        numbers = cells.cast(pa.int64() if pa.types.is_boolean(kind) else pa.float64()).cast(pa.float64())
     except pa.ArrowInvalid:
         wrong = [(line, cell) for line, cell in zip(rows.lines, cells.to_pylist(), strict=True) if not _is_number(cell)]
         raise UserError(

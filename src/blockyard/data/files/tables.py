@@ -7,6 +7,7 @@ knows what the columns mean.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import gzip
@@ -21,7 +22,7 @@ import numpy as np
 
 from blockyard.data.files.native_check import ARROW, PARQUET, verify
 from blockyard.data.files.unpacked import check_gzip
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError, near, quoted
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,8 +58,16 @@ def check_columns(path: Path, header: Sequence[str], columns: Mapping[str, str])
             raise UserError(f"{key}={name}: {path} has {header.count(name)} columns of this name; rename all but one")
         if name not in header:
             close = near(name, header)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"{key}={name}: {path} has no such column; it has {', '.join(header)[:400]}{hint}")
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            names = ", ".join(map(repr, header))[:400]
+            raise UserError(f"{key}={name}: {path} has no such column; it has {names}{hint}")
+
+
+def check_unique(path: Path, header: Sequence[str], names: Iterable[str]) -> None:
+    """Raise UserError for a name of several columns. header: of all columns; names: of those that are read"""
+    twice = [name for name in dict.fromkeys(names) if header.count(name) > 1]
+    if twice:
+        raise UserError(f"{path} has several columns of the name {', '.join(map(repr, twice))}; rename all but one")
 
 
 def lines_where(mask: pandas.Series[bool]) -> list[int]:
@@ -133,7 +142,10 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
     problems: dict[str, list[int]] = {}
     for number, line in _numbered(path):
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            problems.setdefault(str(error), []).append(number)
+            continue
         except (ValueError, RecursionError):
             problems.setdefault("not valid JSON", []).append(number)
             continue
@@ -155,13 +167,27 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
     return FileRows(table, np.array(lines, dtype=np.int64), "line")
 
 
+class RepeatedKeyError(ValueError):
+    """A key that a JSON object has twice."""
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of keys and values, for `object_pairs_hook`. Raises RepeatedKeyError."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise RepeatedKeyError(f"the key {quoted(twice)} is there twice")
+    return record
+
+
 def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
     check_gzip(path)
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding=encoding_of(path)) as file:
         return [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
 
 
@@ -181,6 +207,14 @@ def keys_of(path: Path) -> list[str]:
 #
 # Reference: pyarrow.csv.read_csv
 
+
+def encoding_of(path: Path) -> str:
+    """Return the encoding that the first bytes of a file name: UTF-16 by its byte order mark, else UTF-8."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        start = file.read(2)
+    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _BLOCK = 2**27  # bytes that are parsed at a time; a row is at most as long
 
@@ -193,11 +227,16 @@ def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> Fi
 
     header = header_of(path, separator)
     check_columns(path, header, columns)
-    names, short, long = [str(number) for number in range(len(header))], {}, []
+    names = [str(number) for number in range(len(header))]
+    short: dict[int, str] = {}
+    long: list[int] = []
+    escaped = False
 
     def ragged(row: Any) -> str:
+        nonlocal escaped
         if row.actual_columns > row.expected_columns:
             long.append(int(row.number))
+            escaped = escaped or '\\"' in row.text
         else:
             short[int(row.number)] = row.text
         return "skip"
@@ -207,7 +246,12 @@ def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> Fi
             table = pyarrow.csv.read_csv(
                 file,
                 # With threads, rows would not know their number.
-                pyarrow.csv.ReadOptions(use_threads=False, column_names=names, block_size=_BLOCK),
+                pyarrow.csv.ReadOptions(
+                    use_threads=False,
+                    column_names=names,
+                    block_size=_BLOCK,
+                    encoding=encoding_of(path).removesuffix("-sig"),
+                ),
                 pyarrow.csv.ParseOptions(
                     delimiter=separator,
                     quote_char='"' if separator == "," else False,
@@ -227,7 +271,8 @@ def read_separated(path: Path, separator: str, columns: Mapping[str, str]) -> Fi
         breaks += pc.count_substring(table[name], "\n").fill_null(0).to_numpy()
     lines = number + np.cumsum(breaks) - breaks  # line feeds inside quotes
     where = [int(at + np.sum(breaks[number < at])) for at in long]
-    check_rows(path, {f"more cells than the {len(header)} of the header": where})
+    hint = '; a quote inside quotes is written twice (""), not with a backslash (\\")' if escaped else ""
+    check_rows(path, {f"more cells than the {len(header)} of the header{hint}": where})
     sizes = [pc.binary_length(table[name]).fill_null(0).to_numpy() for name in names]
     filled = (np.max(sizes, axis=0) > 0) & (number > 1)  # the first row is the header
     wanted = dict.fromkeys(columns.values())
@@ -282,8 +327,8 @@ def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Tab
 
 def header_of(path: Path, separator: str) -> list[str]:
     """Return the names in the first row. Raises UserError for an empty file."""
-    form: dict[str, Any] = {"encoding": "utf-8-sig", "newline": "", "errors": "replace"}  # rows are checked one by one
     check_gzip(path)
+    form: dict[str, Any] = {"encoding": encoding_of(path), "newline": "", "errors": "replace"}  # rows are checked later
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", **form) as file:
         try:
             return next(csv.reader(file, **_form(separator)))
@@ -334,7 +379,7 @@ def read_file(path: Path, columns: Mapping[str, str]) -> FileRows:
         else:
             rows = read_lines(path, columns) if kind in LINES else read_separated(path, SEPARATORS[kind], columns)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error.reason}); convert it") from error
+        raise UserError(f"{path} is not {error.encoding.upper()} text ({error.reason}); convert it") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not len(rows.table):

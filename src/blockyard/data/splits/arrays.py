@@ -15,7 +15,7 @@ from blockyard.data.splits.augment import Augment
 from blockyard.data.splits.image_tokens import token_splits
 from blockyard.data.splits.images import Moments, Preprocess
 from blockyard.data.splits.simple_models import equally_spaced, majority_model
-from blockyard.errors import UserError
+from blockyard.data.splits.split import input_deviation
 
 CHUNK = 4096  # rows that are read at a time
 SAMPLE = 10_000  # images that give the channel statistics, and from which a tokenizer learns
@@ -111,13 +111,14 @@ def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return first + mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
-def scale_of(rows: ArrayRows, where: str) -> tuple[Tensor, Tensor]:
-    """Return the `moments` by which values are standardized. Raises UserError where a column has one value only."""
+def scale_of(rows: ArrayRows, name: str) -> tuple[Tensor, Tensor]:
+    """Return the `moments` by which values are standardized. Raises UserError as `input_deviation` does.
+
+    name: of the array
+    """
     mean, std = moments(rows, tuple(range(rows.values.ndim - 1)))
-    if not bool((std > 0).all()):
-        column = int((~(std.flatten() > 0)).nonzero()[0])
-        raise UserError(f"{where}: column {column} (from 0) has one value in the training split")
-    return mean, std
+    names = [f"{name}[{column}]" for column in range(mean.numel())]
+    return mean, input_deviation(mean, std, names, "columns")
 
 
 def array_splits(

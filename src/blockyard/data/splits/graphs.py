@@ -23,7 +23,7 @@ from blockyard.contracts import UNREACHABLE, Batch, BatchSize, Because, DataSpec
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.graph import Graph
 from blockyard.data.splits.loaded import LoadedData
-from blockyard.data.splits.split import varies
+from blockyard.data.splits.split import target_moments
 
 # Facts of pairs of nodes: distances, and the edges along a shortest path.
 #
@@ -218,13 +218,9 @@ def _stacked(graphs: Sequence[Graph], name: str) -> Tensor:
 
 
 def _standardize(splits: Sequence[GraphSplit]) -> None:
-    """Put the targets of all splits in standard deviations of the training split. Raises ValueError if one is zero."""
+    """Put the targets of all splits in standard deviations of the training split, as `target_moments` does."""
     values = splits[0].target
-    mean = values.nanmean(0)
-    std = (values - mean).square().nanmean(0).sqrt()
-    for task, size in enumerate(std.tolist()):
-        if not varies(size, mean[task].item()):
-            raise ValueError(f"target {task + 1} has one value or none in the training split; leave it out")
+    mean, std = target_moments(values, [str(number) for number in range(1, 1 + values.shape[1])])
     for split in splits:
         split.mean, split.std = mean, std
         split.target = ((split.target - mean) / std).float()

@@ -25,7 +25,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Positive, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.loaded import LoadedData
-from blockyard.data.splits.split import varies
+from blockyard.data.splits.split import column_moments, input_deviation
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,11 +113,12 @@ class SeriesData(LoadedData):
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read the series, cut it by time, and standardize each channel by its training steps.
 
-        Raises UserError for a split that is shorter than a window, and for a channel that does not vary.
+        Raises UserError for a split that is shorter than a window, and as `input_deviation` does.
         """
         values = self.read()
         first, second, end = self._bounds(len(values))
-        mean, std = self._moments(values[:first])
+        mean, std = column_moments(values[:first])
+        std = input_deviation(mean, std, self.channel_names, "channels")
         self._fingerprint = sha256([values, f"{first} {second} {end}"])
         standardized = ((values - mean) / std).float()
         parts = {
@@ -154,15 +155,6 @@ class SeriesData(LoadedData):
         if first + second + third > steps or (first, second, third) != tuple(self.split):
             raise UserError(f"data.split={list(self.split)}: three shares that add up to 1, or at most {steps} steps")
         return first, first + second, first + second + third
-
-    def _moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation (C,) of each channel over the values that are there."""
-        mean = values.nanmean(0)
-        std = (values - mean).square().nanmean(0).sqrt()
-        for name, size, level in zip(self.channel_names, std.tolist(), mean.tolist(), strict=True):
-            if not varies(size, level):
-                raise UserError(f"channel {name} has one value or none in the training split; leave it out")
-        return mean, std
 
 
 # The times of a series' steps as text, and those of the steps that follow.

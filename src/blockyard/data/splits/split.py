@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -13,6 +15,8 @@ from torch import Tensor
 from blockyard.contracts import Batch, Split, Splits
 from blockyard.data.splits.order import mix
 from blockyard.errors import UserError, fold
+
+log = logging.getLogger("blockyard")
 
 Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one split
 
@@ -179,21 +183,63 @@ class Sliced:
         return replace(self.split.batch(order, key), slice=self.slice[order])
 
 
+# Moments of the training split, by which inputs and real-valued targets are standardized.
+
+
 def varies(deviation: float, mean: float) -> bool:
     """Whether a standard deviation is more than what rounding leaves of equal values with this mean."""
     return deviation > 1e-12 * abs(mean)
 
 
+def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation (F,) of each column of values (n, F), NaN left out."""
+    mean = values.nanmean(0)
+    return mean, (values - mean).square().nanmean(0).sqrt()
+
+
+def input_deviation(mean: Tensor, deviation: Tensor, names: Sequence[str], things: str) -> Tensor:
+    """Return what inputs are divided by: their standard deviation, and 1 for a column that does not vary.
+
+    Logs the number of such columns. Raises UserError for a column without a value, and where no column varies.
+
+    mean, deviation: (F,) or (1, ..., F) of the training split; names: F, of the columns
+    things: the columns as messages call them, "columns" or "channels"
+    """
+    pairs = list(zip(names, deviation.flatten().tolist(), mean.flatten().tolist(), strict=True))
+    empty = [name for name, _, level in pairs if math.isnan(level)]
+    if empty:
+        raise UserError(f"{things} without a value in the training split: {fold(empty)}; leave them out")
+    constant = [name for name, size, level in pairs if not varies(size, level)]
+    if len(constant) == len(pairs):
+        raise UserError(f"all {things} have one value in the training split, nothing to learn from: {fold(constant)}")
+    if not constant:
+        return deviation
+    log.warning(
+        "%d of %d %s have one value in the training split, which is subtracted, and are divided by 1: %s",
+        *(len(constant), len(pairs), things, fold(constant)),
+    )
+    kept = torch.tensor([varies(size, level) for _, size, level in pairs]).view_as(deviation)
+    return deviation.where(kept, 1.0)
+
+
+def target_moments(values: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return the `column_moments` of targets. Raises UserError for one that does not vary, of which nothing is learned.
+
+    values: (n, T) float64 of the training split, NaN where one is missing; names: T, of the targets
+    """
+    mean, deviation = column_moments(values)
+    for name, size, level in zip(names, deviation.tolist(), mean.tolist(), strict=True):
+        if not varies(size, level):
+            raise UserError(f"the target {name} has one value or none in the training split; leave it out")
+    return mean, deviation
+
+
 def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) -> Splits:
-    """Return the splits with real-valued targets, standardized. Raises UserError for one that does not vary.
+    """Return the splits with real-valued targets, standardized by `target_moments`, which raises UserError.
 
     values: of each split (n, T) float64, NaN where one is missing; names: T, of the targets
     """
-    mean = values[0].nanmean(0)  # (T,)
-    std = (values[0] - mean).square().nanmean(0).sqrt()
-    for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True):
-        if not varies(size, level):
-            raise UserError(f"the target {name} has one value or none in the training split; leave it out")
+    mean, std = target_moments(values[0], names)
     standardized = [((part - mean) / std).float() for part in values]
     return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))
 

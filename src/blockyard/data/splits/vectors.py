@@ -8,8 +8,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, SimpleModel, Split
 from blockyard.data.splits.simple_models import equally_spaced, linear, majority_model, most_of_classes, sampled
-from blockyard.data.splits.split import varies
-from blockyard.errors import UserError
+from blockyard.data.splits.split import column_moments, input_deviation
 
 
 class VectorSplit:
@@ -60,18 +59,13 @@ class LabelledVectors(VectorSplit):
 def vector_splits(
     parts: Sequence[Tensor], targets: Sequence[Tensor], names: Sequence[str], classes: int | None
 ) -> list[Split]:
-    """Return a split of each part, standardized by the first. Raises UserError for a column that does not vary.
+    """Return a split of each part, standardized by the first. Raises UserError as `input_deviation` does.
 
     parts: (n, F) float64, NaN where a value is missing; targets: (n,) int64 classes; names: F, of the columns
     classes: V, None where the targets are not classes
     """
-    mean = parts[0].nanmean(0)  # (F,)
-    std = (parts[0] - mean).square().nanmean(0).sqrt()
-    constant = [
-        name for name, size, level in zip(names, std.tolist(), mean.tolist(), strict=True) if not varies(size, level)
-    ]
-    if constant:
-        raise UserError(f"{', '.join(constant[:20])}: one value or none in the training split; leave the columns out")
+    mean, std = column_moments(parts[0])
+    std = input_deviation(mean, std, names, "columns")
     values = [((part - mean) / std).float() for part in parts]
     pairs = list(zip(values, targets, strict=True))
     if classes is None:
