@@ -103,6 +103,7 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
         | _state(model, ctx)
         | _initial(components, model)
         | _teacher(components)
+        | _newton_schulz(components)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
         | ({"groups": f"not known ({unknown})"} if unknown else {})
     )
@@ -253,6 +254,12 @@ def _teacher(components: Components) -> dict[str, str]:
     share, temperature = distillation.weight, distillation.temperature
     cost = f"{flops(components):,} FLOPs per sample in each step"
     return {"teacher": f"{distillation.teacher}: {share:g} of the loss, at temperature {temperature:g}; {cost}"}
+
+
+def _newton_schulz(components: Components) -> dict[str, str]:
+    """The type that an optimizer's Newton-Schulz computes in; empty for an optimizer without it."""
+    arithmetic = getattr(components.optimizer, "arithmetic", None)
+    return {"optimizer": f"Newton-Schulz in {arithmetic}"} if arithmetic else {}
 
 
 def _groups(components: Components, model: nn.Module) -> Table:
