@@ -94,9 +94,11 @@ def page(records: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|",
     ]
     for one in records:
-        verdict, seeds = one["verdict"] or "-", one["seeds"]
+        verdict = one["verdict"] or "-"
+        if "second_difference" in one:
+            verdict += ", with a second difference"
         lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {verdict} | {seeds} | {one['cells'][0]} |"
+            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {verdict} | {one['seeds']} | {one['cells'][0]} |"
         )
     for one in records:
         done, cells = one["cells"]
@@ -125,6 +127,8 @@ def page(records: list[dict[str, Any]]) -> str:
         lines.append(f"|---{'|---' * seeds}|---|---|---|")
         lines += _rows(one, seeds=seeds)
         lines += [f"\n{note}" for note in one.get("notes", ())]
+        if "second_difference" in one:
+            lines.append(f"\nA second difference, until the sweep is run again: {one['second_difference']}")
     if open_questions:
         names = ", ".join(f"`{name}`" for name in open_questions)
         lines += ["", "## Open questions", "", f"Not run on {FEWEST} seeds yet, with `blockyard sweep NAME`: {names}."]
@@ -222,7 +226,8 @@ def main() -> None:
     for folder in folders:
         if not (folder / "comparison.json").is_file():
             sys.exit(f"{folder} has no comparison.json: `blockyard sweep` writes it at its end")
-        # Notes are written by hand into the JSON and belong to results: new results drop them.
+        # `notes` and `second_difference`, what else differed between arms, are written by hand into the JSON and belong
+        # to results: new results drop them.
         records[folder.name] = record(folder)
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(list(records.values())), encoding="utf-8")

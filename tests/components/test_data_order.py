@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,28 @@ def test_seeds_and_epochs_give_other_orders() -> None:
     assert len({tuple(order) for order in orders}) == 16
     assert len({epoch_key(seed, epoch) for seed in range(4) for epoch in range(4)}) == 16
     assert mix(1, 23) != mix(12, 3)
+
+
+LENGTHS = torch.arange(100) % 7
+CLASSES = torch.arange(100) % 3
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "table": {},
+    "keyed": {"keyed": True},
+    "grouped": {"lengths": LENGTHS, "group": 2},
+    "balanced": {"classes": CLASSES},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_epoch_has_the_order_of_another(kind: str) -> None:
+    def order(seed: int, epoch: int) -> Tensor:
+        steps = [step_indices(seed, epoch, step, num_samples=100, batch_size=10, **KINDS[kind]) for step in range(10)]
+        return torch.cat(steps)
+
+    orders = {tuple(order(seed, epoch).tolist()) for seed in range(3) for epoch in range(4)}
+    assert len(orders) == 12
 
 
 @settings(deadline=None)

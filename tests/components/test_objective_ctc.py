@@ -17,7 +17,6 @@ from blockyard.data.dial_tones import DialTones
 from blockyard.data.splits.order import take
 from blockyard.data.splits.recordings import Recording, RecordingSplit
 from blockyard.errors import UserError
-from blockyard.objective._metrics import edits
 from blockyard.objective.ctc import CTC, Labels
 from blockyard.tokenizer.char import Char
 
@@ -153,13 +152,6 @@ class Texts:
 
     def decode(self, ids: list[int]) -> str:
         return "".join({1: "a", 2: " b", 3: "c", 4: " da"}.get(i, "?") for i in ids).strip()
-
-
-def test_edits_are_counted() -> None:
-    assert [edits(*pair) for pair in (("", ""), ("kitten", "sitting"), ("", "abc"), ("abc", ""), ("ab", "ba"))] == [
-        *(0, 3, 3, 3, 2)
-    ]
-    assert edits(["a", "b", "c"], ["a", "c"]) == 1
 
 
 def test_a_search_may_write_what_the_best_alignment_does_not() -> None:

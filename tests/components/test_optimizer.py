@@ -142,12 +142,6 @@ def test_muon_takes_exactly_the_matrices_inside_the_blocks() -> None:
     assert hidden == inside
 
 
-def test_muon_needs_a_torch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ValueError, match=r"optimizer=muon needs torch.optim.Muon.*optimizer=adamw"):
-        Muon()
-
-
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match=r"optimizer.nesterov=true needs optimizer.momentum"):
         SGD(momentum=0.0)

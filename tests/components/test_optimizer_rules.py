@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,16 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from blockyard.commands._model_card import print_card
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder
+from blockyard.optimizer._newton_schulz import Arithmetic, orthogonal
 from blockyard.optimizer.adamw import AdamW
 from blockyard.optimizer.dion import Dion, LowRankSteps, first_columns
 from blockyard.optimizer.hyperball import Hyperball, SphereSteps
-from blockyard.optimizer.muon import Muon
+from blockyard.optimizer.muon import Muon, OrthogonalSteps
 from blockyard.optimizer.normuon import NorMuon, RowNormalised
 from blockyard.optimizer.schedule_free import AveragedAdam, ScheduleFree
 from blockyard.optimizer.soap import SOAP, EigenbasisAdam
+from blockyard.runs.identity import identity
 from tests.support.helpers import tiny, token_ids
 from tests.support.tiny import ONE_LAYER
 from tests.support.tolerances import FLOAT64
@@ -58,7 +63,7 @@ def normuon(shape: tuple[int, ...]) -> Iterator[Array]:
     w, m, v = start(shape), np.zeros(shape), np.zeros((shape[0], 1))
     for g, rate in zip(gradients(shape), RATES, strict=True):
         m = 0.9 * m + 0.1 * g
-        u, s, vt = np.linalg.svd(m / (np.linalg.norm(m) + 1e-7), full_matrices=False)
+        u, s, vt = np.linalg.svd(m / np.linalg.norm(m), full_matrices=False)
         for _ in range(5):
             s = COEFFICIENTS[0] * s + COEFFICIENTS[1] * s**3 + COEFFICIENTS[2] * s**5
         o = u @ np.diag(s) @ vt
@@ -72,21 +77,20 @@ def normuon(shape: tuple[int, ...]) -> Iterator[Array]:
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (5, 5)])
 def test_normuon_is_its_algorithm(shape: tuple[int, ...]) -> None:
     def make(groups: Any) -> RowNormalised:
-        return RowNormalised(groups, lr=1.0, momentum=0.9, second=0.8, steps=5, eps=1e-8)
+        return RowNormalised(groups, lr=1.0, momentum=0.9, second=0.8, steps=5, arithmetic="float32", eps=1e-8)
 
     for ours, reference in zip(stepped(make, shape, RATES), normuon(shape), strict=True):
         np.testing.assert_allclose(ours, reference, **FLOAT64)
     # Planted: rows have no memory.
-    other = stepped(
-        lambda groups: RowNormalised(groups, lr=1.0, momentum=0.9, second=0.0, steps=5, eps=1e-8), shape, RATES
-    )
+    options: dict[str, Any] = {"momentum": 0.9, "second": 0.0, "steps": 5, "arithmetic": "float32", "eps": 1e-8}
+    other = stepped(lambda groups: RowNormalised(groups, lr=1.0, **options), shape, RATES)
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(list(other), list(normuon(shape)), **FLOAT64)
 
 
 def polynomial(matrix: Array) -> Array:
     """Five steps of Jordan's iteration; the polynomial acts on the singular values."""
-    u, s, vt = np.linalg.svd(matrix / (np.linalg.norm(matrix) + 1e-7), full_matrices=False)
+    u, s, vt = np.linalg.svd(matrix / np.linalg.norm(matrix), full_matrices=False)
     for _ in range(5):
         s = COEFFICIENTS[0] * s + COEFFICIENTS[1] * s**3 + COEFFICIENTS[2] * s**5
     return u @ np.diag(s) @ vt
@@ -111,6 +115,7 @@ def hyperball(shape: tuple[int, ...], direction: str) -> Iterator[Array]:
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> None:
     options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
+    options["arithmetic"] = "float32"
 
     def make(groups: Any) -> SphereSteps:
         return SphereSteps(groups, lr=1.0, direction=direction, **options)
@@ -135,10 +140,12 @@ def test_a_gradient_of_zero_changes_nothing(size: int) -> None:
         (SphereSteps, {"momentum": 0.9, "nesterov": True, "steps": 2, "betas": (0.9, 0.9), "eps": 1e-8}),
     ):
         for direction in ("muon", "adam") if kind is SphereSteps else ("",):
-            weight = torch.nn.Parameter(start.clone())
-            weight.grad = torch.zeros_like(weight)
-            kind([{"params": [weight]}], lr=0.9, **options, **({"direction": direction} if direction else {})).step()
-            assert_close(weight, start, rtol=1e-5, atol=0)
+            for arithmetic in get_args(Arithmetic):
+                weight = torch.nn.Parameter(start.clone())
+                weight.grad = torch.zeros_like(weight)
+                own = {"direction": direction} if direction else {}
+                kind([{"params": [weight]}], lr=0.9, arithmetic=arithmetic, **options, **own).step()
+                assert_close(weight, start, rtol=1e-5, atol=0)
 
 
 def test_hyperball_leaves_matrices_that_start_at_zero_to_adamw() -> None:
@@ -175,9 +182,85 @@ def test_hyperball_refuses_a_matrix_without_a_norm() -> None:
     weight = nn.Parameter(torch.zeros(3, 4))
     weight.grad = torch.ones(3, 4)
     options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
-    optimizer = SphereSteps([{"params": [weight]}], lr=0.1, direction="muon", **options)
+    optimizer = SphereSteps([{"params": [weight]}], lr=0.1, direction="muon", arithmetic="float32", **options)
     with pytest.raises(ValueError, match=r"\(3, 4\) is zero at the first step"):
         optimizer.step()
+
+
+def muon_of_torch(groups: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Muon(groups, lr=1.0, momentum=0.9, ns_steps=5, **options)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (5, 5), (48, 16)])
+def test_muon_is_torchs_muon_to_the_bit_and_loads_its_checkpoints(shape: tuple[int, ...]) -> None:
+    scales: list[Any] = ["match_rms_adamw", "original"]
+    for nesterov, scale in itertools.product([True, False], scales):
+        options = {"nesterov": nesterov, "adjust_lr_fn": scale}
+        weights = [nn.Parameter(torch.from_numpy(start(shape)).float()) for _ in range(2)]
+        groups = [[{"params": [weight], "weight_decay": 0.1}] for weight in weights]
+        reference = muon_of_torch(groups[0], **options)
+        step = OrthogonalSteps(groups[1], lr=1.0, momentum=0.9, ns_steps=5, arithmetic="bfloat16", **options)
+        for number, gradient in enumerate(gradients(shape)):
+            for weight, optimizer in zip(weights, (reference, step), strict=True):
+                optimizer.param_groups[0]["lr"] = RATES[number]
+                weight.grad = torch.from_numpy(gradient).float()
+                optimizer.step()
+            assert torch.equal(*weights)
+            if number == 3:  # a checkpoint of torch's
+                step.load_state_dict(copy.deepcopy(reference.state_dict()))
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (48, 16)])
+def test_newton_schulz_in_float32_is_the_polynomial_of_the_singular_values(shape: tuple[int, ...]) -> None:
+    matrix = start(shape)
+    exact = orthogonal(torch.from_numpy(matrix), 5, "float32").numpy()
+    np.testing.assert_allclose(exact, polynomial(matrix), **FLOAT64)
+    rounded = orthogonal(torch.from_numpy(matrix), 5, "bfloat16").numpy()
+    assert 1e-3 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 0.04
+
+
+def test_optimizers_with_newton_schulz_compute_it_in_one_arithmetic() -> None:
+    """A comparison of two of them has no second difference."""
+    for name, kind in (("muon", OrthogonalSteps), ("normuon", RowNormalised), ("hyperball", SphereSteps)):
+        for overrides, expected in (((), "bfloat16"), (("optimizer.arithmetic=float32",), "float32")):
+            composed = compose([*ONE_LAYER, f"optimizer={name}", *overrides])
+            assert not composed.issues
+            assert composed.config["optimizer"]["arithmetic"] == expected
+            components = Components(composed.config)
+            matrices = components.optimizer.build(components.model(0)).parts[0]
+            assert isinstance(matrices, kind)
+            assert matrices.arithmetic == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("optimizer=muon",), "optimizer   Newton-Schulz in bfloat16"),
+        (("optimizer=hyperball", "optimizer.arithmetic=float32"), "optimizer   Newton-Schulz in float32"),
+        (("optimizer=hyperball", "optimizer.direction=adam"), None),
+    ],
+)
+def test_check_states_the_arithmetic(
+    overrides: tuple[str, ...], line: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    composed = compose([*ONE_LAYER, *overrides])
+    print_card(composed.config, composed.choices)
+    lines = capsys.readouterr().out.splitlines()
+    assert [text.strip() for text in lines if "Newton-Schulz" in text] == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize("name", ["normuon", "hyperball"])
+def test_a_config_from_before_the_arithmetic_is_float32_and_another_run(name: str) -> None:
+    """Runs of that time computed in float32; Muon has always computed in bfloat16."""
+    config = compose([*ONE_LAYER, f"optimizer={name}"]).config
+    old = copy.deepcopy(config)
+    del old["optimizer"]["arithmetic"]
+    assert Components(old).optimizer.arithmetic == "float32"
+    assert identity(old) != identity(config)
+    muon = compose([*ONE_LAYER, "optimizer=muon"]).config
+    old = copy.deepcopy(muon)
+    del old["optimizer"]["arithmetic"]
+    assert identity(old) == identity(muon)
 
 
 def dion(shape: tuple[int, ...], rank: int, scale: float) -> Iterator[Array]:
@@ -412,7 +495,7 @@ OPTIONS_OF_BOTH: list[tuple[Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "options"), OPTIONS_OF_BOTH)
 def test_options_reach_the_steps_of_matrices_and_of_the_rest(kind: Any, options: dict[str, Any]) -> None:
     matrices, adam = kind(**options).build(tiny(causal=True)).parts
-    torchs = {"ns_steps": "ns_steps", "scale": "adjust_lr_fn"}  # of torch's Muon
+    torchs = {"ns_steps": "ns_steps", "scale": "adjust_lr_fn"}  # names of torch.optim.Muon
     names = torchs if kind is Muon else {"ns_steps": "steps"}
     own = {name: value for name, value in options.items() if name != "betas" or kind in (SOAP, Hyperball)}
     for name, value in own.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from torch import nn
 
 from blockyard.config import build
 from blockyard.config.compose import compose
+from blockyard.config.size_matching import compiled_remark, flops_by_module
 from blockyard.contracts import auxiliary_loss
 from blockyard.engine import cost_card
 from blockyard.ops import flops
-from tests.support.engine_runs import config
+from tests.support.engine_runs import config, run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 
@@ -75,3 +78,64 @@ def test_fused_cells_are_counted_like_their_steps(cell: type[nn.RNNBase]) -> Non
         assert wanted < backward.get_total_flops() <= 2 * wanted
     sizes = [torch.Size(size) for size in ((gates * 16, 12), (gates * 16, 16), (gates * 16,), (gates * 16,))]
     assert flops._recurrent(torch.Size((5, 2, 12)), sizes, 4) == wanted  # as cuDNN is called
+
+
+EXPERTS = (
+    *("channel_mixer=experts", "channel_mixer.count=4", "channel_mixer.active=1", "model.dim=16", "model.depth=1"),
+    *("model.heads=2", "token_mixer.dropout=0.0", "data.shift=0"),
+)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_compiled_experts_are_counted_as_what_the_graph_runs(shared: int, tmp_path: Path) -> None:
+    """In a compiled block every expert computes every token."""
+    composed = config(tmp_path, *EXPERTS, f"channel_mixer.shared={shared}", "trainer.compile=true")[0]
+    components = build.Components(composed)
+    model, batch = components.model(0), components.data.load(components.tokenizer).train.batch(torch.arange(2), None)
+    ran: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with flops.counter() as counted:
+                outputs = graph(*args)
+            ran.append(counted.get_total_flops())
+            return outputs
+
+        return call
+
+    with torch.no_grad():
+        torch.compile(model.eval(), backend=counting, fullgraph=True)(batch)
+    eager = cost_card.flops_per_sample(model, components.objective, batch)
+    compiled = cost_card.flops_per_sample(model, components.objective, batch, compiled=True)
+    assert compiled["forward"] == sum(ran) // 2
+    assert compiled["training"] > eager["training"]
+    tokens, expert = components.tokens().max_len, model.blocks[0].channel_mixer.expert[0]
+    maps = sum(weight.numel() for weight in expert.parameters() if weight.ndim == 2)
+    assert compiled["forward"] - eager["forward"] == 2 * tokens * 3 * maps  # three of four experts more
+    meta, ctx = components.meta_model(), components.context()
+    assert flops_by_module(meta, ctx, compiled=True)[""] - flops_by_module(meta, ctx)[""] == 2 * tokens * 3 * maps
+
+
+def test_a_run_with_compiled_experts_says_so_once_and_records_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Blocks are not compiled here, which takes a minute and changes no number that is recorded."""
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    folder = run(tmp_path, *EXPERTS, "trainer.compile=true", "trainer.max_steps=1")
+    remarks = [text for text in caplog.messages if "every expert computes every token" in text]
+    assert len(remarks) == 1
+    components = build.Components(folder.config)
+    meta, ctx = components.meta_model(), components.context()
+    recorded, eager = folder.summary()["flops_per_sample"]["forward"], flops_by_module(meta, ctx)[""]
+    assert recorded == flops_by_module(meta, ctx, compiled=True)[""]
+    assert f"{recorded / eager:.2f} times the FLOPs" in remarks[0]
+    assert recorded / eager > 1.5
+    for others in (EXPERTS, ("trainer.compile=true",)):
+        assert compiled_remark(build.Components(config(tmp_path, *others)[0])) is None
+
+
+def test_a_budget_of_flops_is_of_the_experts_that_tokens_are_sent_to() -> None:
+    """So that a machine that compiles gets the same model."""
+    budget = ("experiment=vit_digits", *EXPERTS[:3], "match.flops=3e6")
+    widths = {each: compose([*budget, f"trainer.compile={each}"]).config["model"]["dim"] for each in ("true", "false")}
+    assert widths["true"] == widths["false"]

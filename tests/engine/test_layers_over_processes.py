@@ -29,8 +29,10 @@ SPHERE = (
     *("block=sphere", "norm=none", "model.unit_weights=true", "channel_mixer=glu", "channel_mixer.gains=sqrt_dim"),
     *("token_mixer.qk_norm=sphere", "head.gain=true"),
 )
-# Optimizers with norms of whole matrices, and one whose fused kernel knows no shards.
-HYPERBALL, SGD = ("optimizer=hyperball",), ("optimizer=sgd", "optimizer.lr=0.1")
+# Optimizers with norms of whole matrices, and one whose fused kernel knows no shards. Sums over processes round
+# otherwise, which bfloat16 makes larger than the tolerance.
+HYPERBALL = ("optimizer=hyperball", "optimizer.arithmetic=float32")
+SGD = ("optimizer=sgd", "optimizer.lr=0.1")
 ABILITIES = {"roles": MUP, "layers": LAYERS, "sphere": SPHERE, "hyperball": HYPERBALL, "sgd": SGD}
 
 

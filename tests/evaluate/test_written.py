@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
+import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rapidfuzz.distance import Levenshtein
+from torchmetrics.text import CharErrorRate, WordErrorRate
 
 from blockyard.cli import main
 from blockyard.config.check import check
@@ -20,7 +25,7 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate, evaluate_written
 from blockyard.evaluate.written import Written, write
 from blockyard.generate.api import generate_all
-from blockyard.objective._text_scores import scores
+from blockyard.objective._text_scores import edits, scores
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.result_files import result_stem
 from tests.support import engine_runs
@@ -41,14 +46,20 @@ def compose_issues(overrides: list[str]) -> list[str]:
     return [str(issue) for issue in check(compose(overrides))]
 
 
-def edits(left: list[str], right: list[str]) -> int:
-    """Levenshtein's distance, by its recursion over a table."""
-    table = [[i + j if not i * j else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
-    for i in range(1, len(left) + 1):
-        for j in range(1, len(right) + 1):
-            change = table[i - 1][j - 1] + (left[i - 1] != right[j - 1])
-            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, change)
-    return table[-1][-1]
+def table_of_edits(text: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
+    """Levenshtein's distance and the insertions in it, by the recursion over a table: fewest edits, then insertions."""
+    table = {(0, 0): (0, 0)}
+    for i in range(len(text) + 1):
+        for j in range(len(reference) + 1):
+            ways = [table[0, 0]] if i == j == 0 else []
+            if i:
+                ways.append((table[i - 1, j][0] + 1, table[i - 1, j][1] + 1))
+            if j:
+                ways.append((table[i, j - 1][0] + 1, table[i, j - 1][1]))
+            if i and j:
+                ways.append((table[i - 1, j - 1][0] + (text[i - 1] != reference[j - 1]), table[i - 1, j - 1][1]))
+            table[i, j] = min(ways)
+    return table[len(text), len(reference)]
 
 
 def grams(text: list[str] | str, n: int) -> Counter[tuple[str, ...]]:
@@ -57,7 +68,7 @@ def grams(text: list[str] | str, n: int) -> Counter[tuple[str, ...]]:
 
 def error_rate(split: bool) -> float:
     pairs = [[text.split() if split else list(text) for text in pair] for pair in zip(WRITTEN, REFERENCES, strict=True)]
-    return sum(edits(ours, theirs) for ours, theirs in pairs) / sum(len(theirs) for _, theirs in pairs)
+    return sum(table_of_edits(*pair)[0] for pair in pairs) / sum(len(reference) for _, reference in pairs)
 
 
 def bleu(written: list[str], references: list[str]) -> float:
@@ -115,6 +126,52 @@ def test_inserted_words_are_those_of_the_shortest_edits() -> None:
     # Of characters too: "kitten" for "sitting" replaces two and leaves one out; the other way round one is inserted.
     assert scores(["kitten"], ["sitting"])["char_insertions"] == 0
     assert scores(["sitting"], ["kitten"])["char_insertions"] == pytest.approx(1 / 6)
+
+
+def test_edits_and_their_insertions_are_those_of_a_table_over_random_texts() -> None:
+    generator = random.Random(0)
+    planted = 0
+    for _ in range(300):
+        text, reference = ("".join(generator.choices("ab c", k=generator.randrange(14))) for _ in range(2))
+        assert edits(text, reference) == table_of_edits(text, reference)
+        assert edits(text.split(), reference.split()) == table_of_edits(text.split(), reference.split())
+        # Planted: the insertions of one of the shortest edits, not of that with the fewest.
+        operations = Levenshtein.opcodes(reference, text)
+        added = sum(part.dest_end - part.dest_start for part in operations if part.tag == "insert")
+        planted += added != edits(text, reference)[1]
+    assert planted
+
+
+def test_error_rates_are_those_of_torchmetrics() -> None:
+    result = scores(WRITTEN, REFERENCES)
+    for name, metric in (("cer", CharErrorRate()), ("wer", WordErrorRate())):
+        assert result[name] == pytest.approx(float(metric(WRITTEN, REFERENCES)))
+
+
+def test_long_texts_are_scored_without_a_table_in_python() -> None:
+    """A pair of texts of 1,500 characters took seconds: every cell of a table was a step in Python."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        nonlocal calls
+        calls += 1
+        return count
+
+    generator = random.Random(0)
+    text, reference = ("".join(generator.choices("abcdefg ", k=1500)) for _ in range(2))
+    scores([text], [reference])  # imports
+    tracer = sys.gettrace()
+    sys.settrace(count)
+    try:
+        scores([text], [reference])
+    finally:
+        sys.settrace(tracer)
+    assert calls < 200_000
+
+
+def test_references_without_text_count_as_one() -> None:
+    result = scores(["ab"], [""])
+    assert (result["cer"], result["char_insertions"], result["wer"]) == (2, 2, 1)
 
 
 @pytest.fixture(scope="module")

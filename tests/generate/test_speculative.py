@@ -18,7 +18,7 @@ from blockyard.errors import UserError
 from blockyard.generate import speculative
 from blockyard.generate.draft import ModelDraft, NgramDraft, follow
 from blockyard.generate.sampling import Sampler
-from blockyard.generate.speculative import SpeculativeStats, expected_tokens, residual, speculate
+from blockyard.generate.speculative import SpeculativeStats, expected_tokens, residual, speculate, verify
 from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache, WindowCache
@@ -181,6 +181,61 @@ def test_sampled_tokens_have_the_distribution_of_the_model(monkeypatch: pytest.M
     assert pairs_p_value() > 0.001
     monkeypatch.setattr(speculative, "residual", lambda p, q: p)  # planted: a rejected token is drawn again from p
     assert pairs_p_value() < 1e-6
+
+
+class OneProposal:
+    """A stepper whose model gives p after the prompt, and a sampler that takes a set number and draws nothing."""
+
+    def __init__(self, p: Tensor, uniform: float) -> None:
+        self.p, self.number = p, uniform
+        self.drawn: Tensor | None = None
+
+    def append(self, token_ids: list[int]) -> None:
+        pass
+
+    def retract(self, count: int) -> None:
+        pass
+
+    def last_scores(self, count: int) -> Tensor:
+        return self.p.log().expand(1, count, -1)
+
+    def distribution(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+    def uniform(self) -> float:
+        return self.number
+
+    def draw(self, distribution: Tensor) -> int:
+        self.drawn = distribution
+        return 0
+
+
+def one_proposal(token_id: int, p: Tensor, q: Tensor, uniform: float) -> tuple[bool, Tensor]:
+    """Whether a token that q proposed is accepted, and the distribution that the next token is drawn from."""
+    model: Any = OneProposal(p, uniform)
+    stats = SpeculativeStats()
+    verify(model, [token_id], [q], model, stats)
+    assert model.drawn is not None
+    return stats.accepted == 1, model.drawn
+
+
+def test_a_token_has_the_distribution_of_the_model_exactly() -> None:
+    """Over all pairs of a proposed token and an outcome, without drawing: accepted below min(1, p / q) alone."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        p, q = torch.randn(2, 6, generator=generator, dtype=torch.float64).mul(1.5).softmax(-1)
+        outcome = torch.zeros(6, dtype=torch.float64)
+        for token_id in range(6):
+            accepted = min(1.0, float(p[token_id] / q[token_id]))
+            for factor in (0.5, 1 - 1e-9):
+                assert one_proposal(token_id, p, q, factor * accepted)[0]
+            outcome[token_id] += q[token_id] * accepted
+            if accepted < 1:
+                for factor in (1 + 1e-9, (1 + 1 / accepted) / 2):
+                    was_accepted, again = one_proposal(token_id, p, q, factor * accepted)
+                    assert not was_accepted
+                outcome += q[token_id] * (1 - accepted) * again
+        torch.testing.assert_close(outcome, p)
 
 
 def test_the_residual_and_its_end() -> None:

@@ -53,6 +53,21 @@ def test_weights_and_leaks(order: str, tmp_path: Path) -> None:
     assert layer.leak[order] == pytest.approx(float(leaks.sum(-1).mean()))
 
 
+@pytest.mark.parametrize("order", [AFTER, ZEROED])
+def test_the_change_is_the_share_of_earlier_outputs_that_later_keys_move(order: str, tmp_path: Path) -> None:
+    """By hand: keys and values of the second half become those of the first, and outputs of the first half move."""
+    model, samples = build_model(tmp_path, "model=decoder", "position=rope")
+    (call, *_), (layer, *_) = maps.attention(model, samples[0].batch), masked_layers(model, samples[:1], None, (1,))
+    q, k, v = (part[0, 1].double() for part in (call.q, call.k, call.v))
+    half = len(q) // 2
+    others = [*range(half), *(index % half for index in range(len(q) - half))]
+    scores = q @ k.T / q.shape[-1] ** 0.5
+    own = (by_hand(scores, order)[0] @ v)[:half]
+    moved = (by_hand(scores[:, others], order)[0] @ v[others])[:half]
+    assert layer.change[order] == pytest.approx(float((moved - own).norm() / own.norm()))
+    assert float(own.norm()) != pytest.approx(float(moved.norm()), rel=1e-3)
+
+
 def test_a_layer_that_runs_again_is_averaged_over_its_visits(tmp_path: Path) -> None:
     model, samples = build_model(tmp_path, "model=decoder", "model.depth=1", "model.order=[0,0,0]")
     (layer,) = masked_layers(model, samples, None, (1,))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.ladder import RUNGS, runs
 from blockyard.errors import UserError
@@ -68,6 +69,16 @@ def test_a_ladder_of_noisy_runs_has_the_multiplier_within_its_interval() -> None
     assert arm.trend == "stays"
     predicted, measured = arm.held_out
     assert predicted == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("values", [(1.0, 2.0, 4.0), (0.3, -0.2, 0.1, 0.8)])
+def test_the_interval_of_every_resample_is_students(values: tuple[float, ...]) -> None:
+    """Means of all resamples vary less than means of samples do, by n / (n - 1)."""
+    seeds = len(values)
+    means = [sum(drawn) / seeds for drawn in itertools.product(values, repeat=seeds)] * 100
+    mean = sum(values) / seeds
+    expected = stats.t.interval(0.95, seeds - 1, loc=mean, scale=stats.sem(values))
+    assert laws._interval(mean, means, seeds) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_gap_that_grows_is_seen() -> None:

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Because, ChannelMixer, ChoiceOptions, Context, NonNegative, Positive, Seq
 from blockyard.ops.autocast import full_precision
+from blockyard.ops.flops import fixed_shapes
 from blockyard.ops.linear import Linear, output
 
 Expert = Callable[[Context], ChannelMixer]
@@ -247,7 +248,7 @@ class Experts(ChannelMixer):
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of the chosen experts: (B, N, D)."""
-        if torch.compiler.is_compiling():
+        if fixed_shapes():
             return self.mix_all(x, weights * chosen)
         if x.is_cuda and self.groups:
             kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype

@@ -14,7 +14,7 @@ from torch import nn
 
 from blockyard.config import layer_kinds
 from blockyard.config.build import OPTIONAL, Components
-from blockyard.config.size_matching import flops_by_module, state_bytes
+from blockyard.config.size_matching import compiled_remark, flops_by_module, state_bytes
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import (
@@ -100,9 +100,11 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     facts = (
         _facts(components, ctx, model)
         | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
+        | _compiled(components)
         | _state(model, ctx)
         | _initial(components, model)
         | _teacher(components)
+        | _newton_schulz(components)
         | ({"FLOPs": f"not counted ({failure})"} if failure else {})
         | ({"groups": f"not known ({unknown})"} if unknown else {})
     )
@@ -145,7 +147,8 @@ def _parameters(model: nn.Module, config: Node) -> dict[str, int]:
 
 def _flops(model: nn.Module, ctx: Context, config: Node) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
-    totals = {path: flops for path, flops in flops_by_module(model, ctx).items() if path}
+    compiled = bool(config["trainer"].get("compile"))
+    totals = {path: flops for path, flops in flops_by_module(model, ctx, compiled=compiled).items() if path}
     counts = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
     inside: Counter[str] = Counter()  # by the nearest module around that was called, which a list of modules is not
     for path, total in totals.items():
@@ -253,6 +256,17 @@ def _teacher(components: Components) -> dict[str, str]:
     share, temperature = distillation.weight, distillation.temperature
     cost = f"{flops(components):,} FLOPs per sample in each step"
     return {"teacher": f"{distillation.teacher}: {share:g} of the loss, at temperature {temperature:g}; {cost}"}
+
+
+def _compiled(components: Components) -> dict[str, str]:
+    remark = compiled_remark(components)
+    return {} if remark is None else {"compile": remark}
+
+
+def _newton_schulz(components: Components) -> dict[str, str]:
+    """The type that an optimizer's Newton-Schulz computes in; empty for an optimizer without it."""
+    arithmetic = getattr(components.optimizer, "arithmetic", None)
+    return {"optimizer": f"Newton-Schulz in {arithmetic}"} if arithmetic else {}
 
 
 def _groups(components: Components, model: nn.Module) -> Table:

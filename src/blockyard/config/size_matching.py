@@ -32,7 +32,7 @@ from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
 from blockyard.errors import quoted
 from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
-from blockyard.ops.flops import counter
+from blockyard.ops.flops import counted_as, counter
 from blockyard.ops.meta import without_compiler
 
 # The size of a config's model, counted on the meta device: parameters, those that one token uses, FLOPs of a forward
@@ -44,19 +44,37 @@ from blockyard.ops.meta import without_compiler
 OF_MODEL = (*(family for family in CONTRACTS if family not in ("optimizer", "schedule")), *SOURCE_CONTRACTS)
 
 
+def compiled_remark(components: Components) -> str | None:
+    """Return what compiled blocks compute beyond eager ones; None where that is nothing, or blocks are not compiled."""
+    if not getattr(components.node("trainer"), "compile", False):
+        return None
+    model = components.meta_model()
+    if active_parameters(model) == sum(parameter.numel() for parameter in model.parameters()):
+        return None
+    eager = flops_by_module(model, components.context())[""]
+    compiled = flops_by_module(model, components.context(), compiled=True)[""]
+    if compiled == eager:
+        return None
+    return (
+        f"trainer.compile=true: every expert computes every token, in all {compiled / eager:.2f} times the FLOPs of "
+        "the experts that tokens are sent to; trainer.compile=false computes those alone"
+    )
+
+
 def count_parameters(model: nn.Module) -> int:
     """The number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
+def flops_by_module(model: nn.Module, ctx: Context, *, compiled: bool = False) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by path of the module; "" is the whole model.
 
     model: on the meta device; a forward pass of a real one works as well
     ctx: the Context that the model was built from, which says what it is called with
+    compiled: count what compiled blocks run
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
-    with without_compiler(), torch.no_grad(), counter() as counted:
+    with without_compiler(), torch.no_grad(), counted_as(compiled=compiled), counter() as counted:
         model.eval()(example(full(ctx), device))
     root = type(model).__name__
     by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}

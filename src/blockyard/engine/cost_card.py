@@ -33,7 +33,7 @@ from blockyard.generate.stats import Stats
 from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
 from blockyard.ops.flex import FEW
-from blockyard.ops.flops import counter
+from blockyard.ops.flops import counted_as, counter
 from blockyard.ops.kernel import Record, record
 from blockyard.weights.teacher import Teacher
 
@@ -53,17 +53,19 @@ def parameters(model: nn.Module) -> dict[str, int]:
 
 
 def flops_per_sample(
-    model: nn.Module, objective: Objective, batch: Batch, teacher: Teacher | None = None
+    model: nn.Module, objective: Objective, batch: Batch, teacher: Teacher | None = None, *, compiled: bool = False
 ) -> dict[str, int]:
     """FLOPs of one forward pass, and of a training step, per sample of `batch`.
 
     A forward pass is that of evaluation. A step is forward and backward, with what the model computes in training only,
     such as the predictions of further tokens, and where there is a teacher its forward pass, which also counts on its
     own. Runs all once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
+
+    compiled: count what compiled blocks run
     """
     batch = objective.ready(batch)
     training = model.training
-    with undisturbed(), _preserved(model):
+    with undisturbed(), _preserved(model), counted_as(compiled=compiled):
         try:
             with torch.no_grad(), counter() as forward:
                 model.eval()(batch)
@@ -78,7 +80,7 @@ def flops_per_sample(
     counts = {"forward": forward.get_total_flops() // len(batch), "training": both // len(batch)}
     if teacher is None:
         return counts
-    with undisturbed(), counter() as taught:
+    with undisturbed(), counted_as(compiled=compiled), counter() as taught:
         teacher(batch)
     of_teacher = taught.get_total_flops()
     return {**counts, "training": (both + of_teacher) // len(batch), "teacher": of_teacher // len(batch)}

@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 from blockyard.atomic_files import read_json
 from blockyard.config import build
 from blockyard.config.lightning import refusal
+from blockyard.config.size_matching import compiled_remark
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
@@ -184,9 +185,11 @@ def _guard_small_maps(data: DataSetup, model: BuiltModel) -> None:
 
 
 def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -> Iterator[str]:
-    """Yield what teacher, tokenizer and objective say of this model and data."""
+    """Yield what teacher, compiled experts, tokenizer and objective say of this model and data."""
     if model.teacher is not None:
         yield from model.teacher.notes
+    if remark := compiled_remark(components):
+        yield remark
     yield from components.tokenizer.remarks(components.data.spec)
     yield from components.objective.remarks(data.splits)
 

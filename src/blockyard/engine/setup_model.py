@@ -81,8 +81,8 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher 
         return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
     spec, layout = components.data.spec, data.layout
     sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
-    flops = cost_card.flops_per_sample(model, components.objective, sample, teacher)["training"]
-    own = flops * layout.batch_size // (layout.micro_batches * layout.world)
+    flops = cost_card.flops_per_sample(model, components.objective, sample, teacher, compiled=options.compile)
+    own = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
     return {"asked": "auto", **thread_count(own, processes=options.devices)}
 
 

@@ -87,7 +87,7 @@ def summarize(job: Job) -> Summary:
         "seconds_to_first_step": loop.stopwatch.first_step_seconds,
         "parameters": cost_card.parameters(model),
         "flops_per_sample": cost_card.flops_per_sample(
-            model, job.components.objective, sample, job.state.learner.teacher
+            model, job.components.objective, sample, job.state.learner.teacher, compiled=options.compile
         ),
         **_speed(state, loop.stopwatch.windows),
         **decoding(model),

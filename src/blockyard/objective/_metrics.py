@@ -13,10 +13,11 @@ Importing torchmetrics takes seconds, so objectives import this file inside `met
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
@@ -354,7 +355,7 @@ class CharErrors(_Transcripts):
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
         """The edits between the texts."""
         text, reference = self.decode(written), self.decode(labels)
-        return edits(text, reference), len(reference)
+        return Levenshtein.distance(reference, text), len(reference)
 
 
 class WordErrors(_Transcripts):
@@ -363,7 +364,7 @@ class WordErrors(_Transcripts):
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
         """The edits between the words."""
         text, reference = self.decode(written).split(), self.decode(labels).split()
-        return edits(text, reference), len(reference)
+        return Levenshtein.distance(reference, text), len(reference)
 
 
 class Empty(_Transcripts):
@@ -372,17 +373,6 @@ class Empty(_Transcripts):
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
         """One if nothing is written."""
         return int(not written), 1
-
-
-def edits(left: Sequence[object], right: Sequence[object]) -> int:
-    """Return the Levenshtein distance: insertions, deletions and replacements that turn one into the other."""
-    above = list(range(len(right) + 1))
-    for row, item in enumerate(left, start=1):
-        here = [row]
-        for column, other in enumerate(right, start=1):
-            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (item != other)))
-        above = here
-    return above[-1]
 
 
 def unit(token_ids: list[int]) -> str:

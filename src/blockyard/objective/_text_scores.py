@@ -2,14 +2,16 @@
 
 Source: Papineni et al. 2002, BLEU: a Method for Automatic Evaluation of Machine Translation; Popovic 2015, chrF:
     character n-gram F-score for automatic MT evaluation; Levenshtein 1966 for the error rates
-Reference: torchmetrics SacreBLEUScore (tokenizer 13a), CharErrorRate and WordErrorRate, which compute them here;
-    sacrebleu for chrF
+Reference: torchmetrics SacreBLEUScore (tokenizer 13a) and rapidfuzz's weighted Levenshtein distance, which compute them
+    here; sacrebleu for chrF; torchmetrics CharErrorRate and WordErrorRate
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+
+from rapidfuzz.distance import Levenshtein
 
 from blockyard.objective._torchmetrics import import_torchmetrics
 
@@ -20,19 +22,23 @@ DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max"} | dict.fromkeys(
 
 
 def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Exact match, BLEU, chrF, character and word error rates, and inserted words and characters, of all texts."""
-    import_torchmetrics()
-    from torchmetrics.text import CharErrorRate, WordErrorRate
+    """Return exact match, BLEU, chrF, character and word error rates, and insertions, of all texts.
 
+    `insertions` are the words that are written and not in the source, over the words of the references: the part of the
+    word errors that grows where a model hallucinates. `char_insertions` are the same of characters, for texts of one
+    word or without blanks.
+    """
+    cer, char_insertions = _rates(written, references)
+    wer, insertions = _rates([text.split() for text in written], [text.split() for text in references])
     exact = sum(text == reference for text, reference in zip(written, references, strict=True)) / len(written)
     return {
         "exact": exact,
         "bleu": bleu(written, references),
         "chrf": chrf(written, references),
-        "cer": float(CharErrorRate()(written, references)),
-        "wer": float(WordErrorRate()(written, references)),
-        "insertions": insertions(written, references),
-        "char_insertions": char_insertions(written, references),
+        "cer": cer,
+        "wer": wer,
+        "insertions": insertions,
+        "char_insertions": char_insertions,
     }
 
 
@@ -44,30 +50,23 @@ def bleu(written: Sequence[str], references: Sequence[str]) -> float:
     return float(SacreBLEUScore()(written, [[reference] for reference in references]))
 
 
-def insertions(written: Sequence[str], references: Sequence[str]) -> float:
-    """The words that are written and not in the source, over the words of the references: the part of the word errors
-    that grows where a model hallucinates. Of the shortest edits, those with the fewest insertions count.
+def edits(text: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
+    """Return how many insertions, deletions and replacements turn the reference into the text, at least, and how many
+    of them are insertions: of the shortest edits, those with the fewest insertions count.
     """
-    added = sum(_added(text.split(), reference.split()) for text, reference in zip(written, references, strict=True))
-    return added / max(sum(len(reference.split()) for reference in references), 1)
+    # Fewest edits first, then fewest insertions: an edit weighs more than all insertions together.
+    weight = len(text) + len(reference) + 1
+    distance = Levenshtein.distance(reference, text, weights=(weight + 1, weight, weight))
+    return divmod(distance, weight)
 
 
-def char_insertions(written: Sequence[str], references: Sequence[str]) -> float:
-    """The same of characters, for texts of one word or without blanks."""
-    added = sum(_added(text, reference) for text, reference in zip(written, references, strict=True))
-    return added / max(sum(map(len, references)), 1)
-
-
-def _added(text: Sequence[str], reference: Sequence[str]) -> int:
-    above = [(column, 0) for column in range(len(reference) + 1)]  # edits, and those that are insertions
-    for row, token in enumerate(text, start=1):
-        here = [(row, row)]
-        for column, other in enumerate(reference, start=1):
-            replaced = (above[column - 1][0] + (token != other), above[column - 1][1])
-            inserted = (above[column][0] + 1, above[column][1] + 1)
-            here.append(min(replaced, inserted, (here[-1][0] + 1, here[-1][1])))
-        above = here
-    return above[-1][1]
+def _rates(written: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> tuple[float, float]:
+    """Return all edits, and the insertions among them, over the length of the references."""
+    pairs = [edits(text, reference) for text, reference in zip(written, references, strict=True)]
+    length = max(sum(map(len, references)), 1)
+    wrong = sum(count for count, _ in pairs)
+    added = sum(count for _, count in pairs)
+    return wrong / length, added / length
 
 
 def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:

@@ -9,6 +9,9 @@ itself, whatever its groups.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +34,27 @@ def counter() -> FlopCounterMode:
     from torch.utils.flop_counter import FlopCounterMode
 
     return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER | _CONVOLUTION)
+
+
+_COUNTS_COMPILED: ContextVar[bool] = ContextVar("counts_compiled", default=False)
+
+
+@contextmanager
+def counted_as(*, compiled: bool) -> Iterator[None]:
+    """While inside, `fixed_shapes` answers as in a compiled block where `compiled`, so that FLOPs are those of one.
+
+    A block cannot be counted while it is compiled: torch compiles nothing under its counter.
+    """
+    token = _COUNTS_COMPILED.set(compiled)
+    try:
+        yield
+    finally:
+        _COUNTS_COMPILED.reset(token)
+
+
+def fixed_shapes() -> bool:
+    """Return whether shapes may not depend on the data: in a compiled block, and where FLOPs are counted as of one."""
+    return torch.compiler.is_compiling() or _COUNTS_COMPILED.get()
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

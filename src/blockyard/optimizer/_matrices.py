@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from blockyard.contracts import Positive, UpdateRule
 from blockyard.optimizer._combined import CombinedOptimizer
 from blockyard.optimizer._decay import CautiousOptimizer, ParamGroup
+from blockyard.optimizer._newton_schulz import Arithmetic
 from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available, hidden_matrices, split_by_decay
 
 NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
@@ -23,12 +24,14 @@ class MatrixOptimizer(GroupedOptimizer):
 
     adamw_lr: learning rate of what AdamW updates; None is that of the matrices
     betas, eps: of AdamW
+    arithmetic: type that Newton-Schulz computes in; None of a rule without it
     """
 
     tensors_per_weight = 1  # of hidden matrices; 2 of the rest
     adamw_lr: Positive | None
     betas: tuple[float, float]
     eps: float
+    arithmetic: Arithmetic | None = None
 
     @property
     @abstractmethod

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from blockyard.contracts import ChoiceOptions, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._newton_schulz import Iterations, orthogonal
+from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
 from blockyard.optimizer._param_groups import NO_FACTORS
 from blockyard.weight_init import zeros_at_start
 
@@ -41,6 +41,7 @@ class Hyperball(MatrixOptimizer):
         momentum: of Muon
         nesterov: use Nesterov momentum in Muon
         ns_steps: number of Newton-Schulz iterations of Muon
+        arithmetic: type that Newton-Schulz computes in, as of muon
         betas: decay rates of Adam's first and second moment, of both parts
         eps: term added to the root of Adam's second moment, in both parts
         adamw_lr: learning rate of what AdamW updates
@@ -57,6 +58,7 @@ class Hyperball(MatrixOptimizer):
         momentum: Rate = 0.95,
         nesterov: bool = True,
         ns_steps: Iterations = 5,
+        arithmetic: Arithmetic = "float32",  # of configs from before the option; conf/optimizer has the default
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
         adamw_lr: Positive = 1e-3,
@@ -66,7 +68,9 @@ class Hyperball(MatrixOptimizer):
     ) -> None:
         self.set_groups(lr, weight_decay, layer_decay, rates, NO_FACTORS)
         self.adamw_lr, self.direction, self.momentum, self.nesterov = adamw_lr, direction, momentum, nesterov
-        self.ns_steps, self.betas, self.eps = ns_steps, (betas[0], betas[1]), eps  # a config gives a list
+        self.ns_steps = ns_steps
+        self.arithmetic = arithmetic if direction == "muon" else None
+        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
         self.tensors_per_weight = 1 if direction == "muon" else 2
 
     @classmethod
@@ -95,6 +99,7 @@ class Hyperball(MatrixOptimizer):
             momentum=self.momentum,
             nesterov=self.nesterov,
             steps=self.ns_steps,
+            arithmetic=self.arithmetic,
             betas=self.betas,
             eps=self.eps,
         )
@@ -112,11 +117,13 @@ class SphereSteps(MatrixSteps):
         momentum: float,
         nesterov: bool,
         steps: int,
+        arithmetic: Arithmetic | None,
         betas: tuple[float, float],
         eps: float,
     ) -> None:
         options = {"lr": lr, "direction": direction, "momentum": momentum, "nesterov": nesterov, "steps": steps}
         super().__init__(params, {**options, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.arithmetic = arithmetic
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N). Raises ValueError for one that is zero at first."""
@@ -128,18 +135,15 @@ class SphereSteps(MatrixSteps):
                     f"optimizer=hyperball keeps the norm of a matrix, and one of {tuple(p.shape)} is zero at the first "
                     "step; choose optimizer=muon or adamw"
                 )
-        update = _muon(state, gradient, group) if group["direction"] == "muon" else _adam(state, gradient, group)
+        if group["direction"] == "adam":
+            update = _adam(state, gradient, group)
+        else:
+            assert self.arithmetic is not None
+            options = {name: group[name] for name in ("momentum", "nesterov", "steps")}
+            update = orthogonal_momentum(state, gradient, arithmetic=self.arithmetic, **options)
         length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
         p.sub_(update / length * (group["lr"] * state["radius"]))
         p.mul_(state["radius"] / p.norm())
-
-
-def _muon(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:
-    """Return the orthogonal factor of the momentum (M, N)."""
-    if "momentum_buffer" not in state:
-        state["momentum_buffer"] = torch.zeros_like(gradient)
-    momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-    return orthogonal(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["steps"])
 
 
 def _adam(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:

@@ -2,7 +2,7 @@
 
 Source: Jordan et al. 2024, Muon: an optimizer for hidden layers (kellerjordan.github.io/posts/muon);
     Liu et al. 2025, Muon is Scalable for LLM Training (arXiv 2502.16982), the update's scale.
-Reference: torch.optim.Muon
+Reference: torch.optim.Muon, to the bit with arithmetic=bfloat16
 Equation: W <- W - lr (s NS(momentum of G) + weight_decay W), NS(M) close to U V^T of M's SVD, s by `scale`
 Cost: one number of state per matrix element, and a few matmuls of the matrix's own size per step
 
@@ -12,9 +12,11 @@ values side by side as one matrix.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from blockyard.contracts import (
@@ -28,9 +30,11 @@ from blockyard.contracts import (
     UpdateRule,
 )
 from blockyard.optimizer._decay import Decay, ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer
-from blockyard.optimizer._newton_schulz import Iterations
+from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
+from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
 from blockyard.optimizer._param_groups import NO_FACTORS
+
+Scale = Literal["match_rms_adamw", "original"]
 
 
 class Muon(MatrixOptimizer):
@@ -44,6 +48,7 @@ class Muon(MatrixOptimizer):
         momentum: momentum of Muon
         nesterov: use Nesterov momentum
         ns_steps: number of Newton-Schulz iterations
+        arithmetic: type that Newton-Schulz computes in; bfloat16 moves an update by 1 %, and is faster on a GPU
         scale: match_rms_adamw scales updates to the RMS of AdamW's, so that one lr suits both; original is Jordan's
         betas: decay rates of AdamW's first and second moment
         eps: term added to the root of AdamW's second moment
@@ -63,7 +68,8 @@ class Muon(MatrixOptimizer):
         momentum: Rate = 0.95,
         nesterov: bool = True,
         ns_steps: Iterations = 5,
-        scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
+        arithmetic: Arithmetic = "bfloat16",
+        scale: Scale = "match_rms_adamw",
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
         adamw_lr: Positive | None = None,
@@ -76,14 +82,10 @@ class Muon(MatrixOptimizer):
         self.momentum = momentum
         self.nesterov = nesterov
         self.ns_steps = ns_steps
+        self.arithmetic = arithmetic
         self.scale = scale
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
-        if not hasattr(torch.optim, "Muon"):
-            raise ValueError(
-                f"optimizer=muon needs torch.optim.Muon, which torch {torch.__version__} does not have; "
-                "install a newer torch or choose optimizer=adamw"
-            )
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
@@ -96,13 +98,52 @@ class Muon(MatrixOptimizer):
         return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """torch's Muon over these groups."""
-        return torch.optim.Muon(
+        """Muon over these groups."""
+        return OrthogonalSteps(
             groups,
             lr=self.lr,
-            weight_decay=self.weight_decay,
             momentum=self.momentum,
             nesterov=self.nesterov,
             ns_steps=self.ns_steps,
             adjust_lr_fn=self.scale,
+            arithmetic=self.arithmetic,
         )
+
+
+class OrthogonalSteps(MatrixSteps):
+    """The update of matrices. Groups and state have the names of torch.optim.Muon, whose checkpoints it loads."""
+
+    def __init__(
+        self,
+        params: list[ParamGroup],
+        *,
+        lr: float,
+        momentum: float,
+        nesterov: bool,
+        ns_steps: int,
+        adjust_lr_fn: Scale,
+        arithmetic: Arithmetic,
+    ) -> None:
+        options = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0, **options})
+        self.arithmetic = arithmetic
+
+    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        """The step of one matrix (M, N)."""
+        update = orthogonal_momentum(
+            self.state[p],
+            gradient,
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            steps=group["ns_steps"],
+            arithmetic=self.arithmetic,
+        )
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.add_(update, alpha=-group["lr"] * factor(p.shape, group["adjust_lr_fn"]))
+
+
+def factor(shape: torch.Size, scale: Scale) -> float:
+    """Return the factor on an update of a matrix (M, N)."""
+    if scale == "original":
+        return math.sqrt(max(1, shape[0] / shape[1]))
+    return 0.2 * math.sqrt(max(shape))

@@ -28,7 +28,7 @@ from blockyard.contracts import (
 )
 from blockyard.optimizer._decay import Decay, ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._newton_schulz import Iterations, orthogonal
+from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
 from blockyard.optimizer._param_groups import NO_FACTORS
 
 
@@ -43,6 +43,7 @@ class NorMuon(MatrixOptimizer):
         momentum: share of the momentum that stays at each step
         second: decay rate of the second moment of the rows
         ns_steps: number of Newton-Schulz iterations
+        arithmetic: type that Newton-Schulz computes in, as of muon
         betas: decay rates of AdamW's first and second moment
         eps: term added to the roots of second moments
         adamw_lr: learning rate of what AdamW updates; null is that of the matrices
@@ -61,6 +62,7 @@ class NorMuon(MatrixOptimizer):
         momentum: Rate = 0.95,
         second: Rate = 0.95,
         ns_steps: Iterations = 5,
+        arithmetic: Arithmetic = "float32",  # of configs from before the option; conf/optimizer has the default
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
         adamw_lr: Positive | None = None,
@@ -70,6 +72,7 @@ class NorMuon(MatrixOptimizer):
     ) -> None:
         self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.adamw_lr, self.momentum, self.second, self.ns_steps = adamw_lr, momentum, second, ns_steps
+        self.arithmetic = arithmetic
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
@@ -85,7 +88,13 @@ class NorMuon(MatrixOptimizer):
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """NorMuon over these groups."""
         return RowNormalised(
-            groups, lr=self.lr, momentum=self.momentum, second=self.second, steps=self.ns_steps, eps=self.eps
+            groups,
+            lr=self.lr,
+            momentum=self.momentum,
+            second=self.second,
+            steps=self.ns_steps,
+            arithmetic=self.arithmetic,
+            eps=self.eps,
         )
 
 
@@ -96,20 +105,34 @@ class RowNormalised(MatrixSteps):
     """The update of matrices."""
 
     def __init__(
-        self, params: list[ParamGroup], *, lr: float, momentum: float, second: float, steps: int, eps: float
+        self,
+        params: list[ParamGroup],
+        *,
+        lr: float,
+        momentum: float,
+        second: float,
+        steps: int,
+        arithmetic: Arithmetic,
+        eps: float,
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "second": second, "steps": steps, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, options)
+        self.arithmetic = arithmetic
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N)."""
         state = self.state[p]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(p)
+        update = orthogonal_momentum(
+            state,
+            gradient,
+            momentum=group["momentum"],
+            nesterov=False,
+            steps=group["steps"],
+            arithmetic=self.arithmetic,
+        )
+        if "row_moment" not in state:
             state["row_moment"] = torch.zeros_like(p[:, :1])
-        momentum, rows = state["momentum_buffer"], state["row_moment"]  # (M, N), (M, 1)
-        momentum.lerp_(gradient, 1 - group["momentum"])
-        update = orthogonal(momentum, group["steps"])  # (M, N)
+        rows = state["row_moment"]  # (M, 1)
         rows.lerp_(update.square().mean(1, keepdim=True), 1 - group["second"])
         update = update / (rows.sqrt() + group["eps"])
         update = update / update.norm().clamp_min(torch.finfo(p.dtype).tiny)  # one of zero stays zero

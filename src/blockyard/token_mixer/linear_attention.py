@@ -58,7 +58,6 @@ NOT_ROTATED = (
     "hedgehog",
     "random",
 )  # weights of rotated vectors would not depend on distances alone
-EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
 class LinearAttention(TokenMixer):
@@ -210,7 +209,8 @@ class LinearAttention(TokenMixer):
                 numerator, denominator = full_sums(q, q_rotated, k, k_rotated, v)
             else:
                 numerator, denominator = masked_sums(q, q_rotated, k, k_rotated, v, visible)
-        return numerator / (denominator + EPSILON)
+        reads = denominator > 0  # a query whose weights are all zero reads zero
+        return torch.where(reads, numerator, 0.0) / torch.where(reads, denominator, 1.0)
 
     def _causal_sums(
         self, parts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], seq: Seq, cache: StateCache | None

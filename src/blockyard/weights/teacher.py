@@ -155,7 +155,8 @@ def load_teacher(components: Components) -> Teacher | None:
 def flops(components: Components) -> int:
     """The FLOPs of the teacher's forward pass of one full sample of the run's data."""
     teacher = _components(_source(components), components)
-    return flops_by_module(teacher.meta_model(), components.context())[""]
+    compiled = bool(getattr(components.node("trainer"), "compile", False))
+    return flops_by_module(teacher.meta_model(), components.context(), compiled=compiled)[""]
 
 
 def _task_problems(components: Components, teacher: Components) -> Iterator[str]:

@@ -38,11 +38,14 @@ def test_multi_head(causal: bool) -> None:
     assert_close(ours(x, sequence(N)), theirs(x, x, x, attn_mask=hidden)[0])
 
 
-def test_padding() -> None:
-    ours, theirs = pair()
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding(causal: bool) -> None:
+    """With padding the mask of a causal sequence is a table, and not the kernel's own."""
+    ours, theirs = pair(causal)
     x = torch.randn(2, N, D, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[4], [6]])
-    assert_close(ours(x, sequence(N, valid)), theirs(x, x, x, key_padding_mask=~valid)[0])
+    hidden = torch.ones(N, N).triu(1).bool() if causal else None
+    assert_close(ours(x, sequence(N, valid)), theirs(x, x, x, attn_mask=hidden, key_padding_mask=~valid)[0])
 
 
 def test_memory() -> None:

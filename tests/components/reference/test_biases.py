@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
@@ -19,6 +20,7 @@ from blockyard.ops.reference import eager
 from blockyard.position.alibi import Alibi
 from blockyard.position.bias_offset import BiasOffset
 from blockyard.position.bias_table import BiasTable
+from blockyard.position.fire import Fire
 from blockyard.position.t5_bias import T5Bias
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
@@ -47,6 +49,24 @@ def randomised(position: Position) -> Position:
     for number in position.parameters():
         nn.init.normal_(number)
     return position.double()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 3.5, 40.0])
+def test_fire_is_its_formula(threshold: float) -> None:
+    """f(psi(i - j) / psi(max(L, i))) of Li et al. 2024 for a query i and a key j, pair by pair."""
+    own = randomised(Fire(context(causal=True), hidden=5))
+    with torch.no_grad():
+        own.threshold.fill_(-threshold)  # its sign does not count
+        own.scale.fill_(0.3)
+    mlp = nn.Sequential(nn.Linear(1, 5), nn.ReLU(), nn.Linear(5, 4)).double()
+    weights = {"0.weight": own.into[:, None], "0.bias": own.into_bias, "2.weight": own.out, "2.bias": own.out_bias}
+    mlp.load_state_dict(weights)
+    biases = table(own, line(9))
+    for i in range(1, 9):
+        for j in range(i + 1):
+            share = math.log(0.3 * (i - j) + 1) / math.log(0.3 * max(threshold, i) + 1)
+            expected = mlp(torch.tensor([share], dtype=torch.float64)).detach()
+            assert_close(biases[:, i, j], expected, rtol=1e-5, atol=1e-5)  # 1e-6 is added to the divisor
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -131,7 +131,8 @@ def written_out(
                 seen = [j for j in seen if segment is None or segment[b, i] == segment[b, j]]
                 weights = [weight_of(q[b, i, part], k[b, j, part], mixer.feature) for j in seen]
                 total = sum(w * v[b, j, part] for w, j in zip(weights, seen, strict=True))
-                out[b, i, part] = total / (sum(weights) + 1e-6)
+                if sum(weights) > 0:
+                    out[b, i, part] = total / sum(weights)
     return out @ mixer.proj_out.weight.T
 
 
@@ -142,6 +143,37 @@ def test_weights_written_out(feature: str, causal: bool) -> None:
     assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal))
     segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
     assert_close(mixer(x, sequence(7, segment=segment)), written_out(mixer, x, x, causal, segment))
+
+
+def small_weights(q: Tensor, k: Tensor, feature: str) -> Tensor:
+    weight = q @ k / math.sqrt(K) if feature == "polynomial" else q.relu() @ k.relu() / math.sqrt(K)
+    return weight**2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature", ["polynomial", "polynomial_relu"])
+def test_small_weights_are_divided_by_their_sum_alone(feature: str, causal: bool) -> None:
+    """A term of 1e-6 in the denominator made these outputs half as large. A query without a weight reads zero."""
+    mixer = mixer_of(causal, feature=feature, constant=0.0, chunk=3)
+    with torch.no_grad():
+        mixer.proj_in.weight[:D] *= 1e-4
+    x = torch.randn(2, 7, D, dtype=torch.float64)
+    x[1, 2] = 0.0
+    x.requires_grad_()
+    expected = written_out(mixer, x, x, causal, weight_of=small_weights)
+    outputs = [mixer(x, sequence(7))]
+    if causal:
+        cache = mixer.init_cache(2)
+        parts = [mixer(x[:, i : i + size], sequence(size, start=i), cache) for i, size in ((0, 2), (2, 1), (3, 4))]
+        outputs.append(torch.cat(parts, 1))
+        mixer.chunk = 7
+        outputs.append(mixer(x, sequence(7)))
+    for y in outputs:
+        assert_close(y, expected)
+        assert not y[1, 2].any()
+        assert y[1, 3].any()
+        (grad,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        assert grad.isfinite().all()
 
 
 def test_the_first_terms_of_the_exponential() -> None:

@@ -6,7 +6,20 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from blockyard.engine.callbacks.checkpoint import Checkpoint
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_equal_values_the_first_stays_the_best(mode: str) -> None:
+    """Accuracies over few samples are often equal."""
+    keep = Checkpoint()
+    state: Any = SimpleNamespace(monitor=("accuracy", mode), step=0, best={})
+    better = 0.2 if mode == "min" else 0.7
+    for state.step, value in enumerate((0.5, 0.5, better, better, 0.5, better)):
+        keep.on_evaluate(state, {"val/accuracy": value})
+    assert (keep.best_value, keep.best_step) == (better, 2)
 
 
 def test_a_value_that_is_not_a_number_is_never_the_best() -> None:

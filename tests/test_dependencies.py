@@ -1,0 +1,52 @@
+"""What the package imports is what pyproject.toml declares."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TOOLS = ("dev", "docs", "supply")  # extras for work on the project itself, which src/ imports nothing of
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The top-level names of all imports of a file, those inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(text).name) for text in requirements}
+
+
+def distributions(module: str, installed: dict[str, list[str]]) -> set[str]:
+    """The distributions that a module comes from; its own name where none is installed."""
+    return {canonicalize_name(name) for name in installed.get(module, [module])}
+
+
+def test_every_import_is_declared_and_every_dependency_imported() -> None:
+    installed = {module: list(found) for module, found in metadata.packages_distributions().items()}
+    modules = {name for path in (ROOT / "src").rglob("*.py") for name in imported(path)}
+    modules -= {*sys.stdlib_module_names, PROJECT["name"]}
+    required = names(PROJECT["dependencies"])
+    optional = set().union(*(names(PROJECT["optional-dependencies"][each]) for each in extras()))
+    undeclared = [name for name in sorted(modules) if not distributions(name, installed) & (required | optional)]
+    assert undeclared == []
+    used = set().union(*(distributions(name, installed) for name in modules))
+    assert sorted(required - used) == []
+
+
+def extras() -> list[str]:
+    return [name for name in PROJECT["optional-dependencies"] if name not in TOOLS]
