@@ -378,6 +378,33 @@ def test_data_that_is_elsewhere_is_asked_for_before_a_rerun(
     assert "data.root=PATH" in message
 
 
+MEMBERS = ("config.yaml", "run.json", "status.json", "summary.json", "metrics.csv", "predictions-test.npz")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_that_lies_elsewhere_is_not_bundled(
+    folder: Path, capsys: pytest.CaptureFixture[str], link: Callable[[Path, Path], None]
+) -> None:
+    run_folder = next(folder.glob("outputs/*/s0"))
+    paths = [run_folder / name for name in (*MEMBERS, "written-test.jsonl", "extrapolation-test.json")]
+    paths += [folder / "outputs/sweeps/norms" / name for name in ("plan.json", "comparison.json")]
+    for path in paths:
+        elsewhere = folder / "private" / path.name
+        elsewhere.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.rename(elsewhere)
+        else:
+            elsewhere.write_text("{}\n")
+        link(elsewhere, path)
+        message = typed(capsys, "bundle", "norms", "out=x.zip", code=2)
+        assert f"{path.name} is not copied: it " in message
+        assert not (folder / "x.zip").exists()
+        path.unlink()
+        if path.name not in ("written-test.jsonl", "extrapolation-test.json"):
+            elsewhere.rename(path)
+    typed(capsys, "bundle", "norms", "out=x.zip")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of six steps with its checkpoint, of this version."""

@@ -110,6 +110,7 @@ def export_weights(
         "pt2": write_pt2,
         "onnx": write_onnx,
     }
+    loaded.folder.check_members()
     if merge(loaded.model):  # what LoRA added is put into the weights; the model is then one without additions
         loaded = replace(loaded, config={key: node for key, node in loaded.config.items() if key != "init"})
     folder = local_path(str(to), "to").absolute()
