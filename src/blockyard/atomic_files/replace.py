@@ -141,18 +141,22 @@ def replacing(path: Path) -> Iterator[Path]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `folder`, which is absent or empty, if the block ends without an error.
 
-    Otherwise nothing is left of it. An OSError becomes a UserError that names `folder`.
+    Otherwise nothing is left of it. Raises UserError where no folder can be made there, and OSError, which names
+    `folder`, where it cannot be written to its end, such as on a full disk.
     """
     temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
     try:
         temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    try:
         yield temporary
         if folder.is_dir():
             folder.rmdir()
         os.rename(temporary, folder)
         sync_folder(folder.parent)
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise OSError(error.errno, error.strerror or str(error), str(folder)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
