@@ -2,8 +2,9 @@
 
 Write JSON schemas of all config groups and of sweep files, with which editors complete and check them as you type: the
 classes of a group, the options of each, their types, ranges, defaults and help. In FOLDER, by default .schema, are
-GROUP.json and sweep.json, which replace the schemas of an earlier call and no other file. The lines that it prints belong into
-.vscode/settings.json, for the YAML extension of VS Code. What depends on several files says `blockyard check`.
+GROUP.json and sweep.json, which replace the schemas of an earlier call and no other file. The lines that it prints
+belong into .vscode/settings.json, for the YAML extension of VS Code. What depends on several files says
+`blockyard check`.
 
   to=FOLDER         where they are written
   --config-dir DIR  a folder with choices of your own, whose classes are in the schemas too
