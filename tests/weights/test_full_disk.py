@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,11 +28,14 @@ VIT = ("preset=vit", "data=digits", "model.dim=16", "model.depth=1", "model.head
 def limited(size: int) -> Iterator[None]:
     """In this block, let every write beyond `size` bytes of a file fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Python would cut that of a module that is imported here
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = writes_bytecode
 
 
 def test_weights_that_cannot_be_written_raise_an_error_of_the_system(tmp_path: Path) -> None:
