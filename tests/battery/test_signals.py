@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from blockyard.engine import evaluator, setup, summary
+from blockyard.engine import evaluator, loader, setup, summary
 from blockyard.engine.callbacks.loop import LoopActions, LoopCallback
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.runs import start
+from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
@@ -286,3 +287,28 @@ def test_a_stopped_worker_is_not_waited_for_without_end(tmp_path: Path) -> None:
     assert run_folder.status.state == "failed"
     assert "timed out after 2" in str(run_folder.status.reason)
     assert not ranks.left(tmp_path)
+
+
+@pytest.mark.parametrize("overrides", [(), ("trainer.accumulate=2",)], ids=["whole", "micro"])
+def test_a_signal_ends_a_run_whose_workers_are_stopped(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    """The step in progress is finished with batches that this process reads, and saved."""
+
+    def plant() -> None:
+        loader.GRACE = 0.2
+
+        def act() -> None:
+            for worker in _workers():
+                os.kill(worker.pid, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        _before(Learner, "training_step", act, lambda learner, *_: learner.step.number == 5)
+
+    stopped = tmp_path / "stopped"
+    assert _train(stopped, "cpu", plant, "trainer.num_workers=2", *overrides) == 143
+    run_folder = only_run(stopped)
+    assert run_folder.status.state == "interrupted"
+    assert newest_good(run_folder.checkpoints).step == run_folder.status.step == 6
+    assert not ranks.left(stopped)
+    assert _train(stopped, "cpu", None, *overrides) == 0
+    assert _train(tmp_path / "whole", "cpu", None, *overrides) == 0
+    assert_same_bits(run_folder, only_run(tmp_path / "whole"))

@@ -82,6 +82,7 @@ def test_its_files_are_of_one_name(project: Path) -> None:
         (("one", "two"), "init takes one folder"),
         (("full",), "is not an empty folder"),
         (("file",), "is not an empty folder"),
+        (("link",), "is not an empty folder"),
         (("9lives",), "package=9lives is not the name of a Python package"),
         (("torch",), "package=torch is an installed package"),
         (("mine", "package=conf"), "package=conf is a folder of the project already"),
@@ -99,6 +100,7 @@ def test_what_cannot_be_made_is_refused(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
     before = sorted(tmp_path.rglob("*"))
     assert main(["init", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -170,6 +170,31 @@ def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert (here / "mypackage" / "mine.py").read_text() == "# work\n"
 
 
+@pytest.mark.parametrize("name", ["mypackage", "myconf", "myconf/norm", "tests"])
+def test_a_link_that_leads_out_of_the_folder_is_refused(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim = here.parent / f"{here.name}-victim"
+    victim.mkdir()
+    link = here / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(victim)
+    before = sorted(here.rglob("*"))
+    assert main(["new", "norm", "mine"]) == 2
+    assert f"{link} is a link to {victim}, outside of" in capsys.readouterr().err
+    assert sorted(here.rglob("*")) == before
+    assert not list(victim.iterdir())
+
+
+def test_a_linked_file_is_not_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mypackage").mkdir()
+    link = here / "mypackage" / "mine.py"
+    link.symlink_to(here.parent / "nothing-is-here")
+    assert main(["new", "norm", "mine"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert link.is_symlink()
+
+
 def test_families_are_completed() -> None:
     from blockyard.commands.completion import complete
 

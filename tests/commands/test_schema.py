@@ -157,3 +157,53 @@ def test_the_command_writes_them_with_choices_of_ones_own(
 def test_schemas_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
     assert list(associations(tmp_path, ["norm"])) == [f"{tmp_path}/norm.json"]
     assert list(associations(Path("schemas"), ["norm"])) == ["./schemas/norm.json"]
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, in which `schema` writes two files."""
+    monkeypatch.chdir(tmp_path)
+    schema = finished("A choice of norm", {"type": "object"})
+    monkeypatch.setattr("blockyard.config.json_schema.group_schemas", lambda *_: {"norm": schema})
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", ["mine", "[]", '{"title": "A sweep file"}', '{"model": {"vocab": {}}}'])
+def test_files_that_are_no_schemas_of_ours_are_not_overwritten(
+    content: str, few: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (few / "exported").mkdir()
+    path = few / "exported" / "sweep.json"
+    path.write_text(content)
+    assert main(["schema", "to=exported"]) == 2
+    assert "exported/sweep.json is not a schema of blockyard and is not overwritten" in capsys.readouterr().err
+    assert path.read_text() == content
+    assert [each.name for each in path.parent.iterdir()] == ["sweep.json"]  # nothing was written before
+    path.unlink()
+    path.symlink_to(few / "elsewhere.json")
+    assert main(["schema", "to=exported"]) == 2
+    assert path.is_symlink()
+
+
+def test_schemas_of_an_earlier_call_are_replaced(few: Path) -> None:
+    assert main(["schema"]) == 0
+    path = few / ".schema" / "norm.json"
+    first = path.read_text()
+    path.write_text(json.dumps(json.loads(first) | {"of": "another version"}))
+    assert main(["schema"]) == 0
+    assert path.read_text() == first
+
+
+def test_a_default_folder_that_leads_elsewhere_is_refused(few: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    victim = few.parent / f"{few.name}-victim"
+    victim.mkdir()
+    (few / ".schema").symlink_to(victim)
+    assert main(["schema"]) == 2
+    assert ".schema is a link to" in capsys.readouterr().err
+    assert not list(victim.iterdir())
+    assert main(["schema", f"to={victim}"]) == 0  # which is named
+    (few / ".schema").unlink()
+    (few / "inside").mkdir()
+    (few / ".schema").symlink_to("inside")
+    assert main(["schema"]) == 0
+    assert (few / "inside" / "norm.json").exists()

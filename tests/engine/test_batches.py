@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
 import pytest
 import torch
+from torch.utils.data import get_worker_info
 
 from blockyard.contracts import Batch
+from blockyard.engine import loader
+from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.errors import UserError
 from tests.support.every import every
@@ -48,6 +55,66 @@ def test_batches_by_number_start_anywhere(workers: int) -> None:
     epochs = [sorted(chain(*whole[at : at + 6])) for at in (0, 6)]
     assert every(len(set(epoch)) == 96 for epoch in epochs)
     assert whole[:6] != whole[6:12]
+
+
+class Failing(Numbers):
+    """Numbers whose second batch a worker does not give. fail: what it does instead"""
+
+    def __init__(self, fail: Callable[[], None]) -> None:
+        self.fail = fail
+        self.batches = 0
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        self.batches += 1
+        if self.batches == 2 and get_worker_info() is not None:
+            self.fail()
+        return super().batch(order, key)
+
+
+FAILURES = {
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "slow": lambda: time.sleep(600),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_after_a_signal_no_worker_is_waited_for(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "GRACE", 0.1)
+    layout = Layout(seed=0, samples=100, batch_size=16)
+    dataset = BatchDataset(Failing(FAILURES[failure]), layout, Unprepared())
+    alarm = signal.getsignal(signal.SIGALRM)
+    with Interrupts() as interrupts:
+        interrupts.waiting = True
+        batches = training_loader(
+            dataset, start=0, stop=6, workers=1, pin=False, timeout=60, interrupts=interrupts
+        )
+        rows = iter(batches)
+        first = next(rows)
+        os.kill(os.getpid(), signal.SIGTERM)
+        read = [batch.inputs[:, 0].tolist() for batch in (first, *rows)]
+        assert read == numbers(layout, 0, 6)
+        assert interrupts.signum == signal.SIGTERM
+    assert signal.getsignal(signal.SIGALRM) == alarm
+    assert not [worker for worker in batches._workers if worker.is_alive()]
+
+
+def test_reading_here_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "GRACE", 0.1)
+    layout = Layout(seed=0, samples=100, batch_size=16)
+
+    class Hanging(Numbers):
+        def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+            time.sleep(600)
+            raise AssertionError
+
+    dataset = BatchDataset(Hanging(), layout, Unprepared())
+    with Interrupts() as interrupts:
+        interrupts.waiting = True
+        batches = training_loader(dataset, start=0, stop=6, workers=1, pin=False, timeout=0.5, interrupts=interrupts)
+        interrupts.request(signal.SIGTERM)
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            next(iter(batches))
 
 
 def test_processes_and_pieces_together_see_the_batch_of_one() -> None:

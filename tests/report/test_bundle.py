@@ -20,7 +20,8 @@ import pytest
 
 from blockyard.atomic_files import read_json, read_yaml, write_json
 from blockyard.cli import main
-from blockyard.report.bundle import archive, verify
+from blockyard.errors import UserError
+from blockyard.report.bundle import archive, rerun, verify
 from blockyard.report.bundle.scrubbing import scrubbed
 from blockyard.report.comparison import compare
 from blockyard.report.page import write as write_page
@@ -246,6 +247,16 @@ def test_a_page_with_other_scripts_is_noted(
     assert "scripts run where it is opened" in typed(capsys, "verify-bundle", str(tmp_path / "x.zip"))
 
 
+def test_a_page_of_tags_that_never_end_is_read_once(
+    sound: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = b'<script type="application/json"' * 3_000
+    pages = {name: tags for name in sound if name.endswith(".html")}
+    (tmp_path / "x.zip").write_bytes(written(sealed({**sound, **pages})))
+    text = typed(capsys, "verify-bundle", str(tmp_path / "x.zip"), code=1)
+    assert "report.html does not show the recorded comparison" in text
+
+
 # Why some of them are refused: what is found later in the same file may refuse it too.
 REASONS = {
     "parent": "it is not a file of a run or a sweep",
@@ -376,6 +387,72 @@ def test_data_that_is_elsewhere_is_asked_for_before_a_rerun(
     assert "data.root" in typed(capsys, "bundle", str(path), "out=x.zip")
     message = typed(capsys, "verify-bundle", "x.zip", "--rerun", "1", code=2)
     assert "data.root=PATH" in message
+
+
+MEMBERS = ("config.yaml", "run.json", "status.json", "summary.json", "metrics.csv", "predictions-test.npz")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_that_lies_elsewhere_is_not_bundled(
+    folder: Path, capsys: pytest.CaptureFixture[str], link: Callable[[Path, Path], None]
+) -> None:
+    run_folder = next(folder.glob("outputs/*/s0"))
+    paths = [run_folder / name for name in (*MEMBERS, "written-test.jsonl", "extrapolation-test.json")]
+    paths += [folder / "outputs/sweeps/norms" / name for name in ("plan.json", "comparison.json")]
+    for path in paths:
+        elsewhere = folder / "private" / path.name
+        elsewhere.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.rename(elsewhere)
+        else:
+            elsewhere.write_text("{}\n")
+        link(elsewhere, path)
+        message = typed(capsys, "bundle", "norms", "out=x.zip", code=2)
+        assert f"{path.name} is not copied: it " in message
+        assert not (folder / "x.zip").exists()
+        path.unlink()
+        if path.name not in ("written-test.jsonl", "extrapolation-test.json"):
+            elsewhere.rename(path)
+    typed(capsys, "bundle", "norms", "out=x.zip")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("..", "../x", "x/../../y", "~", "~root", "~/x", "/", "/etc", " ..", " ~ ", "hf:..", "timm:/etc", "hf:~"),
+        *("file:///etc", "FILE:/etc", "local:///etc", "simplecache::file:///etc", "\0/x"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data", "init", "objective"])
+def test_a_path_that_leaves_the_folder_of_a_rerun_is_refused(
+    text: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerun, "trusted_config", _not_opened)
+    recorded: Any = SimpleNamespace(config={key: {"a": ["b", {"c": text}]}}, name="x/s0", moved={})
+    with pytest.raises(UserError, match=rf"x/s0: {key}\.a\.c=.* leads out of the folder"):
+        rerun.rerun(recorded, tmp_path)
+
+
+def _not_opened(*_: Any, **__: Any) -> None:
+    raise AssertionError("a config with such a path was opened")
+
+
+def test_what_a_config_names_is_opened_in_the_folder_of_a_rerun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: Any, **__: Any) -> None:
+        raise UserError(os.getcwd())
+
+    monkeypatch.setattr(rerun, "trusted_config", opened)
+    data = {"path": "shards/a..b/{0..9}.tar", "decimal": ".", "metric": "val/loss", "root": "/data"}
+    recorded: Any = SimpleNamespace(
+        config={"data": data}, name="x/s0", moved={}, facts=dict, with_data=lambda paths: located
+    )
+    located: Any = SimpleNamespace(config=recorded.config, name="x/s0", moved={"root": "/data"})
+    before = Path.cwd()
+    with pytest.raises(UserError, match=f"^{tmp_path}$"):
+        rerun.rerun(recorded, tmp_path, moved={"root": "/data"})
+    assert Path.cwd() == before
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
@@ -37,17 +37,66 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
     Raises FileNotFoundError without a file, OSError for anything that is not a regular file, ValueError for one that
     is larger than `limit` bytes.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, _READ)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if limit is not None and status.st_size > limit:
-            raise ValueError(f"larger than {limit} bytes")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read()
+        return _content(handle, status, limit)
     finally:
         os.close(handle)
+
+
+def read_member(path: Path, limit: int | None = None) -> bytes:
+    """The content of a file that `open_member` opens. Raises ValueError for one that is larger than `limit` bytes."""
+    handle = open_member(path)
+    try:
+        return _content(handle, os.fstat(handle), limit)
+    finally:
+        os.close(handle)
+
+
+def open_member(path: Path) -> int:
+    """Open a file of a run or sweep that is copied for others, to be read; return its descriptor.
+
+    The folder may come from a stranger. A symbolic link in it, or a second name of a file elsewhere, would put that
+    file into the copy.
+
+    Raises FileNotFoundError without a file, UserError for anything that is not a regular file with a single name,
+    OSError where it cannot be opened.
+    """
+    try:
+        handle = os.open(path, _READ | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():  # EMLINK: FreeBSD
+            raise _not_copied(path, f"it is a link to {os.readlink(path)}") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise _not_copied(path, "it is not a regular file") from None
+        raise
+    status = os.fstat(handle)
+    reason = None
+    if not stat.S_ISREG(status.st_mode):
+        reason = "it is not a regular file"
+    elif status.st_nlink > 1:
+        reason = "it has a second name elsewhere"
+    if reason is not None:
+        os.close(handle)
+        raise _not_copied(path, reason)
+    return handle
+
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _not_copied(path: Path, reason: str) -> UserError:
+    return UserError(printable(f"{path} is not copied: {reason}; put a copy of the file in its place"))
+
+
+def _content(handle: int, status: os.stat_result, limit: int | None) -> bytes:
+    if limit is not None and status.st_size > limit:
+        raise ValueError(f"larger than {limit} bytes")
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        return file.read()
 
 
 TEMPORARY = ".tmp-"
@@ -92,18 +141,22 @@ def replacing(path: Path) -> Iterator[Path]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, renamed to `folder`, which is absent or empty, if the block ends without an error.
 
-    Otherwise nothing is left of it. An OSError becomes a UserError that names `folder`.
+    Otherwise nothing is left of it. Raises UserError where no folder can be made there, and OSError, which names
+    `folder`, where it cannot be written to its end, such as on a full disk.
     """
     temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
     try:
         temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    try:
         yield temporary
         if folder.is_dir():
             folder.rmdir()
         os.rename(temporary, folder)
         sync_folder(folder.parent)
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise OSError(error.errno, error.strerror or str(error), str(folder)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -163,13 +216,18 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool 
     write_text(path, text + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises ValueError naming the file if it is damaged, OSError if it cannot be read."""
+def read_json(path: Path, *, read: Callable[[Path, int], bytes] = read_bytes) -> Any:
+    """Read a JSON file. Raises ValueError naming the file if it is damaged, OSError if it cannot be read.
+
+    read: how its content is read, such as `read_member`, whose UserError propagates
+    """
     try:
-        value = json.loads(read_bytes(path, _MAX_BYTES).decode("utf-8"))
+        value = json.loads(read(path, _MAX_BYTES).decode("utf-8"))
         if isinstance(value, dict) and CHECKSUM in value and value.pop(CHECKSUM) != _checksum(value):
             raise ValueError(f"its {CHECKSUM} is wrong (to edit it by hand, remove that entry)")
         return value
+    except UserError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

@@ -23,6 +23,7 @@ Examples:
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -50,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     if len(names) != 1:
         raise UserError("init takes one folder: blockyard init mystudy")
     folder = local_path(names[0], "init")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; choose another name")
     package = package or re.sub(r"\W+", "_", folder.absolute().name.lower())
     if not is_name(package):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ from blockyard.atomic_files import write_text
 from blockyard.commands.templates import KINDS, TEMPLATES, template_of
 from blockyard.config import project_file
 from blockyard.config.choices import catalog
-from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.local_path import check_inside, local_path
 from blockyard.errors import UserError, did_you_mean
 
 PACKAGE, CONF = "mypackage", "myconf"
@@ -60,15 +61,18 @@ def run(arguments: Sequence[str]) -> int:
         check_is_own(package, folder)
     files = texts(family, name, package, str(conf), options.get("kind"))
     paths = {folder / file: text for file, text in files.items()}
-    if taken := [path for path in paths if path.exists()]:
+    if taken := [path for path in paths if os.path.lexists(path)]:
         raise UserError(f"{taken[0]} exists already and is not overwritten; choose another name")
-    if not (folder / package / "__init__.py").exists():
+    if not os.path.lexists(folder / package / "__init__.py"):
         paths[folder / package / "__init__.py"] = ""
     if path is None:
         content = {"config_dirs": [str(conf)], "allow": [package]}
         paths[folder / project_file.NAME] = yaml.safe_dump(
             content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10_000
         )
+    for each in paths:
+        if each.absolute().is_relative_to(folder):  # a folder elsewhere was named
+            check_inside(each, folder)
     for each, text in paths.items():
         each.parent.mkdir(parents=True, exist_ok=True)
         write_text(each, text)

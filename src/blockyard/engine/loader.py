@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from blockyard.contracts import Batch, Objective, Split, StepOrder
 from blockyard.data.splits.order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.engine.faults.data_workers import StoppedWorkers
-from blockyard.engine.faults.interrupts import leave_signals_to_main
+from blockyard.engine.faults.interrupts import GRACE, Interrupted, Interrupts, OverdueError, leave_signals_to_main
 from blockyard.engine.growth import Growth
 from blockyard.errors import UserError
 
@@ -193,8 +193,12 @@ class RangeSampler(Sampler[int]):
 
 
 class TrainingLoader(DataLoader[Batch]):
-    """The batches of a run. It is read once: a second pass would train on the wrong ones."""
+    """The batches of a run. It is read once: a second pass would train on the wrong ones.
 
+    interrupts: of the run, or None
+    """
+
+    interrupts: Interrupts | None = None
     _workers: Sequence[BaseProcess] = ()
     _started = False
     _id = 0  # under which torch watches the workers
@@ -212,7 +216,38 @@ class TrainingLoader(DataLoader[Batch]):
         if self._workers:
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
+            if self.interrupts is not None:
+                return self._until_stopped(iterator, self.interrupts)
         return iterator
+
+    def _until_stopped(self, iterator: Iterator[Batch], interrupts: Interrupts) -> Iterator[Batch]:
+        """Yield the batches of the workers; after a signal those of this process, where a worker does not answer.
+
+        So a run whose workers are stopped, hang or died finishes the step in progress and saves, as any other.
+        """
+        alone = False
+        for number in self.sampler:
+            if not alone:
+                try:
+                    with interrupts.limiting(GRACE):
+                        batch = next(iterator)
+                except (OverdueError, RuntimeError, OSError, EOFError):
+                    if interrupts.signum is None:
+                        raise
+                    alone = True
+                    self.close()
+            if alone:
+                batch = self._read_here(number, interrupts)
+            yield batch
+
+    def _read_here(self, number: int, interrupts: Interrupts) -> Batch:
+        """Read a batch in this process. Raises Interrupted where that takes as long as a worker may take."""
+        try:
+            with interrupts.limiting(self.timeout):
+                return self.dataset[number]
+        except OverdueError:
+            assert interrupts.signum is not None
+            raise Interrupted(interrupts.signum) from None
 
     def stopped(self) -> str | None:
         """Return which worker processes were given up because they stayed stopped, or None."""
@@ -233,7 +268,14 @@ class TrainingLoader(DataLoader[Batch]):
 
 
 def training_loader(
-    dataset: BatchDataset, *, start: int, stop: int, workers: int, pin: bool, timeout: float
+    dataset: BatchDataset,
+    *,
+    start: int,
+    stop: int,
+    workers: int,
+    pin: bool,
+    timeout: float,
+    interrupts: Interrupts | None = None,
 ) -> TrainingLoader:
     """Batches number `start` to `stop` of the run; the same with any number of workers.
 
@@ -241,8 +283,9 @@ def training_loader(
     and with the method "forkserver" its parent is a server that outlives a killed run.
 
     timeout: seconds that the training process waits for a batch of its workers
+    interrupts: of the run, or None; after a signal, workers that do not answer are not waited for
     """
-    return TrainingLoader(
+    loader = TrainingLoader(
         dataset,
         batch_size=None,
         sampler=RangeSampler(start, stop),
@@ -253,3 +296,5 @@ def training_loader(
         worker_init_fn=leave_signals_to_main if workers else None,
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
     )
+    loader.interrupts = interrupts
+    return loader

@@ -163,7 +163,7 @@ def prepare(
         options=run.options,
         splits=data.splits,
         layout=data.layout,
-        loader=_loader(run, data, start=point.step, stop=state.total),
+        loader=_loader(run, data, interrupts, start=point.step, stop=state.total),
         loop=loop,
         evaluator=evaluator,
         kernels=kernels,
@@ -263,7 +263,7 @@ def _kernels(run: RunSetup, data: DataSetup, model: BuiltModel) -> KernelRecord:
     )
 
 
-def _loader(run: RunSetup, data: DataSetup, *, start: int, stop: int) -> TrainingLoader:
+def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: int, stop: int) -> TrainingLoader:
     """Batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
     check_open_files(run.options.num_workers)
@@ -274,6 +274,7 @@ def _loader(run: RunSetup, data: DataSetup, *, start: int, stop: int) -> Trainin
         workers=run.options.num_workers,
         pin=data.device.type == "cuda",
         timeout=run.options.timeout,
+        interrupts=interrupts,
     )
 
 

@@ -179,6 +179,7 @@ def _greedy(order: Sequence[int], value_of: Any, mode: str) -> list[int]:
 
 def _ingredient(run: str, which: str, outputs: str, allow: tuple[str, ...] | list[str]) -> Ingredient:
     loaded = load(run, which=which, outputs=outputs, allow=allow)
+    loaded.folder.check_members()
     merge(loaded.model)
     weights = {name: tensor.detach().clone() for name, tensor in loaded.model.state_dict().items()}
     return Ingredient(loaded, weights, content_hash(weights))

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
+from blockyard.atomic_files import TEMPORARY, open_member, read_json, read_yaml, write_json
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, printable
@@ -186,6 +186,12 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if there is none yet. Raises UserError if it is damaged."""
         return read_summary(self.path / SUMMARY)
+
+    def check_members(self) -> None:
+        """Raise UserError for a file that `open_member` refuses, before anything of this run is copied for others."""
+        for name in (CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER):
+            with contextlib.suppress(FileNotFoundError):
+                os.close(open_member(self.path / name))
 
     # -- status ----------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ A folder of a run may hold `model.safetensors` in the place of checkpoints: what
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,11 +55,22 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str,
 
     facts: texts in the header of the file
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
     with replacing(path) as temporary:
-        save_file(plain, temporary, metadata={"format": "pt", **(facts or {})})
+        try:
+            save_file(plain, temporary, metadata={"format": "pt", **(facts or {})})
+        except SafetensorError as error:  # which hides an error of the system: "I/O error: ... (os error 28)"
+            match = _SYSTEM_ERROR.search(str(error))
+            if match is None:
+                raise
+            code = int(match[1])
+            raise OSError(code, os.strerror(code), str(path)) from error
+
+
+_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,6})\)")
 
 
 # Files of other projects: one, or the shards of a folder, which an index file lists as Hugging Face writes them.

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from blockyard.atomic_files import replacing
+from blockyard.atomic_files import read_member, replacing
 from blockyard.config import lightning, tree
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import default_node
@@ -115,6 +115,7 @@ def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
     from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 
     run = RunFolder.open(parent)
+    run.check_members()
     content = _content(run)
     if state_hash(content) != sha256:
         raise UserError(f"init.parent={run.path}: its last state is not the one that this run goes on from; restore it")
@@ -172,4 +173,4 @@ def _total(config: Node, run: RunFolder) -> int:
 
 def _copy(source: Path, target: Path) -> None:
     with replacing(target) as temporary:
-        temporary.write_bytes(source.read_bytes())
+        temporary.write_bytes(read_member(source))

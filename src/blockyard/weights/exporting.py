@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import io
 import logging
 import os
 import warnings
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.atomic_files import new_folder, write_json, write_text, write_yaml
+from blockyard.atomic_files import new_folder, replacing, write_json, write_text, write_yaml
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import Inputs, TextTokenizer
 from blockyard.errors import UserError, first_line
@@ -110,6 +111,7 @@ def export_weights(
         "pt2": write_pt2,
         "onnx": write_onnx,
     }
+    loaded.folder.check_members()
     if merge(loaded.model):  # what LoRA added is put into the weights; the model is then one without additions
         loaded = replace(loaded, config={key: node for key, node in loaded.config.items() if key != "init"})
     folder = local_path(str(to), "to").absolute()
@@ -254,10 +256,13 @@ def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
     inputs = graph_inputs(loaded)
     program = _traced(loaded, inputs)
     program.example_inputs = None  # they would be pickled
+    content = io.BytesIO()  # torch's own writer of files ends the process where a disk is full
     try:
-        torch.export.save(program, folder / PT2)
+        torch.export.save(program, content)
     except Exception as error:  # it raises what any of its parts raises
         raise UserError(f"{loaded.folder.name} cannot be saved by torch.export: {first_line(error)}") from error
+    with replacing(folder / PT2) as temporary:
+        temporary.write_bytes(content.getbuffer())
     _describe(folder, inputs)
     return [f"torch.export.load('{folder / PT2}').module()(**inputs)", _shapes(inputs)]
 
@@ -280,7 +285,7 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
             assert program is not None
             program.save(path, external_data=size > _EMBEDDED)
         onnx.checker.check_model(path)
-    except UserError:
+    except (UserError, OSError):
         raise
     except Exception as error:  # its exporter raises what any of its passes raises
         raise UserError(f"{loaded.folder.name} cannot be written as ONNX: {first_line(error)}") from error

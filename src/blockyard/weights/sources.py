@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockyard.atomic_files import is_regular, read_json, stamp
+from blockyard.atomic_files import is_regular, read_json, read_member, stamp
 from blockyard.config.build import Components
 from blockyard.config.project_file import default_outputs
 from blockyard.config.tree import Node
@@ -64,9 +64,15 @@ class Source:
         return self.library or (f"{self.path} ({self.files[0].name})" if self.run else str(self.path))
 
     def tokenizer_states(self) -> dict[str, Path]:
-        """The files of what the tokenizers of a run learned from its data, by config key."""
-        paths = {key: self.run.path / name for key, name in TOKENIZERS.items()} if self.run else {}
-        return {key: path for key, path in paths.items() if path.is_file()}
+        """The files of what the tokenizers of a run learned from its data, by config key.
+
+        Raises UserError where one lies elsewhere: the run that starts from this one gets a copy.
+        """
+        if self.run is None:
+            return {}
+        self.run.check_members()
+        paths = {key: self.run.path / name for key, name in TOKENIZERS.items()}
+        return {key: path for key, path in paths.items() if path.exists()}
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
 def read_weights(source: Source) -> SourceWeights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
     # Token ids mean what the tokenizer learned, so that is a part of the content.
-    states = [path.read_bytes() for path in source.tokenizer_states().values()]
+    states = [read_member(path) for path in source.tokenizer_states().values()]
     if source.library is not None:
         tensors = converted_weights(source.path)
         return SourceWeights(tensors, content_hash(tensors))

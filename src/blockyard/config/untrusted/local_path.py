@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 # fsspec also chains them: simplecache::s3://bucket. pathlib makes one slash of two.
 _URL = re.compile(r"(?:[A-Za-z][\w+.-]+::)*(?P<protocol>[A-Za-z][\w+.-]+):/")
@@ -28,6 +28,24 @@ def url_problem(path: str | os.PathLike[str]) -> str | None:
         f"{text} is an address, and blockyard reads and writes folders of this machine only; "
         f"use a local or mounted folder and copy it to or from {url['protocol']}: afterwards"
     )
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raise UserError where a link on the way from `folder` to a file in it leads out of `folder`.
+
+    For files that a command writes without that the user named them: the folder may come from a stranger.
+    """
+    below = path.absolute().relative_to(folder.absolute())
+    step = folder.absolute()
+    for part in below.parts:
+        step = step / part
+        if step.is_symlink() and not step.resolve().is_relative_to(folder.resolve()):
+            raise UserError(
+                printable(
+                    f"{step} is a link to {os.readlink(step)}, outside of {folder.absolute()}, and nothing is written "
+                    "there; put a folder or file in its place"
+                )
+            )
 
 
 def local_path(path: str | os.PathLike[str], option: str | None = None) -> Path:

@@ -51,6 +51,10 @@ class Paused(Interrupted):
         return PAUSED
 
 
+class OverdueError(BaseException):
+    """A block of `Interrupts.limiting` was left. Not an Exception, so that no error handler of a library catches it."""
+
+
 class Interrupts:
     """Handles the signals from `__enter__` to `__exit__`.
 
@@ -69,6 +73,8 @@ class Interrupts:
         self.waiting = False
         self._raised = False
         self._before: dict[int, Any] = {}
+        self._limit: float | None = None  # seconds that a block of `limiting` goes on after a signal
+        self._alarm_before: Any = None  # the handler of the clock that such a block has replaced
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -103,6 +109,35 @@ class Interrupts:
     def request(self, signum: int) -> None:
         """Record a signal that reached another process of the run."""
         self.signum = self.signum or signum
+
+    @contextlib.contextmanager
+    def limiting(self, seconds: float) -> Iterator[None]:
+        """In this block, which waits for another process, raise `OverdueError` `seconds` after a signal.
+
+        It has an effect in the main thread while signals are recorded only: a process that is stopped, or waits for a
+        disk, would make this one deaf to them.
+        """
+        self._limit = seconds
+        try:
+            if self.signum is not None and self.waiting:
+                self._start_clock()
+            yield
+        finally:
+            self._limit = None
+            if self._alarm_before is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._alarm_before)
+                self._alarm_before = None
+
+    def _start_clock(self) -> None:
+        if self._limit is None or self._alarm_before is not None or not self._before:
+            return
+        self._alarm_before = signal.signal(signal.SIGALRM, self._overdue) or signal.SIG_DFL
+        signal.setitimer(signal.ITIMER_REAL, self._limit)
+
+    def _overdue(self, _signum: int, _frame: FrameType | None) -> None:
+        if self._limit is not None:
+            raise OverdueError
 
     def check(self) -> None:
         """Raise `Interrupted` if a signal came."""
@@ -145,6 +180,7 @@ class Interrupts:
         if not self.waiting or (again and signum == signal.SIGINT):
             self._raised = True
             raise Interrupted(self.signum)
+        self._start_clock()
 
 
 # Signals in the processes that load data.
@@ -152,7 +188,7 @@ class Interrupts:
 # A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches with
 # it that the main process needs to finish its step, and the run would fail instead of being interrupted.
 
-_SECONDS = 5  # that a worker goes on after SIGTERM; who sends it to the worker alone means it
+GRACE = 5  # seconds that a worker goes on after SIGTERM, and that it is waited for; sent to it alone, it ends it
 
 
 def leave_signals_to_main(_worker: int) -> None:
@@ -169,7 +205,7 @@ def leave_signals_to_main(_worker: int) -> None:
 
 
 def _end_soon(_signum: int, _frame: FrameType | None) -> None:
-    signal.alarm(_SECONDS)
+    signal.alarm(GRACE)
 
 
 def _end(_signum: int, _frame: FrameType | None) -> None:

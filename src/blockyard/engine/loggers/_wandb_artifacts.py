@@ -9,13 +9,14 @@ one that `blockyard.load` reads. Data itself is not uploaded, only its fingerpri
 
 from __future__ import annotations
 
+import os
 import tempfile
 import wave
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import write_json, write_yaml
+from blockyard.atomic_files import read_member, write_json, write_yaml
 from blockyard.runs.checkpoint import BEST, LAST, read
 from blockyard.runs.checkpoint_weights import PREFIX
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
@@ -33,6 +34,7 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
     """Log the weights of a finished run as versions of one artifact, each with its alias, best or last."""
     import wandb
 
+    folder.check_members()
     facts, metrics = folder.facts(), folder.summary().get("metrics") or {}
     data = facts.get("data") or {}
     if data.get("fingerprint"):
@@ -57,9 +59,13 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
         write_yaml(path / CONFIG, folder.shown)
         export = {"run": folder.name, "checkpoint": _CHECKPOINTS[alias], "step": step}
         write_json(path / RUN, {**kept, "resumes": [], "export": export}, checked=True)
-        tokenizers = [folder.path / name for name in (TOKENIZER, SOURCE_TOKENIZER)]
-        for file in [path / CONFIG, path / RUN, path / WEIGHTS, *(each for each in tokenizers if each.is_file())]:
-            artifact.add_file(str(file), name=file.name, policy="immutable")
+        names = [CONFIG, RUN, WEIGHTS]
+        for name in (TOKENIZER, SOURCE_TOKENIZER):
+            if os.path.lexists(folder.path / name):
+                (path / name).write_bytes(read_member(folder.path / name))
+                names.append(name)
+        for name in names:
+            artifact.add_file(str(path / name), name=name, policy="immutable")
         run.log_artifact(artifact, aliases=[alias])
 
 
@@ -68,9 +74,12 @@ def log_sweep(run: Any, name: str, folder: Path, files: Sequence[str], metadata:
     import wandb
 
     artifact = wandb.Artifact(f"sweep-{name}", "sweep", metadata=dict(metadata))
-    for file in files:
-        if (folder / file).is_file():
-            artifact.add_file(str(folder / file), name=file, policy="mutable")
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in files:
+            if os.path.lexists(folder / file):
+                copy = Path(scratch) / file
+                copy.write_bytes(read_member(folder / file))
+                artifact.add_file(str(copy), name=file, policy="mutable")
     run.log_artifact(artifact)
 
 

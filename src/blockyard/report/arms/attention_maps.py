@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from blockyard.atomic_files import read_bytes, read_json
+from blockyard.atomic_files import read_json, read_member
+from blockyard.errors import UserError
 from blockyard.report.load.document import MapRow, PictureRow
 from blockyard.report.load.run_record import LoadedRun
+
+log = logging.getLogger("blockyard")
 
 FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch
 MAX_MAPS = 60  # in all; each arm shows its first layers and heads
@@ -29,7 +33,7 @@ def maps(records: Iterable[LoadedRun]) -> list[MapRow]:
 
 def _saved(record: LoadedRun) -> list[MapRow]:
     try:
-        saved = read_json(record.path / FILE)["maps"]
+        saved = read_json(record.path / FILE, read=read_member)["maps"]
         last = max((each["step"] for each in saved), default=0)
         shown = [each for each in saved if each["step"] == last]
         return [
@@ -42,6 +46,9 @@ def _saved(record: LoadedRun) -> list[MapRow]:
             }
             for each, name in zip(shown, _names(shown), strict=True)
         ]
+    except UserError as error:
+        log.warning("%s", error)
+        return []
     except (OSError, ValueError, KeyError, TypeError):
         return []  # missing or damaged: the page shows the rest
 
@@ -115,8 +122,14 @@ def _pictures(record: LoadedRun) -> list[PictureRow]:
 def _image(record: LoadedRun, file: str) -> str | None:
     """A PNG or WAV file as a data URL; None where it is missing, too large or none: the page shows the rest."""
     begins, kind, largest = _KINDS[PurePath(file).suffix]
+    path = record.path / file
     try:
-        content = read_bytes(record.path / file, largest)
+        if path.parent.is_symlink():  # the folder `inspect`
+            raise UserError(f"{path} is not copied: {path.parent} is a link")
+        content = read_member(path, largest)
+    except UserError as error:
+        log.warning("%s", error)
+        return None
     except (OSError, ValueError):
         return None
     return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(begins) else None

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import TypedDict
 
-from blockyard.atomic_files import read_bytes
+from blockyard.atomic_files import read_member
 from blockyard.report.load.document import WrittenTable
 from blockyard.report.load.run_record import LoadedRun
 
@@ -72,7 +72,7 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
 
 def _read_samples(record: LoadedRun) -> list[WrittenSample]:
     """The lines of the file without that of the scores. Raises ValueError for a damaged one, and of other weights."""
-    content = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8")
+    content = read_member(record.path / FILE, MAX_BYTES).decode("utf-8")
     head, *lines = content.removesuffix("\n").split("\n")  # not `splitlines`: a text may hold other ends of lines
     scores, own = json.loads(head), record.summary.get("weights")
     weights = scores.get("weights", own) if isinstance(scores, dict) else None

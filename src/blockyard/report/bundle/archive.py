@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from blockyard.atomic_files import is_regular, replacing
+from blockyard.atomic_files import is_regular, read_member, replacing
 from blockyard.errors import UserError, first_line, printable, quoted
 
 MANIFEST = "manifest.json"
@@ -115,7 +115,7 @@ def _small(path: Path) -> Iterator[None]:
 
 
 def _content(source: Source) -> bytes:
-    return source if isinstance(source, bytes) else source.read_bytes()
+    return source if isinstance(source, bytes) else read_member(source)
 
 
 def _digest(member: str, source: Source) -> tuple[str, int]:

@@ -1,7 +1,8 @@
 """Repeats runs of a bundle and compares what comes out bit by bit.
 
-The saved config goes through the checks of any stranger's run folder. The run has a temporary folder, which is also the
-working folder while it trains, no logger, and as many CPU threads as the recorded run had, on which sums depend.
+The saved config goes through the checks of any stranger's run folder. The run has a temporary folder, which is the
+working folder before anything that the config names is opened, no logger, and as many CPU threads as the recorded run
+had, on which sums depend.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from blockyard.runs.predictions_file import read_predictions
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell.execute import log_to_file
+from blockyard.weights.sources import library_of
 
 _NO_LOGGER = {"_target_": "blockyard.engine.loggers.none.NoLogger"}
 _CLOCK = ("seconds", "step_seconds", "samples_per_second", "tokens_per_second", "peak_memory")
@@ -59,15 +61,13 @@ def rerun(
     """
     located = recorded.with_data({key: os.path.abspath(path) for key, path in moved.items()}) if moved else recorded
     data = {**(recorded.config.get("data") or {}), **located.moved}
-    _check_paths({**recorded.config, "data": data}, recorded.name, located.moved)
-    config = _repeatable(trusted_config(located, list(allow), training=True), recorded, scratch)
+    _check_paths({**recorded.config, "data": data}, recorded.name, scratch, located.moved)
     choices = recorded.facts().get("choices")
-    with (
-        _working_in(scratch),
-        log_to_file(scratch / "log.txt"),
-        create_run(config, command=["blockyard", "verify-bundle"], choices=choices or {}) as folder,
-    ):
-        code = train(folder)
+    with _working_in(scratch):
+        config = _repeatable(trusted_config(located, list(allow), training=True), recorded, scratch)
+        command = ["blockyard", "verify-bundle"]
+        with log_to_file(scratch / "log.txt"), create_run(config, command=command, choices=choices or {}) as folder:
+            code = train(folder)
     if code > 128:  # stopped by a signal
         raise SystemExit(code)
     if code:
@@ -83,7 +83,7 @@ def _repeatable(config: Node, recorded: RunFolder, scratch: Path) -> Node:
     return {**config, "trainer": trainer, "logger": _NO_LOGGER, "outputs": str(scratch / "outputs"), "force": False}
 
 
-def _check_paths(config: Node, name: str, moved: Mapping[str, Any]) -> None:
+def _check_paths(config: Node, name: str, scratch: Path, moved: Mapping[str, Any]) -> None:
     """Raise UserError for data that is not here, and for a path that leads out of the temporary folder."""
     gone = scrubbed_keys(config)
     if others := [key for key in gone if not key.startswith("data.")]:
@@ -93,10 +93,26 @@ def _check_paths(config: Node, name: str, moved: Mapping[str, Any]) -> None:
             f"{name} reads files that are in no bundle: say where they are, {' '.join(f'{key}=PATH' for key in gone)}"
         )
     for key, text in _texts({key: value for key, value in config.items() if key not in ("name", "tags", "outputs")}):
-        parts = text.split("/")
-        own = key.removeprefix("data.") in moved and key.startswith("data.")
-        if not own and ((text.startswith(("/", "~")) and len(parts) > 1) or (".." in parts and len(parts) > 1)):
-            raise UserError(f"{name}: {key}={quoted(text)} is a path of another machine, which is not followed")
+        own = key.startswith("data.") and key.removeprefix("data.") in moved
+        if not own and _leaves(text, scratch):
+            raise UserError(
+                f"{name}: {key}={quoted(text)} leads out of the folder that the run has here, and is not followed"
+            )
+
+
+def _leaves(text: str, folder: Path) -> bool:
+    """Return whether a text, if anything takes it for a path, leads out of a folder that is the working folder.
+
+    Any option may be a path, and what takes it for one may remove spaces, expand a `~`, or open an address of a file.
+    """
+    path = text.strip().removeprefix(library_of(text.strip()) or "")
+    chained = [part.lower() for part in path.split("::")]
+    if path.startswith("~") or any(part.startswith(("file:", "local:")) for part in chained):
+        return True
+    try:
+        return not (folder / path).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # longer than a path, or with a zero byte
+        return "/" in path
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -225,9 +224,10 @@ def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[st
 
 
 def _data_of(page: str) -> str | None:
-    """The data that a page shows."""
-    block = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S)
-    return html.unescape(block[1]).strip() if block else None
+    """The data that a page shows, which may come from a stranger; None without any."""
+    _, begin, rest = page.partition('<script type="application/json" id="data">')  # as every version has written it
+    data, end, _ = rest.partition("</script>")
+    return html.unescape(data).strip() if begin and end else None
 
 
 def _recompute(records: Iterable[LoadedRun], result: Verified) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import is_regular, read_json, read_yaml, write_json, write_yaml
+from blockyard.atomic_files import read_json, read_member, read_yaml, write_json, write_yaml
 from blockyard.errors import UserError, first_line
 from blockyard.report.bundle.archive import ROOT, BundleManifest, Source, write_archive
 from blockyard.report.bundle.scrubbing import scrubbed, scrubbed_keys
@@ -71,7 +71,9 @@ def write_bundle(name: str, out: Path, *, outputs: str = "outputs", weights: boo
 def _sweep(plan: SweepPlan, out: Path, weights: bool) -> WrittenBundle:
     again = f"run `blockyard sweep` of {plan.name} again, without --no-compare"
     try:
-        comparison = read_json(plan.folder / DATA)
+        comparison = read_json(plan.folder / DATA, read=read_member)
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{plan.folder} has no {DATA}, what was answered: {again}") from None
     except (OSError, ValueError) as error:
@@ -80,7 +82,7 @@ def _sweep(plan: SweepPlan, out: Path, weights: bool) -> WrittenBundle:
         raise UserError(f"{plan.folder / DATA} is damaged: {again}")
     if comparison.get("stale"):
         raise UserError(f"{plan.folder / DATA} is out of date: {again}")
-    raw = read_json(plan.folder / PLAN)  # which has been loaded
+    raw = read_json(plan.folder / PLAN, read=read_member)  # which has been loaded
     recorded = _recorded_folders(raw.get("outputs"), plan.facts)
     base = f"{ROOT}/{SWEEPS}/{plan.folder.name}"
     members: dict[str, Source] = {f"{base}/{PLAN}": _dumped({**scrubbed(raw, recorded), "outputs": ROOT})}
@@ -144,13 +146,16 @@ def _run_members(
     """The members of one run, and the keys of its config that were paths."""
     base, folder = f"{ROOT}/{run.name}", scratch / run.name
     folder.mkdir(parents=True)
+    run.check_members()
     config = {**scrubbed(read_yaml(run.path / CONFIG), recorded), "outputs": ROOT}
     write_yaml(folder / CONFIG, config)
     names = [*_JSON, *((TOKENIZER, SOURCE_TOKENIZER) if weights else ())]
     for name in names:
         if os.path.lexists(run.path / name):
             try:
-                content = read_json(run.path / name)
+                content = read_json(run.path / name, read=read_member)
+            except UserError:
+                raise
             except (OSError, ValueError) as error:
                 raise UserError(f"{run.path / name} cannot be read: {first_line(error)}") from error
             private = name not in (TOKENIZER, SOURCE_TOKENIZER)
@@ -158,7 +163,7 @@ def _run_members(
     if weights and run.finished:
         _write_best(run, folder / WEIGHTS)
     members: dict[str, Source] = {f"{base}/{path.name}": path for path in folder.iterdir()}
-    members |= {f"{base}/{name}": run.path / name for name in _AS_THEY_ARE if is_regular(run.path / name)}
+    members |= {f"{base}/{name}": run.path / name for name in _AS_THEY_ARE if os.path.lexists(run.path / name)}
     return members, scrubbed_keys(config)
 
 
