@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 import sys
 import unicodedata
@@ -36,6 +37,16 @@ def printable(text: str) -> str:
         c if c.isprintable() or c in kept or unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
         for c in text
     )
+
+
+def printable_record(record: logging.LogRecord) -> bool:
+    """Write the message of a log record with `printable`: parts of it may come from the files of a stranger's run.
+
+    A filter of the logger "blockyard", so that it holds for the terminal, for log.txt and for a caller's own handlers.
+    """
+    record.msg = printable(record.getMessage())
+    record.args = None
+    return True
 
 
 def refuse(problems: Sequence[str]) -> int:
