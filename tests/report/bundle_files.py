@@ -159,7 +159,6 @@ RUN = "outputs/evil-0123456789/s0"
 YAML_CALL = f"!!python/object/apply:os.system ['touch {CANARY}']"
 
 
-
 def _end_of_list(offset: int) -> Forged:
     """A bundle whose end record has another number of members."""
     return _patched(lambda data: data.rindex(b"PK\x05\x06") + offset, "<H", 65_535)

@@ -132,7 +132,9 @@ def test_nothing_can_be_changed(board, method):
 @pytest.mark.parametrize("header", ["Content-Length: 40", "Transfer-Encoding: chunked"])
 def test_a_body_is_no_second_request(board, method, header):
     """A proxy that forwards it as a body must not hand its answer to somebody else."""
-    request = f"{method} /x HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\nGET /y HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    request = (
+        f"{method} /x HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\nGET /y HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    )
     with socket.create_connection(("127.0.0.1", board.server_address[1]), timeout=20) as client:
         client.sendall(request.encode())
         answer = b""

@@ -50,10 +50,10 @@ def reopen(
     allow = values.pop("allow", []) or []
     check_allowed(folder, allow)  # first, because computing the identity imports the named classes
     recorded = folder.facts().get("identity")
-    if recorded and recorded != identity(folder.config):
+    if recorded and recorded != (now := identity(folder.config)):
         raise UserError(
-            f"{folder.name} cannot be resumed: the identity of its config.yaml was {quoted(recorded)} at the start and is "
-            f"{quoted(identity(folder.config))} now, by run.json; one of them was edited, or written by another version of "
+            f"{folder.name} cannot be resumed: the identity of its config.yaml was {quoted(recorded)} at the start and "
+            f"is {quoted(now)} now, by run.json; one of them was edited, or written by another version of "
             "blockyard. Start a new run"
         )
     moved = pop_moved(folder, values)
