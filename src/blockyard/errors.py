@@ -76,6 +76,12 @@ def first_line(error: BaseException) -> str:
     return text if len(text) <= 4 * LONGEST else f"{text[: 4 * LONGEST]}..."
 
 
+def unreadable(error: OSError) -> str:
+    """Say which file or folder of the user could not be read, and why."""
+    reason = error.strerror or first_line(error)
+    return f"{error.filename} cannot be read: {reason}" if error.filename else f"it cannot be read: {reason}"
+
+
 def near(name: str, names: Iterable[str]) -> list[str]:
     """The three nearest names, best first: those spelt alike, then those that begin with `name` or contain it."""
     names = list(names)

@@ -38,7 +38,7 @@ from blockyard.contracts import (
     TokenMixer,
     TokenSpec,
 )
-from blockyard.errors import UserError, first_line
+from blockyard.errors import UserError, unreadable
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
@@ -137,10 +137,10 @@ class Components:
 
         Raises UserError where the data is missing, cannot be read, or does not suit the options.
         """
-        missing = self.data.missing()
-        if missing:  # a trained model is rebuilt without its data, and may be asked for them later
-            raise UserError(missing)
         try:
+            missing = self.data.missing()
+            if missing:  # a trained model is rebuilt without its data, and may be asked for them later
+                raise UserError(missing)
             if self.source_tokenizer is self.tokenizer:
                 splits = self.data.load(self.tokenizer)
             else:
@@ -152,8 +152,7 @@ class Components:
         except ValueError as error:  # with which data sets and tokenizers refuse what they read
             raise UserError(str(error)) from error
         except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            raise UserError(f"data cannot be read: {error.strerror or first_line(error)}{where}") from error
+            raise UserError(f"data: {unreadable(error)}") from error
         return splits
 
     def tokens(self) -> TokenSpec:
