@@ -14,8 +14,8 @@ or after adding a seed or an arm: only missing cells are run.
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
-  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file (for one that an installed
-                    package ships, sweeps/wandb), and run nothing
+  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file (for a shipped one,
+                    sweeps/wandb here), and run nothing
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
   outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
   key=value         added to the base of the file, for all arms
