@@ -74,7 +74,7 @@ PRESET_DATA = (
     *((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",), ("data=atlas",)),
     *(("data=dial_tones",), ("data=canvas_captions",), ("data=canvas_questions",)),
 )
-_HEADER = ("| choice | overrides | parameters | FLOPs per sample | step, ms |", "|---|---|---|---|---|")
+_HEADER = ("| choice | overrides | parameters | training FLOPs per sample | step, ms |", "|---|---|---|---|---|")
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "mechanisms.md"
 
 

@@ -8,11 +8,15 @@ imports what it needs when it is used, so that `blockyard --help` does not wait 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import types
 from typing import TYPE_CHECKING, Any
 
 from blockyard import runs, sweep
+from blockyard.errors import printable_record
+
+logging.getLogger("blockyard").addFilter(printable_record)
 
 if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, before anything of theirs is unpickled
     from blockyard.config.untrusted import package_finder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -13,7 +14,7 @@ from blockyard.commands import COMMANDS, HIDDEN, MODULES
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
-from blockyard.errors import UserError, did_you_mean, first_line, refuse
+from blockyard.errors import UserError, did_you_mean, first_line, refuse, shortened
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
 
@@ -94,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a limit of the system: whatever no command could say better
         _discard_output()
         where = f": {error.filename}" if error.filename else ""
+        if error.errno == errno.ENAMETOOLONG:  # a text of the command line or of a config, taken for a path
+            return refuse([f"{shortened(str(error.filename))}: the name is too long for a file or folder"])
         bound = address_space.remedy() if address_space.is_used_up(error) else ""
         return refuse([f"{error.strerror or error}{where}{bound}"]) - 1
 

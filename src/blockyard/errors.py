@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 import sys
 import unicodedata
@@ -38,6 +39,16 @@ def printable(text: str) -> str:
     )
 
 
+def printable_record(record: logging.LogRecord) -> bool:
+    """Write the message of a log record with `printable`: parts of it may come from the files of a stranger's run.
+
+    A filter of the logger "blockyard", so that it holds for the terminal, for log.txt and for a caller's own handlers.
+    """
+    record.msg = printable(record.getMessage())
+    record.args = None
+    return True
+
+
 def refuse(problems: Sequence[str]) -> int:
     """Write every problem to standard error and return exit code 2."""
     head = "blockyard: " if len(problems) == 1 else f"blockyard: {len(problems)} problems\n  - "
@@ -63,6 +74,12 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 4 * LONGEST else f"{text[: 4 * LONGEST]}..."
+
+
+def unreadable(error: OSError) -> str:
+    """Say which file or folder of the user could not be read, and why."""
+    reason = error.strerror or first_line(error)
+    return f"{error.filename} cannot be read: {reason}" if error.filename else f"it cannot be read: {reason}"
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from blockyard.cli import main
+from blockyard.runs.changed_data import named_files
 from tests.support.tables import write_pictures, write_rows
 from tests.support.tiny import ON_CPU, ONE_LAYER
 
@@ -135,3 +137,25 @@ def test_check_reads_the_table(
     assert main(["check", *TEXT, option, f"data.path={write(tmp_path)}", *ON_CPU, *ONE_LAYER]) == 2
     error = capsys.readouterr().err
     assert [name for name in names if name not in error] == []
+
+
+def test_a_folder_that_cannot_be_searched_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a run has a folder, with exit code 2: whatever the file system refuses, root is refused it as well."""
+
+    def refused(self: Path, pattern: str) -> list[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{self}/private")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "rglob", refused)
+    overrides = ("data=text_file", f"data.path={tmp_path}", "model=decoder", "objective=next_token", "head=token")
+    assert main(["train", *overrides, "tokenizer=byte", *ON_CPU, *ONE_LAYER]) == 2
+    assert f"{tmp_path}/private cannot be read: Permission denied" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_goes_while_its_folder_is_read_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "here.txt").write_text("x")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    assert [each.st_size for each in named_files({"path": str(tmp_path)}) if each.st_size == 1] == [1]

@@ -80,6 +80,8 @@ def test_its_files_are_of_one_name(project: Path) -> None:
     [
         ((), "init takes one folder"),
         (("one", "two"), "init takes one folder"),
+        (("x" * 300,), "the name is too long for a file or folder"),
+        (("/proc/x",), "/proc/x cannot be written: "),
         (("full",), "is not an empty folder"),
         (("file",), "is not an empty folder"),
         (("link",), "is not an empty folder"),

@@ -113,6 +113,9 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
     assert (here / "ours" / "mine.py").exists()
     assert (here / "choices" / "norm" / "mine.yaml").read_text().count("ours.mine.Mine") == 1
     assert "add to" not in capsys.readouterr().out
+    assert 'small_model(CHOICE, ["choices"]' in (here / "tests" / "test_mine.py").read_text()
+    assert main(["new", "norm", "second", f"conf={here / 'choices'}"]) == 0
+    assert str(here) not in (here / "tests" / "test_second.py").read_text()
     assert main(["new", "norm", "other", "package=elsewhere"]) == 0
     assert "allow: [elsewhere]" in capsys.readouterr().out
 
@@ -160,6 +163,14 @@ def test_a_tilde_is_the_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert main(["new", "norm", "mine", "conf=~/x"]) == 0
     assert (here / "home" / "x" / "norm" / "mine.yaml").is_file()
     assert not (here / "~").exists()
+
+
+def test_the_token_mixer_shows_a_parameter_of_its_own(here: Path) -> None:
+    """A module with weights and no initial values for them is refused; the file to start from shows how."""
+    assert main(["new", "token_mixer", "mine"]) == 0
+    text = (here / "mypackage" / "mine.py").read_text()
+    assert "self.gain = nn.Parameter(" in text
+    assert "def init_weights(self, init: Init)" in text
 
 
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

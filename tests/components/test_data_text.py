@@ -206,6 +206,8 @@ def test_messages_of_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "bad.txt").write_bytes(b"abc\xff")
     with pytest.raises(ValueError, match="is not UTF-8 text"):
         TextFile(path=str(tmp_path / "bad.txt")).load(Byte())
+    with pytest.raises(ValueError, match=r"/proc/self/mem cannot be read: "):
+        TextFile(path="/proc/self/mem").load(Byte())
     with pytest.raises(ValueError, match="a text tokenizer, not Patch"):
         TextFile(path=str(tmp_path / "text.txt")).load(Patch())
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))

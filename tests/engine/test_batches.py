@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -86,9 +88,7 @@ def test_after_a_signal_no_worker_is_waited_for(failure: str, monkeypatch: pytes
     alarm = signal.getsignal(signal.SIGALRM)
     with Interrupts() as interrupts:
         interrupts.waiting = True
-        batches = training_loader(
-            dataset, start=0, stop=6, workers=1, pin=False, timeout=60, interrupts=interrupts
-        )
+        batches = training_loader(dataset, start=0, stop=6, workers=1, pin=False, timeout=60, interrupts=interrupts)
         rows = iter(batches)
         first = next(rows)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -146,3 +146,21 @@ def test_overfit_and_limit_shorten_the_epoch() -> None:
     once = numbers(Layout(seed=0, samples=100, batch_size=16, overfit=2), 0, 6)
     assert once[:2] == once[2:4] == once[4:]
     assert Layout(seed=0, samples=100, batch_size=16, limit=4).steps_per_epoch == 4
+
+
+def test_a_worker_that_was_killed_ends_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch forgets the workers once: a second time would print a traceback while the iterator is collected."""
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_value))
+    dataset = BatchDataset(Numbers(), Layout(seed=0, samples=100, batch_size=2), Unprepared())
+    loader = training_loader(dataset, start=0, stop=100_000, workers=1, pin=False, timeout=60)
+    batches = iter(loader)
+    next(batches)
+    os.kill(loader._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        for _ in batches:
+            pass
+    loader.close()
+    del batches
+    gc.collect()
+    assert printed == []

@@ -117,6 +117,7 @@ def test_what_cannot_be_read_is_refused(
         (image_run, str(tmp_path / "bad.png")): "bad.png cannot be read as an image",
         (image_run, str(tmp_path / "empty")): "no image in this folder",
         (image_run, "none.png"): "no file or folder none.png",
+        (image_run, "x" * 5_000): "no file or folder xxx",
         (image_run, "column=body"): "reads images, not tables",
     }
     for (each, argument), message in cases.items():

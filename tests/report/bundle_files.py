@@ -158,6 +158,16 @@ def _raw_manifest(data: bytes) -> Forged:
 RUN = "outputs/evil-0123456789/s0"
 YAML_CALL = f"!!python/object/apply:os.system ['touch {CANARY}']"
 
+
+def _end_of_list(offset: int) -> Forged:
+    """A bundle whose end record has another number of members."""
+    return _patched(lambda data: data.rindex(b"PK\x05\x06") + offset, "<H", 65_535)
+
+
+def _record(data: bytes) -> Forged:
+    return _changed(lambda content: {f"{run_of(content)}run.json": data})
+
+
 # What is refused with exit code 2.
 HOSTILE: dict[str, Forged] = {
     "parent": _with("../EXECUTED"),
@@ -190,6 +200,9 @@ HOSTILE: dict[str, Forged] = {
     "another version": _patched(lambda data: _last_entry(data) + 6, "<H", 99),
     "bytes before": lambda content: b"#!/bin/sh\ntouch EXECUTED\n" + written(sealed(content)),
     "bytes behind": lambda content: written(sealed(content)) + b"x" * 100,
+    "members at its end": _end_of_list(10),
+    "members on its disk": _end_of_list(8),
+    "another disk": _end_of_list(4),
     "cut": lambda content: written(sealed(content))[:-30],
     "half": lambda content: written(sealed(content))[: len(written(sealed(content))) // 2],
     "empty": lambda content: b"",
@@ -219,6 +232,14 @@ HOSTILE: dict[str, Forged] = {
     "target that is no text": _config("blockyard.model.encoder.Encoder", "3"),
     "target in a list": _config("\nseed: 0", "\nextra: [{x: {_target_: subprocess.Popen, args: x}}]\nseed: 0"),
     "allowed by itself": _config("allow: []", "allow: [evilpackage]"),
+    "allows a text": _config("allow: []", "allow: os"),
+    "allows a mapping": _config("allow: []", "allow: {os: 1}"),
+    "run.json of a list": _record(b"[1]"),
+    "run.json of null": _record(b"null"),
+    "run.json without content": _record(b""),
+    "run.json of NaN": _record(b"NaN"),
+    "run.json of brackets": _record(b"[" * 50_000),
+    "run.json of bytes": _record(bytes(range(256))),
     "predictions with a pickle": _changed(_pickled),
     "predictions of text": _changed(lambda content: {f"{run_of(content)}predictions-test.npz": b"hello"}),
     "a run elsewhere": _plan("", "../../../etc"),

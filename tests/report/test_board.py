@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +126,23 @@ def test_nothing_can_be_changed(board, method):
     answer, _ = ask(board, method=method)
     assert answer.status == 405
     assert answer.getheader("Allow") == "GET, HEAD"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("header", ["Content-Length: 40", "Transfer-Encoding: chunked"])
+def test_a_body_is_no_second_request(board, method, header):
+    """A proxy that forwards it as a body must not hand its answer to somebody else."""
+    request = (
+        f"{method} /x HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\nGET /y HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", board.server_address[1]), timeout=20) as client:
+        client.sendall(request.encode())
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # the rest of the body was not read
+            while part := client.recv(65536):
+                answer += part
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close" in answer
 
 
 def test_head_has_no_body(board):

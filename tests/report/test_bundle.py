@@ -278,6 +278,11 @@ REASONS = {
     "target of os": "of no trusted library",
     "target in a list": "of no trusted library",
     "allowed by itself": "if you trust it, add allow=[evilpackage]",
+    "members at its end": "its end names 65,535 members",
+    "allows a text": "has allow: 'os', which is not a list",
+    "allows a mapping": "which is not a list",
+    "run.json of a list": "run.json is damaged (not a mapping)",
+    "run.json of NaN": "run.json is damaged",
     "predictions with a pickle": "Object arrays cannot be loaded",
     "a run elsewhere": "which is not a folder of a bundle",
 }

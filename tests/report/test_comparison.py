@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
 from blockyard.report.load.run_record import read_run
+from blockyard.report.render import columns
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import ARMS, config, grid, many, run, sweep, write
 
@@ -92,6 +94,23 @@ def test_sizes_that_were_matched_and_are_not_equal_are_said(
     summaries = {arm: {"parameters": {"trainable": round(count)}} for arm, count in counts.items()}
     result = compare(_sweep(tmp_path, summaries=summaries, question={"match": match}))
     assert _warned(result, "matched in parameters", "pre has 1.64 times those of post") == message
+
+
+@pytest.mark.parametrize(
+    ("missed", "cause"),
+    [(-0.055, "a width is a multiple of model.heads"), (-0.01, "before a tokenizer has learned its vocabulary")],
+)
+def test_a_mismatch_that_the_plan_knew_is_not_called_one_of_the_vocabulary(
+    tmp_path: Path, missed: float, cause: str
+) -> None:
+    counts = {"post": 1e5, "pre": 0.94e5, "alibi": 1e5}
+    summaries = {arm: {"parameters": {"trainable": round(count)}} for arm, count in counts.items()}
+    plan = _sweep(tmp_path, summaries=summaries, question={"match": "params"})
+    sizes = {"by": "params", "target": 100_000, "arms": {"pre": {"dim": 68, "value": 94_500, "off": missed, "unit": 4}}}
+    result = compare(replace(plan, facts=plan.facts | {"match": sizes}))
+    (warning,) = [line for line in result.warnings if "matched in parameters" in line]
+    assert "pre has 0.94 times those of post" in warning
+    assert cause in warning
 
 
 @pytest.mark.parametrize(("load", "message"), [(2.4, False), (6.0, True)])
@@ -272,3 +291,10 @@ def test_a_run_that_goes_on_from_another_is_named_by_its_budget() -> None:
     configs = {"first": {"trainer": {"max_epochs": 1}}, "second": {"trainer": {"max_epochs": 2}, "init": init}}
     names = arm_names({name: RunConfig(each, {}) for name, each in configs.items()})
     assert names == {"first": "trainer.max_epochs=1", "second": "trainer.max_epochs=2"}
+
+
+def test_flops_are_labelled_as_those_of_training(tmp_path: Path) -> None:
+    """`check` prints those of the forward pass of the same model, a third of them."""
+    data = compare(_sweep(tmp_path)).as_dict()
+    assert "training FLOPs/sample" in columns.costs(data)[0]
+    assert "training FLOPs per sample" in columns.cost_notes(data)[-1]

@@ -14,7 +14,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
 from blockyard.runs.provenance import git_state
-from blockyard.runs.rank import check_restarts
+from blockyard.runs.rank import check_environment
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell.states import final_metrics
 from tests.runs.run_folders import run_config
@@ -161,12 +161,23 @@ def test_where_it_comes_from_is_recorded_outside_a_repository_too(tmp_path: Path
 def test_restarts_on_several_nodes_need_a_store_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
         monkeypatch.setenv(name, value)
-    check_restarts()
+    check_environment()
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     with pytest.raises(UserError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
-        check_restarts()
+        check_environment()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
-    check_restarts()
+    check_environment()
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"])
+@pytest.mark.parametrize("text", ["x", "", "-1", "²"])
+def test_a_rank_that_is_not_a_number_is_named(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(UserError, match=f"the environment has {name}={text}, which is not a number"):
+        create_run(run_config(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -241,6 +242,24 @@ def test_resume_sees_a_frozen_config_that_was_edited(stopped: RunFolder) -> None
     atomic_files.write_yaml(stopped.path / "config.yaml", config)
     with pytest.raises(UserError, match=r"was .* at the start and is"):
         reopen(stopped.path)
+
+
+def test_a_stranger_s_identity_reaches_a_warning_as_escapes(
+    tmp_path: Path, done: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A terminal would act on it: colours, text from right to left, a line that looks like one of ours."""
+    copy = Path(shutil.copytree(done.path, tmp_path / done.path.parent.name / done.path.name))
+    facts = atomic_files.read_json(copy / "run.json")
+    atomic_files.write_json(copy / "run.json", facts | {"identity": "\x1b[31mred\u202e\nblockyard: all is well"})
+    with pytest.raises(BadCheckpointError) as caught:
+        blockyard.load(copy)
+    (warning,) = [record.getMessage() for record in caplog.records if "at the start" in record.getMessage()]
+    assert warning.isprintable()
+    assert str(caught.value).isprintable()
+    assert "\\x1b[31mred" in warning
+    caplog.clear()
+    logging.getLogger("blockyard").warning("%s: a name of \x1b[2J", "\u202e")
+    assert [record.getMessage() for record in caplog.records] == ["\\u202e: a name of \\x1b[2J"]
 
 
 def test_resume_names_every_difference_at_once(stopped: RunFolder) -> None:

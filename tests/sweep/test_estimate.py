@@ -66,7 +66,7 @@ def test_a_dry_run_measures_what_no_finished_run_tells(here: Path, capsys: pytes
     for overrides in ([], EPOCHS):
         assert main(["sweep", "mine.yaml", "--dry-run", "--workers", "1", *overrides]) == 0
         out = capsys.readouterr().out
-        cost = r"4 to run: [\d.e+]+ FLOPs, about \d+ \w+ with 1 in parallel"
+        cost = r"4 to run: [\d.e+]+ training FLOPs, about \d+ \w+ with 1 in parallel"
         assert re.search(cost + r" \(from the first steps of plain, measured now\)", out), out
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 

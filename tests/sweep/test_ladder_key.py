@@ -118,7 +118,7 @@ def test_the_dry_run_prints_the_rungs(climbed: SweepPlan, monkeypatch: pytest.Mo
     print_plan(PlanStatus.read(plan))
     shown = screen.getvalue()
     assert "1e9, 1e10, 1e11, 1e12 FLOPs, 5 tokens a parameter" in shown
-    for column in ("model.dim", "params", "steps", "FLOPs"):
+    for column in ("model.dim", "params", "steps", "training FLOPs"):
         assert column in shown
     size = plan.facts["ladder"]["arms"]["wide-1e11"]
     (row,) = [line for line in shown.splitlines() if line.startswith("wide-1e11")]
@@ -210,7 +210,7 @@ def test_plans_without_a_ladder_are_as_before(tmp_path: Path) -> None:
         (FLOPS.replace("1e9", "1e3"), "1e3 FLOPs are out of reach of mlp by model.dim; the nearest is"),
         (FLOPS.replace("1e9, 1e10", "9.9e9, 1e10"), "the rungs 9.9e9 and 1e10 of mlp both have model.dim="),
         (FLOPS.replace("1e9", "2e7").replace("m: 5", "m: 0.05"), "would train"),
-        (FLOPS + "tune: {model.depth: [1, 2]}", "it changes the FLOPs per sample of wide-1e9"),
+        (FLOPS + "tune: {model.depth: [1, 2]}", "it changes the forward FLOPs per sample of wide-1e9"),
     ],
 )
 @pytest.mark.sampled(3)

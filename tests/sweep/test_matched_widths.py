@@ -48,7 +48,7 @@ def test_flops_are_matched_too(tmp_path):
     assert counted.get_total_flops() == record["arms"]["deep"]["value"]
     assert record["arms"]["deep"]["dim"] < 32
     assert abs(record["arms"]["deep"]["off"]) < 0.2
-    assert any("FLOPs per sample" in note for note in sweep_plan.facts["notes"])
+    assert any("forward FLOPs per sample" in note for note in sweep_plan.facts["notes"])
 
 
 def test_widths_are_multiples_of_what_parts_need(tmp_path):
@@ -78,7 +78,8 @@ def test_a_large_mismatch_is_noted(tmp_path):
     sweep_plan = plan_from(
         tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params"
     )
-    assert any("some sizes differ much: coarse" in note for note in sweep_plan.facts["notes"])
+    wanted = "widths are multiples of the heads, here of 32, so some sizes differ much: coarse"
+    assert any(wanted in note for note in sweep_plan.facts["notes"])
 
 
 @pytest.mark.parametrize(

@@ -342,26 +342,27 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
     assert folder.facts()["wandb"]["id"] == "secondrun"
 
 
+@pytest.mark.parametrize("shipped", ["src/blockyard/sweeps", "sweeps"])  # of a wheel, of a checkout
 def test_a_file_that_was_installed_is_written_into_the_users_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from blockyard import cli
-    from blockyard.sweep.plan import wandb_file
+    from blockyard.sweep.spec import locate
 
-    package = tmp_path / "site-packages" / "blockyard"
-    (package / "sweeps").mkdir(parents=True)
+    folder = tmp_path / "installed" / shipped
+    folder.mkdir(parents=True)
     path = question(tmp_path, "arms")
-    installed = package / "sweeps" / path.name
+    installed = folder / path.name
     installed.write_text(path.read_text())
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path / "mine")
-    monkeypatch.setattr(wandb_file, "PACKAGE", package)
+    monkeypatch.setattr(locate, "PACKAGE", tmp_path / "installed/src/blockyard")
     assert cli.main(["sweep", str(installed), "--to-wandb"]) == 0
     assert capsys.readouterr().out == "sweeps/wandb/arms.yaml\n"
-    assert sorted(child.name for child in (package / "sweeps").iterdir()) == ["arms.yaml"]
+    assert sorted(child.name for child in folder.iterdir()) == ["arms.yaml"]
     # A folder that cannot be written is bad input.
-    monkeypatch.setattr(wandb_file, "PACKAGE", tmp_path / "nowhere")
-    (package / "sweeps" / "wandb").write_text("no folder")
+    monkeypatch.setattr(locate, "PACKAGE", tmp_path / "nowhere/a/b")
+    (folder / "wandb").write_text("no folder")
     assert cli.main(["sweep", str(installed), "--to-wandb"]) == 2
     assert "cannot write " in (message := capsys.readouterr().err)
     assert "copy the sweep file to a folder of your own" in message

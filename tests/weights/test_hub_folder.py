@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.testing import assert_close
 
-from blockyard.atomic_files import write_json
+from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import Inputs
 from blockyard.report.comparison import compare
 from blockyard.report.home.hub_card import hub_card
@@ -190,7 +190,24 @@ def test_text_in_a_card_is_escaped(tmp_path: Path) -> None:
     assert "None was stated" in text
 
 
+@pytest.mark.parametrize("versions", [{"blockyard": "<script>alert(1)</script>\x1b[31m\n# x"}, ["blockyard"], 3])
+def test_texts_of_the_records_in_a_card_are_escaped(versions: object, tmp_path: Path) -> None:
+    """A run folder may come from a stranger: run.json and summary.json name versions, identity, weights and data."""
+    hostile = "<script>`x`\x1b[31m\n# heading"
+    loaded = evaluated(tmp_path, "x")
+    facts = read_json(loaded.folder.path / "run.json")
+    data = {"fingerprint": hostile, "train": hostile}
+    write_json(loaded.folder.path / "run.json", facts | {"versions": versions, "identity": hostile, "data": data})
+    summary = read_json(loaded.folder.path / "summary.json")
+    write_json(loaded.folder.path / "summary.json", summary | {"weights": hostile})
+    text = hub_card(loaded, MODEL)
+    assert "trained with blockyard" in text
+    assert "<script>" not in text
+    assert "\x1b" not in text
+    assert "\n# heading" not in text
+
+
 def test_metrics_of_other_weights_are_not_those_of_the_card(tmp_path: Path) -> None:
     text = hub_card(replace(evaluated(tmp_path, "x"), weights="last.ckpt"), MODEL)
     assert "model-index" not in text
-    assert "evaluated with `best.ckpt`, and these weights, `last.ckpt`, were not" in text
+    assert "evaluated with best.ckpt, and these weights, `last.ckpt`, were not" in text

@@ -68,7 +68,7 @@ ORDER = (
 
 
 def print_card(config: Node, choices: dict[str, str | None]) -> None:
-    """Print component, choice, parameters and FLOPs per sample, parameter groups, tokens and the attention kernel."""
+    """Print component, choice, parameters and FLOPs, parameter groups, tokens and the attention kernel."""
     components = Components(config)
     ctx, model = components.context(), components.meta_model()
     parameters, flops, failure = _parameters(model, config), {}, None
@@ -76,7 +76,7 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
         flops = _flops(model, ctx, config)
     except Exception as error:  # a user's own component that needs real tensors, or does not run at all
         failure = f"{type(error).__name__}: {error}"
-    screen, rows = console(), table(None, "component", "choice", "parameters", "FLOPs per sample")
+    screen, rows = console(), table(None, "component", "choice", "parameters", "forward FLOPs per sample")
     for column in rows.columns[2:]:
         column.justify = "right"
     for family in ("data", *ORDER, "objective"):
@@ -254,7 +254,7 @@ def _teacher(components: Components) -> dict[str, str]:
     from blockyard.weights.teacher import flops
 
     share, temperature = distillation.weight, distillation.temperature
-    cost = f"{flops(components):,} FLOPs per sample in each step"
+    cost = f"{flops(components):,} forward FLOPs per sample in each step"
     return {"teacher": f"{distillation.teacher}: {share:g} of the loss, at temperature {temperature:g}; {cost}"}
 
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import number
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison
@@ -144,7 +144,7 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
     if len(problems) >= max(tasks, 1):
         raise problems[0]
     for problem in problems:
-        sys.stderr.write(f"a task is left out: {problem}\n")
+        sys.stderr.write(printable(f"a task is left out: {problem}\n"))
 
 
 def parser() -> Parser:

@@ -61,7 +61,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from blockyard.atomic_files import write_json
 from blockyard.commands._args import Args, checkpoint, read, run_of
 from blockyard.config.option_text import boolean, config_value, integer, non_empty, number, one_of, read_option
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
@@ -182,7 +182,7 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
         sys.stdout.write(f"{metric:<31} {value:.6g}\n")
     for baseline, values in written.of_baselines(loaded.folder.summary().get("baselines", {})).items():
         text = "  ".join(f"{metric} {value:.4g}" for metric, value in values.items())
-        sys.stdout.write(f"baseline {baseline}: {text}\n")
+        sys.stdout.write(printable(f"baseline {baseline}: {text}\n"))
     try:
         path, added = write(loaded, written)
         picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)

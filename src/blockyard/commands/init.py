@@ -59,10 +59,13 @@ def run(arguments: Sequence[str]) -> int:
     if package == CONF or package in ("tests", "sweeps", "data", "outputs"):
         raise UserError(f"package={package} is a folder of the project already; write package=mypackage")
     check_is_own(package, folder)
-    for name, text in project(folder.absolute().name, package).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_text(folder / name, text)
-        sys.stdout.write(f"wrote {folder / name}\n")
+    try:
+        for name, text in project(folder.absolute().name, package).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / name, text)
+            sys.stdout.write(f"wrote {folder / name}\n")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
     sys.stdout.write(
         f"next: cd {shlex.quote(str(folder))} && blockyard train experiment=baseline && blockyard sweep {NAME}\n"
     )

@@ -55,6 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     folder = Path.cwd() if path is None else path.parent
     package = options.get("package") or (project.allow[0] if project and project.allow else PACKAGE)
     conf = _conf(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
+    if conf.is_relative_to(folder):  # the test that is written names it, for whoever has the project
+        conf = conf.relative_to(folder)
     if not is_name(package):
         raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
     if "package" in options:

@@ -14,8 +14,8 @@ or after adding a seed or an arm: only missing cells are run.
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
-  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file (for one that an installed
-                    package ships, sweeps/wandb), and run nothing
+  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file (for a shipped one,
+                    sweeps/wandb here), and run nothing
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
   outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
   key=value         added to the base of the file, for all arms
@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 from blockyard.sweep.spec.ladder import ARM_LEVEL
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
     try:
         _compare(plan, _say)
     except (UserError, OSError) as error:  # exit code 2 would mean that nothing was started
-        sys.stderr.write(f"blockyard: the cells have run, but cannot be compared: {error}\n")
+        sys.stderr.write(printable(f"blockyard: the cells have run, but cannot be compared: {error}\n"))
         return 1
     return code
 
@@ -297,7 +297,7 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
                     stopped=lambda: signals.signum is not None,
                 )
         except StorageFailedError as error:  # trials may have run, so not exit code 2
-            sys.stderr.write(f"blockyard: {error}; the same command continues when the cause is gone\n")
+            sys.stderr.write(printable(f"blockyard: {error}; the same command continues when the cause is gone\n"))
             return plan, 1
         if signals.code:
             _say("stopped; finished runs are kept, and the same command continues")

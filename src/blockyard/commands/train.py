@@ -9,9 +9,9 @@ one continues where it stopped, with the same command or with resume=RUN.
   -m, --multirun    several values per key; each combination is a run of its own, one after the other
   --cfg job         print the composed config and exit
   --info            print what Hydra composes from, or a part: config, defaults, defaults-tree, plugins, searchpath
-  match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs,
-                    match.active=N for parameters that a token uses, match.state=N for bytes of cache after
-                    match.tokens tokens, or a full sequence
+  match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for
+                    forward FLOPs per sample, match.active=N for parameters that a token uses, match.state=N for
+                    bytes of cache after match.tokens tokens, or a full sequence
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
 Examples:

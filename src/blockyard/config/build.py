@@ -38,7 +38,7 @@ from blockyard.contracts import (
     TokenMixer,
     TokenSpec,
 )
-from blockyard.errors import UserError
+from blockyard.errors import UserError, unreadable
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
@@ -135,12 +135,12 @@ class Components:
     def load(self) -> Splits:
         """The splits of the data, encoded; the objective learns from the training split what its targets need.
 
-        Raises UserError where the data is missing, or where it does not suit the options.
+        Raises UserError where the data is missing, cannot be read, or does not suit the options.
         """
-        missing = self.data.missing()
-        if missing:  # a trained model is rebuilt without its data, and may be asked for them later
-            raise UserError(missing)
         try:
+            missing = self.data.missing()
+            if missing:  # a trained model is rebuilt without its data, and may be asked for them later
+                raise UserError(missing)
             if self.source_tokenizer is self.tokenizer:
                 splits = self.data.load(self.tokenizer)
             else:
@@ -151,6 +151,8 @@ class Components:
             raise
         except ValueError as error:  # with which data sets and tokenizers refuse what they read
             raise UserError(str(error)) from error
+        except OSError as error:
+            raise UserError(f"data: {unreadable(error)}") from error
         return splits
 
     def tokens(self) -> TokenSpec:

@@ -173,7 +173,7 @@ def _flops(components: Components) -> int:
 
 BUDGETS = {
     "params": "parameters",
-    "flops": "FLOPs per sample",
+    "flops": "forward FLOPs per sample",
     "active": "active parameters",
     "state": "bytes of state",
 }

@@ -34,7 +34,7 @@ from blockyard.contracts import (
     Position,
     TokenMixer,
 )
-from blockyard.errors import UserError, first_line
+from blockyard.errors import UserError, first_line, unreadable
 from blockyard.model._embedding import check_key_widths
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
@@ -180,7 +180,10 @@ def build_components(
         except Exception as error:  # a user's own class may fail in any way
             yield Issue(key, _message(error))
     if "data" in built:
-        missing = built["data"].missing() if reads_data else None
+        try:
+            missing = built["data"].missing() if reads_data else None
+        except OSError as error:  # a folder that this user may not search, or a file that goes meanwhile
+            missing = unreadable(error)
         if missing:  # data that is not there has no shape either
             yield Issue("data", missing)
             return

@@ -48,7 +48,7 @@ class OwnModule(OwnData):
             raise UserError("data.module names no class; set data.module._target_=package.Class 'allow=[package]'")
         with seeded_everywhere(mix("module", self.split_seed)):  # a split that it draws is the same in every process
             module: Any = self.module()
-            if not int(os.environ.get("LOCAL_RANK", "0")):  # once on a machine
+            if os.environ.get("LOCAL_RANK", "0") == "0":  # once on a machine
                 module.prepare_data()
             own: dict[str, Own] = {}
             for stage, names in {"fit": ("train", "validation"), "test": ("test",)}.items():

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from blockyard.atomic_files import is_regular
 from blockyard.contracts import Text
 from blockyard.data.splits.split import Fraction
 from blockyard.data.splits.texts import SplitDocuments, TextData
@@ -53,7 +54,7 @@ class TextFile(TextData):
         return f"{problem} {path.absolute()}; set data.path=FILE, or a folder and data.pattern"
 
     def documents(self) -> SplitDocuments:
-        """Read and split the files. Raises ValueError for a file that is not UTF-8."""
+        """Read and split the files. Raises ValueError for a file that cannot be read or is not UTF-8."""
         texts = [_read(file) for file in self._files()]
         if self.split_by == "document":
             if len(texts) < 3:
@@ -74,13 +75,15 @@ class TextFile(TextData):
     def _files(self) -> list[Path]:
         if self._path.is_file():
             return [self._path]
-        return sorted(file for file in self._path.rglob(self.pattern) if file.is_file())
+        return sorted(file for file in self._path.rglob(self.pattern) if is_regular(file))
 
 
 def _read(file: Path) -> str:
     try:
         # Some editors start a file with a byte order mark, which is not part of the text.
         return file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}; make it readable or remove it") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 text (byte {error.start}); convert or remove it") from error
 

@@ -7,6 +7,7 @@ share the samples. Nothing is downloaded or trained. Trained tokenizers go to th
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import dataclass, field
 
 import torch
@@ -105,7 +106,7 @@ class DataReader:
             return "the data is read by the run, which downloads it"
         if self.most_bytes is None:
             return None
-        size = sum(path.stat().st_size for path in named_files(config["data"]) if path.is_file())
+        size = sum(each.st_size for each in named_files(config["data"]) if stat.S_ISREG(each.st_mode))
         if size <= self.most_bytes:
             return None
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"

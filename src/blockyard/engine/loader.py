@@ -10,6 +10,7 @@ Every batch leaves the loader ready for the model: samples taken, augmented, and
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
@@ -201,7 +202,7 @@ class TrainingLoader(DataLoader[Batch]):
     interrupts: Interrupts | None = None
     _workers: Sequence[BaseProcess] = ()
     _started = False
-    _id = 0  # under which torch watches the workers
+    _reading: weakref.ref[Any] | None = None  # the iterator, for which torch watches the workers
     _watch: StoppedWorkers | None = None
 
     def _get_iterator(self) -> Any:
@@ -212,7 +213,8 @@ class TrainingLoader(DataLoader[Batch]):
             )
         self._started = True
         iterator = super()._get_iterator()
-        self._workers, self._id = getattr(iterator, "_workers", ()), id(iterator)
+        self._workers = getattr(iterator, "_workers", ())
+        self._reading = weakref.ref(iterator)
         if self._workers:
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
@@ -261,7 +263,8 @@ class TrainingLoader(DataLoader[Batch]):
 
         if self._watch is not None:
             self._watch.close()
-        forget_workers(self._id)
+        if self._reading is not None:
+            forget_workers(self._reading())
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()

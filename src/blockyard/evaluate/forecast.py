@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from blockyard.atomic_files import Formatted, csv_text, write_text
+from blockyard.atomic_files import Formatted, csv_text, is_regular, write_text
 from blockyard.contracts import Forecaster, Splits
 from blockyard.data.series_file import SeriesFile
 from blockyard.data.splits.series import SeriesData, SeriesSplit
-from blockyard.errors import UserError
+from blockyard.errors import UserError, shortened
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load, splits_of
 
@@ -100,8 +100,8 @@ def forecast(
 
 def _table(data: SeriesData, path: Path) -> SeriesFile:
     """A table with the columns of a run's data. Raises UserError without the file."""
-    if not path.expanduser().is_file():
-        raise UserError(f"file={path}: no such file")
+    if not is_regular(path.expanduser()):
+        raise UserError(f"file={shortened(str(path))}: no such file")
     columns, time = tuple(map(str, data.channel_names)), getattr(data, "time", None)
     return SeriesFile(path=str(path), columns=columns, time=time, history=data.history)
 

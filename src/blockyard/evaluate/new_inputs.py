@@ -14,6 +14,7 @@ rows of arrays              .npz, .npy
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, DataSpec, GraphTokenizer, SourceFiles, TextTokenizer
 from blockyard.data.files.images import SUFFIXES, decode_image
 from blockyard.data.files.sounds import SUFFIXES as SOUNDS
@@ -129,11 +131,7 @@ def text_batches(
 def _texts_of(loaded: Loaded, text: str, column: str | None) -> list[str]:
     """The texts that an input stands for: those of a table, the lines of a file, or the input itself."""
     path = Path(text)
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # too long for a path, or a zero byte
-        is_file = False
-    if not is_file:
+    if not is_regular(path):
         if kind_of(path) or path.suffix == ".txt":
             raise UserError(f"no file {path}; a text that ends like the name of a file can stand in one")
         return [text]
@@ -221,12 +219,12 @@ def _source_files(
 
 
 def _files_of(path: Path, suffixes: Collection[str], thing: str) -> list[Path]:
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
+    if os.path.isdir(path):  # False for a text that is too long for a path, where `Path.is_dir` raises
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and is_regular(file))
         if not files:
             raise UserError(f"{path}: no {thing} in this folder (of {', '.join(sorted(suffixes))})")
         return files
-    if not path.is_file():
+    if not is_regular(path):
         raise UserError(f"no file or folder {shortened(str(path))}; a run on {thing}s reads {thing} files")
     return [path]
 

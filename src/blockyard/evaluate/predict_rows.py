@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, GraphTokenizer, TextTokenizer
 from blockyard.data.files.arrays import KINDS, Kind, check_inputs, kind_of, read_array
 from blockyard.data.files.images import levels_to_floats
@@ -198,6 +199,6 @@ def series_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
 
 def _file(text: str) -> Path:
     path = Path(text).expanduser()
-    if not path.is_file():
+    if not is_regular(path):
         raise UserError(f"no file {shortened(text)}")
     return path

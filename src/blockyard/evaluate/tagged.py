@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, Objective, Split, TextTokenizer
 from blockyard.data.files.conll import Sentence, is_conll, read_conll
 from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit, bracketed
-from blockyard.errors import UserError
+from blockyard.errors import UserError, shortened
 from blockyard.evaluate.new_inputs import texts_of
 from blockyard.evaluate.predict_rows import BATCH, padded
 from blockyard.evaluate.written import Written
@@ -125,8 +126,8 @@ def _tagged(probabilities: Tensor, pieces: Pieces, sentence: Sentence, objective
 
 def _sentences(loaded: Loaded, text: str, column: str | None) -> list[Sentence]:
     if is_conll(text):
-        if not Path(text).expanduser().is_file():
-            raise UserError(f"no file {text}")
+        if not is_regular(Path(text).expanduser()):
+            raise UserError(f"no file {shortened(text)}")
         token, comments = getattr(loaded.data, "token", None), getattr(loaded.data, "comments", True)
         return read_conll(Path(text).expanduser(), token, None, comments=comments, tagged=False)
     sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded, [text], column)]

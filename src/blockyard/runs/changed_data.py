@@ -7,13 +7,13 @@ fingerprint compared with the recorded one.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from blockyard.config.tree import Node
@@ -50,14 +50,15 @@ def newest(node: Any) -> float:
 
     A file that replaces another one may be older than the run, but not its entry in the file system.
     """
-    times = (path.stat() for path in named_files(node))
-    return max((max(one.st_mtime, one.st_ctime) for one in times), default=0.0)
+    return max((max(one.st_mtime, one.st_ctime) for one in named_files(node)), default=0.0)
 
 
-def named_files(node: Any) -> Iterator[Path]:
-    """The existing files and folders that a config node names, and what lies in these folders."""
+def named_files(node: Any) -> Iterator[os.stat_result]:
+    """Yield the status of the files and folders that a config node names, and of what lies in these folders."""
     for text in _texts(node):
-        yield from _files(text)
+        for path in _paths(text):
+            with contextlib.suppress(OSError):  # absent, gone since, or not for this user
+                yield os.stat(path)
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -68,19 +69,19 @@ def _texts(node: Any) -> Iterator[str]:
             yield from _texts(value)
 
 
-def _files(text: str) -> Iterator[Path]:
-    """The existing files and folders that a text names, by itself or as a pattern, and what lies in these folders."""
+def _paths(text: str) -> Iterator[str]:
+    """The files and folders that a text names, by itself or as a pattern, and what lies in these folders."""
     try:
         # As tables and shards are named. Of braces any text is taken: more files than are read do no harm.
         pattern = re.sub(r"\{[^{}]*\}", "*", os.path.expanduser(text))
         named = [os.path.expanduser(text), *(glob.glob(pattern) if glob.has_magic(pattern) else ())]
-        files = [Path(name) for name in named if name and os.path.exists(name)]
+        paths = [name for name in named if name and os.path.exists(name)]
     except ValueError:  # a null byte
         return
-    for path in files:
+    for path in paths:
         yield path
-        inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-        yield from (each for each in islice(inside, MOST) if each.exists())
+        inside = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+        yield from islice(inside, MOST)
 
 
 # Resume a run whose data files lie elsewhere now: their content must be that of the run.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, quoted
 
 STAMP = "blockyard"
 FORMAT = 1
@@ -127,7 +127,9 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
         raise BadCheckpointError(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
     checked = Stamp(stamp.get("identity"), stamp.get("seed"), step)
     if identity is not None and checked.identity != identity:
-        raise BadCheckpointError(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
+        raise BadCheckpointError(
+            path, f"it belongs to another run (identity {quoted(checked.identity)}, expected {quoted(identity)})"
+        )
     if seed is not None and checked.seed != seed:
         raise BadCheckpointError(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
     return checked

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
-from blockyard.errors import UserError
+from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
 from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
 from blockyard.runs.folder import CONFIG, RUN, TOKENIZER_FILES, RunFolder
@@ -240,7 +240,7 @@ def _report_edits(folder: RunFolder, allow: tuple[str, ...] | list[str]) -> None
         log.warning(
             "the identity of %s was %s at the start, says %s, and is %s now: one was edited, is of another run, "
             "or was written by another version",
-            *(folder.path / CONFIG, recorded, RUN, now),
+            *(folder.path / CONFIG, quoted(recorded), RUN, quoted(now)),
         )
 
 

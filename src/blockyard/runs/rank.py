@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from blockyard.config.tree import Node
-from blockyard.errors import UserError
+from blockyard.errors import UserError, shortened
 
 
 def rank_of(devices: int) -> int:
@@ -45,15 +45,26 @@ def restarted() -> bool:
     return bool(_number("TORCHELASTIC_RESTART_COUNT"))
 
 
-def check_restarts() -> None:
-    """Refuse torchrun's restarts on several nodes unless each restart gets a store of its own.
+# Of the variables that launchers set: numbers that this file, Lightning or torch reads.
+_NUMBERS = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+)
 
+
+def check_environment() -> None:
+    """Refuse launchers' variables that hold no number, and torchrun's restarts where they cannot work.
+
+    On several nodes each restart needs a store of its own.
     Where the store is shared, torch keeps the keys of an attempt apart by the number of restarts. An agent counts the
     failures of its own processes only, so after a failure on one node the nodes differ in that number: they read the
     addresses of processes that are gone, and wait for each other until the time limit.
 
     Raises UserError.
     """
+    for name in _NUMBERS:
+        _number(name)
     several = (_number("GROUP_WORLD_SIZE") or 1) > 1
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if several and shared and (restarts := _number("TORCHELASTIC_MAX_RESTARTS")):
@@ -64,5 +75,13 @@ def check_restarts() -> None:
 
 
 def _number(name: str) -> int | None:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    """The number in a variable of the environment; None where it is not set. Raises UserError for anything else."""
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(
+            f"the environment has {name}={shortened(text)}, which is not a number: launchers such as torchrun and srun "
+            f"set it; to start one process, remove it (unset {name})"
+        )
+    return int(text)

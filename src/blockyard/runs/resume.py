@@ -16,7 +16,7 @@ from typing import Any
 from blockyard.config import tree
 from blockyard.config.override_grammar import parse_override
 from blockyard.config.tree import Node
-from blockyard.errors import UserError
+from blockyard.errors import UserError, quoted
 from blockyard.runs.changed_data import check_moved, pop_moved
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
@@ -50,10 +50,10 @@ def reopen(
     allow = values.pop("allow", []) or []
     check_allowed(folder, allow)  # first, because computing the identity imports the named classes
     recorded = folder.facts().get("identity")
-    if recorded and recorded != identity(folder.config):
+    if recorded and recorded != (now := identity(folder.config)):
         raise UserError(
-            f"{folder.name} cannot be resumed: the identity of its config.yaml was {recorded} at the start and is "
-            f"{identity(folder.config)} now, by run.json; one of them was edited, or written by another version of "
+            f"{folder.name} cannot be resumed: the identity of its config.yaml was {quoted(recorded)} at the start and "
+            f"is {quoted(now)} now, by run.json; one of them was edited, or written by another version of "
             "blockyard. Start a new run"
         )
     moved = pop_moved(folder, values)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.tree import Node
-from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.local_path import outputs_folder
 from blockyard.config.untrusted.targets import allow_of
 from blockyard.errors import UserError
 from blockyard.runs.changed_data import refuse_changed_data
@@ -23,7 +23,7 @@ from blockyard.runs.lock import RunLock, held, lock_path
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.not_started import AlreadyDoneError, FailedBeforeError
 from blockyard.runs.provenance import own_code, provenance
-from blockyard.runs.rank import check_restarts, rank_in, restarted
+from blockyard.runs.rank import check_environment, rank_in, restarted
 from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
@@ -73,12 +73,12 @@ def create_run(
     Raises AlreadyDoneError, InUseError, FailedBeforeError, or UserError where the folder cannot be written or
     torchrun's restarts cannot work.
     """
-    check_restarts()
+    check_environment()
     remember(config)
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed={seed!r} is not an integer")
-    path = local_path(str(config.get("outputs") or "outputs"), "outputs").absolute() / run_name(config) / f"s{seed}"
+    path = outputs_folder(str(config.get("outputs") or "outputs")) / run_name(config) / f"s{seed}"
     if rank_in(config):
         return join_run(path, config)
     try:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blockyard.atomic_files import TEMPORARY, replacing
+from blockyard.atomic_files import TEMPORARY, is_regular, replacing
 from blockyard.data.files.table_rows import read_rows
 from blockyard.data.files.tables import kind_of
 from blockyard.errors import UserError, fold
@@ -70,7 +70,7 @@ def find_files(paths: list[Path], pattern: str) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            files += sorted(file for file in path.rglob(pattern) if file.is_file())
+            files += sorted(file for file in path.rglob(pattern) if is_regular(file))
             if not any(file.is_relative_to(path) for file in files):
                 raise UserError(f"no file {pattern} under {path}; set pattern=*.EXTENSION")
         elif path.is_file():
@@ -143,12 +143,15 @@ def _next_cut(span: Span, place: int) -> int:
 
 
 def _decoded(path: Path, start: int) -> Iterator[tuple[str, bytes]]:
-    """The text of a file in parts, each with the bytes that were read for it."""
+    """The text of a file in parts, each with the bytes that were read for it. Raises UserError."""
     decoder, place = codecs.getincrementaldecoder("utf-8")(), start
     with path.open("rb") as file:
         file.seek(start)
         while True:
-            content = file.read(_READ)
+            try:
+                content = file.read(_READ)
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror}; make it readable or remove it") from error
             pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(content, final=not content)

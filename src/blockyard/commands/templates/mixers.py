@@ -7,14 +7,15 @@ from blockyard.commands.templates.shared import HEAD, Template
 TOKEN_MIXER = Template(
     HEAD
     + '''import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual
+from blockyard.weight_init import Init
 
 
 class CLASS(TokenMixer):
-    """The mean of the tokens that a token may see, through a linear map.
+    """The mean of the tokens that a token may see, with a gain for each channel, through a linear map.
 
     Options:
         bias: use a bias in the linear map
@@ -26,7 +27,12 @@ class CLASS(TokenMixer):
     def __init__(self, ctx: Context, *, bias: bool = False) -> None:
         super().__init__()
         self.causal = ctx.causal
+        self.gain = nn.Parameter(torch.empty(ctx.dim))
         self.proj = residual(ctx, ctx.dim, ctx.dim, bias=bias)
+
+    def init_weights(self, init: Init) -> None:
+        """Give the parameters of this module their initial values; a submodule has its own."""
+        init.ones("gain")
 
     def forward(self, x: Tensor, seq: Seq, cache: object = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -36,17 +42,19 @@ class CLASS(TokenMixer):
         else:
             total, count = (x * real).sum(dim=1, keepdim=True).expand_as(x), real.sum(dim=1, keepdim=True)
         mean = total / count.clamp(min=1)  # a sequence may be padding alone
-        return self.proj(mean)  # (B, N, D)
+        return self.proj(self.gain * mean)  # (B, N, D)
 ''',
     """def test_the_formula() -> None:
     x, seq = tokens()
     for causal in (False, True):
         mixer = component(causal)
+        with torch.no_grad():
+            mixer.gain.copy_(torch.arange(16.0))
         expected = [x[:, : i + 1] if causal else x for i in range(6)]
-        expected = torch.stack([seen.mean(dim=1) @ mixer.proj.weight.T for seen in expected], dim=1)
+        expected = torch.stack([(mixer.gain * seen.mean(dim=1)) @ mixer.proj.weight.T for seen in expected], dim=1)
         assert_close(mixer(x, seq), expected)
 """,
-    bug=("return self.proj(mean)", "return 2 * self.proj(mean)"),
+    bug=("self.proj(self.gain * mean)", "self.proj(mean)"),
     verified=True,
 )
 

@@ -48,6 +48,16 @@ def check_inside(path: Path, folder: Path) -> None:
             )
 
 
+def outputs_folder(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a folder of runs. Raises UserError for one that is not text, as configs and plans are."""
+    folder = local_path(path, "outputs").absolute()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"outputs: the folder's name {str(folder)!r} is not UTF-8; rename it, or use another") from None
+    return folder
+
+
 def local_path(path: str | os.PathLike[str], option: str | None = None) -> Path:
     """The path that a user named, `~` expanded. Raises UserError for an address of an object store.
 

@@ -7,7 +7,6 @@ docs/architecture.md.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import warnings
@@ -294,10 +293,14 @@ def unscale_before_step(optimizer: torch.optim.Optimizer) -> None:
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
-def forget_workers(iterator: int) -> None:
-    """Let torch no longer raise where a data worker ends. iterator: the `id` of the iterator that started them."""
-    with contextlib.suppress(ValueError):
-        torch._C._remove_worker_pids(iterator)
+def forget_workers(iterator: Any) -> None:
+    """Let torch no longer raise where a data worker ends. iterator: of a DataLoader, which started them.
+
+    The iterator's own end would remove them a second time, and print the error of that.
+    """
+    if getattr(iterator, "_worker_pids_set", False):
+        torch._C._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
 
 
 def silence_libraries() -> None:

@@ -142,8 +142,12 @@ def unpack(path: Path, folder: Path) -> BundleManifest:
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             file.seek(-len(_END), os.SEEK_END)
-            if not file.read().startswith(_END[:4]):
+            end = file.read()
+            if not end.startswith(_END[:4]):
                 raise _refused(path, "it has a comment, or bytes behind its list of members")
+            disk, disk_of_list, on_disk, members = struct.unpack_from("<4H", end, 4)
+            if (disk, disk_of_list) != (0, 0) or {on_disk, members} != {len(archive.infolist())}:
+                raise _refused(path, f"its end names {members:,} members, and its list has {len(archive.infolist()):,}")
             return _unpack(archive, path, folder)
     except UserError:
         raise

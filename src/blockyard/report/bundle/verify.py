@@ -109,6 +109,10 @@ def _record(run: Path, path: Path, allow: Sequence[str]) -> LoadedRun:
             read_predictions(run / PREDICTIONS)
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is not read: {_anywhere(first_line(error), run.parents[2])}") from error
+    if config.get("allow") is not None and config["allow"] != allow_of(config):
+        raise UserError(
+            f"{path} is not read: {name} has allow: {quoted(config['allow'])}, which is not a list of package names"
+        )
     packages = [package for package in allow_of(config) if package not in allow]
     if packages:
         raise UserError(
@@ -118,7 +122,10 @@ def _record(run: Path, path: Path, allow: Sequence[str]) -> LoadedRun:
     for target in _targets(config):
         if not isinstance(target, str) or not allowed(target, list(allow)):
             raise UserError(f"{path} is not read: {name} names _target_: {quoted(target)}, of no trusted library")
-    return read_run(run, arm=name, seed=int(run.name[1:]))
+    record = read_run(run, arm=name, seed=int(run.name[1:]))
+    if record.damage is not None:
+        raise UserError(f"{path} is not read: {_anywhere(record.damage, run.parents[2])}")
+    return record
 
 
 def _targets(value: Any) -> Iterator[Any]:

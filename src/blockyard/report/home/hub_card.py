@@ -17,7 +17,7 @@ import yaml
 
 from blockyard.config.choices.catalog import section
 from blockyard.contracts import DataModule
-from blockyard.errors import UserError, printable
+from blockyard.errors import UserError
 from blockyard.report.home.page import sweeps
 from blockyard.report.render.markdown import escape
 from blockyard.runs.folder import RunFolder
@@ -101,10 +101,10 @@ def _front(
 
 
 def _opening(loaded: Loaded, model: LibraryModel) -> str:
-    facts = loaded.folder.facts()
-    versions = facts.get("versions") or {}
+    versions = loaded.folder.facts().get("versions")
+    version = versions.get("blockyard", "") if isinstance(versions, dict) else ""
     count = sum(parameter.numel() for parameter in loaded.model.parameters())
-    by = f"blockyard {versions['blockyard']}" if "blockyard" in versions else "blockyard"
+    by = escape(f"blockyard {version}")
     if not loaded.step:
         return f"`{model.architecture}` with {count:,} parameters, written by {by}, and not trained by it."
     return (
@@ -167,7 +167,7 @@ def _metric_lines(loaded: Loaded, metrics: dict[str, dict[int, float]]) -> Itera
         yield (
             "These weights were not evaluated."
             if evaluated in (None, loaded.weights)
-            else (f"The run was evaluated with `{evaluated}`, and these weights, `{loaded.weights}`, were not.")
+            else (f"The run was evaluated with {escape(evaluated)}, and these weights, `{loaded.weights}`, were not.")
         )
         return
     seeds = sorted(set().union(*metrics.values()))
@@ -233,5 +233,5 @@ def _choice(loaded: Loaded, family: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[escape(printable(cell)) for cell in row] for row in (header, *rows)]
+    lines = [[escape(cell) for cell in row] for row in (header, *rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (lines[0], [":--"] * len(header), *lines[1:]))

@@ -77,8 +77,8 @@ function word(value) {
 /** {"optimizer.lr": 0.001} as optimizer.lr=0.001. */
 const setting = (values) => Object.entries(values || {}).map(([key, value]) => `${key}=${word(value)}`).join(" ");
 
-/** A name inside a sentence: "step time", but "FLOPs per sample". */
-const lower = (name) => (/^[A-Z]{2}/.test(name) ? name : name.charAt(0).toLowerCase() + name.slice(1));
+/** A name inside a sentence: "step time". */
+const lower = (name) => name.charAt(0).toLowerCase() + name.slice(1);
 
 /** "1 seed", "3 seeds". */
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || `${one}s`}`;

@@ -37,7 +37,7 @@ function drawLadder(body) {
     chart: h("div", {}, keys, chart.root),
     caption: `Means of each rung${factor === "rung" ? "" : ` of ${factor}`} (markers) and the law L = E + A / C^a of each arm, with ${data.ladder.floors === "own" ? "an E each" : "one E for all"}. Right of the dotted line the laws are extrapolated. ${unfitted.length ? "No law fits markers without a line. " : ""}` +
       "The multiplier is how many times the compute the baseline needs for the loss that the arm has at the largest rung; intervals are 95 %, from a bootstrap over seeds.",
-    table: () => grid("Loss by compute", ["arm", "FLOPs", data.metric], all.flatMap((arm) => arm.compute.map((compute, n) => [n ? "" : arm.name, count(compute), short(arm.loss[n], 4)])), [1, 2]),
+    table: () => grid("Loss by compute", ["arm", "training FLOPs", data.metric], all.flatMap((arm) => arm.compute.map((compute, n) => [n ? "" : arm.name, count(compute), short(arm.loss[n], 4)])), [1, 2]),
   }));
 }
 

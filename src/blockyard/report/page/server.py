@@ -19,6 +19,7 @@ from blockyard.report.page.watch import DATA_PATH, WatchedComparison
 
 PORT = 8321
 _PORTS_TRIED = 20
+_OF_A_BODY = ("Content-Length", "Transfer-Encoding")
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::\d{1,5})?")
 
 
@@ -92,7 +93,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Refuse: the board is read-only."""
-        self.close_connection = True  # the body is not read
         self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", {"Allow": "GET, HEAD"})
 
     do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_POST  # noqa: N815
@@ -128,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         if kind:
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
+        if any(name in self.headers for name in _OF_A_BODY):
+            self.send_header("Connection", "close")  # the body is not read, so that it is no second request
         self.end_headers()
         if self.command != "HEAD" and kind:
             self.wfile.write(body)

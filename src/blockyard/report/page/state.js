@@ -24,7 +24,7 @@ const SHOWN = 12; // arms drawn at first; more lines cannot be told apart
 const COSTS = {
   parameters: { name: "Parameters", format: count },
   active_parameters: { name: "Active parameters", format: count },
-  flops_per_sample: { name: "FLOPs per sample", format: count },
+  flops_per_sample: { name: "Training FLOPs per sample", format: count },
   step_seconds: { name: "Step time", format: time },
   samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true },
   peak_memory: { name: "Peak memory", format: bytes },

@@ -18,7 +18,7 @@ SHORT = {"no difference shown": "no difference"}
 COSTS = (  # key, header, base of the prefix
     ("parameters", "parameters", 1000),
     ("active_parameters", "active", 1000),
-    ("flops_per_sample", "FLOPs/sample", 1000),
+    ("flops_per_sample", "training FLOPs/sample", 1000),
     ("step_seconds", "step", 1),
     ("samples_per_second", "samples/s", 1000),
     ("decode_tokens_per_second", "decoded/s", 1000),
@@ -279,7 +279,7 @@ def cost_notes(data: ComparisonDocument) -> list[str]:
 
 def axis(data: ComparisonDocument) -> str:
     """Return the name of the cost axis."""
-    names = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
+    names = {"flops": "training FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
     name = data["cost_axis"] or ""
     return names.get(name, name.replace("_", " "))
 

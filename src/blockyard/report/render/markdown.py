@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from blockyard.errors import printable
 from blockyard.report.arms.changes import FEW_ARMS
 from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ComparisonDocument
@@ -71,8 +72,8 @@ def markdown(data: ComparisonDocument) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text on one line that no renderer takes for markup."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(str(text).split()))
+    """Return text on one line that no renderer takes for markup, and no terminal for its codes."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", printable(" ".join(str(text).split())))
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -194,7 +194,7 @@ def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str,
         _table(content["arms"], ("arm", "flops_per_sample", "mean")),
         "flops_per_sample",
         "mean",
-        title=f"{metric} by FLOPs per sample",
+        title=f"{metric} by training FLOPs per sample",
     )
     curves = content["curves"]
     if curves:

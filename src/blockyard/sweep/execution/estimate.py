@@ -189,7 +189,9 @@ class Estimate:
     def __str__(self) -> str:
         if not self.cells:
             return "nothing is left to run"
-        flops = f"{self.flops:.2g} FLOPs" if self.flops is not None else "FLOPs unknown" if self.problem else None
+        flops = "FLOPs unknown" if self.problem else None
+        if self.flops is not None:
+            flops = f"{self.flops:.2g} training FLOPs"
         if self.seconds is None:
             cost = f"{flops}, time {_LATER}" if flops else f"FLOPs and time {_LATER}"
         else:

@@ -148,7 +148,7 @@ def _sizes(plan: SweepPlan) -> tuple[dict[str, list[str]], list[str]]:
         steps = {name: ["by the data", ""] if one["steps"] is None else [f"{one['steps']:,}", f"{one['flops']:.3g}"]
                  for name, one in climbed.items()}  # fmt: skip
         rows = {name: [str(one["dim"]), f"{one['params']:,}", *steps[name]] for name, one in climbed.items()}
-        return rows, ["model.dim", "params", "steps", "FLOPs"]
+        return rows, ["model.dim", "params", "steps", "training FLOPs"]
     matched = (plan.facts.get("match") or {}).get("arms") or {}
     rows = {name: [str(one["dim"]), f"{one['off']:+.2%}"] for name, one in matched.items()}
     return rows, ["model.dim", "mismatch"] if matched else []

@@ -14,7 +14,7 @@ from blockyard.config.override_grammar import to_override, to_text
 from blockyard.config.schema import options
 from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
-from blockyard.config.untrusted.local_path import local_path
+from blockyard.config.untrusted.local_path import outputs_folder
 from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
@@ -192,16 +192,12 @@ def make_plan(
     Raises BadQuestionError with every problem of the file, its base or its baseline, or where two arms are the same
     run.
     """
-    folder = str(local_path(outputs, "outputs").absolute())
+    folder = str(outputs_folder(outputs))
     composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
         question = read(Path(path), seeds, until_decided)
     except BadQuestionError as bad:
         raise BadQuestionError([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
-    try:
-        folder.encode()  # as every file of the sweep that names it
-    except UnicodeEncodeError:
-        raise UserError(f"outputs: the folder's name {folder!r} is not UTF-8; rename it, or use another") from None
     planner = _Planner(question, [*question.base, *overrides], composer)
     planner.check_base(overrides)
     planner.add_variants()

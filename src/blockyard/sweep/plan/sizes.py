@@ -2,7 +2,7 @@
 
 With `match` all arms have the baseline's parameters, FLOPs, active parameters or state. The state is the cache of a
 decoder, in bytes after a full sequence of the arm's data. The width is `model.dim`. It must be a multiple of the heads
-and of whatever else the arm's components need: a width that the model refuses is skipped. Widths are integers, so sizes
+and of whatever else the arm's components need: a width that the model refuses is skipped. Sizes then
 agree only approximately; the remaining mismatch is recorded.
 
 Of a ladder:
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from blockyard.config.build import Components
 from blockyard.config.compose import Composed
@@ -42,11 +42,15 @@ _LARGE = 0.05  # of the target, or of the rung: a larger mismatch is pointed out
 
 
 class MatchedWidth(TypedDict):
-    """The width of one arm, its size, and by which part of the target the size is off."""
+    """The width of one arm, its size, and by which part of the target the size is off.
+
+    unit: widths are multiples of it, the number of heads; plans of earlier releases lack it
+    """
 
     dim: int
     value: int
     off: float
+    unit: NotRequired[int]
 
 
 class MatchedSizes(TypedDict, total=False):
@@ -88,7 +92,7 @@ def solve_widths(
         else:
             continue
         widths[name] = width
-        record["arms"][name] = {"dim": width, "value": value, "off": value / target - 1}
+        record["arms"][name] = {"dim": width, "value": value, "off": value / target - 1, "unit": int(along.unit)}
     return widths, record
 
 
@@ -101,7 +105,10 @@ def width_notes(record: MatchedSizes) -> list[str]:
     large = {name: arm["off"] for name, arm in arms.items() if abs(arm["off"]) > _LARGE}
     if large:
         listed = ", ".join(f"{name} {off:+.1%}" for name, off in large.items())
-        return [f"{matched}; widths are integers, so some sizes differ much: {listed}"]
+        units = {arms[name].get("unit", 1) for name in large}
+        of_heads = f"multiples of the heads, here of {' and '.join(map(str, sorted(units)))}"
+        widths = "whole numbers" if units == {1} else of_heads
+        return [f"{matched}; widths are {widths}, so some sizes differ much: {listed}"]
     worst = max(arms, key=lambda name: abs(arms[name]["off"]))
     return [f"{matched}; the largest mismatch is {arms[worst]['off']:+.1%} ({worst})"]
 
@@ -354,7 +361,7 @@ def rung_notes(
     large = [f"{name} {size['off']:+.1%}" for name, size in sizes["arms"].items() if abs(size["off"]) > _LARGE]
     if large:
         listed = ", ".join(large[:6]) + (f" and {len(large) - 6} more" if len(large) > 6 else "")
-        notes[0] += f"; widths and steps are integers, so some miss their rung: {listed}"
+        notes[0] += f"; widths are multiples of the heads and steps whole numbers, so some miss their rung: {listed}"
     own = [ladders.at_rung(Arm(sizes["baseline"]), label(rung)).name for rung in ladder[ladders.kind(ladder)]]
     tokens = [float(size["tokens"] or 0) for name in own if (size := sizes["arms"].get(name)) and size["tokens"]]
     if tokens and max(tokens) > _UNEVEN * min(tokens):

@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 from blockyard.atomic_files import write_text
-from blockyard.config.choices.catalog import PACKAGE
 from blockyard.config.override_grammar import to_text
 from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
@@ -28,7 +27,7 @@ from blockyard.runs.costs import COSTS
 from blockyard.runs.redact import redact, redact_command
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.budget import space_of
-from blockyard.sweep.spec.locate import sweep_names
+from blockyard.sweep.spec.locate import shipped_folders, sweep_names
 
 FOLDER = "wandb"
 ARM, SEED = "arm", "seed"
@@ -38,7 +37,7 @@ _METHODS = {"random": "random", "tpe": "bayes"}
 def write(plan: SweepPlan, out: Path | None = None) -> str:
     """Write the files of a sweep and return their paths, one a line. Raises UserError.
 
-    out: a folder; None is wandb/ next to the sweep file, or ./sweeps/wandb/ for an installed sweep file
+    out: a folder; None is wandb/ next to the sweep file, or ./sweeps/wandb/ for a shipped one
     """
     folder = out or _default_folder(Path(plan.question.get("path") or "sweeps/x"))
     paths = []
@@ -55,9 +54,9 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
 
 
 def _default_folder(path: Path) -> Path:
-    """wandb/ next to a sweep file, but never inside an installed package."""
-    inside = path.absolute().is_relative_to(PACKAGE)
-    return (Path("sweeps") if inside else path.parent) / FOLDER
+    """wandb/ next to a sweep file of the user's; of a shipped one below the working folder."""
+    shipped = path.absolute().parent in shipped_folders()
+    return (Path("sweeps") if shipped else path.parent) / FOLDER
 
 
 def files(plan: SweepPlan, folder: Path = Path("sweeps") / FOLDER) -> dict[str, str]:

@@ -14,9 +14,13 @@ LONGEST = 80  # characters of an unknown name that a message shows
 
 
 def folders() -> list[Path]:
-    """Where names are looked up: the user's sweeps/, and those of an installed wheel or of the checkout."""
-    candidates = [Path("sweeps"), PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"]
-    return [folder for folder in candidates if folder.is_dir()]
+    """Where names are looked up: the user's sweeps/, then the shipped ones."""
+    return [folder for folder in (Path("sweeps"), *shipped_folders()) if folder.is_dir()]
+
+
+def shipped_folders() -> tuple[Path, Path]:
+    """Where an installed wheel and a checkout have their sweep files."""
+    return PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"
 
 
 def sweep_names() -> dict[str, Path]:
