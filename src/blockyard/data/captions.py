@@ -7,8 +7,8 @@ Reference: datasets.load_dataset("imagefolder")
     metadata.jsonl   {"file_name": "noto/1f431.png", "text": "cat face", "split": "train"}
                      {"file_name": "noto/1f436.png", "text": "dog face"}      split may be left out of all lines
 
-Images lie in the folder or in .zip archives in it. They are brought to `size` x `size` as those of image_folder, and
-transparent pixels are white. Without splits in the file `split_seed` draws them.
+Images lie in the folder or in .zip archives in it. They are brought to `size` x `size` as the images of image_folder.
+Without splits in the file `split_seed` draws them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side, Splits, Text, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.images import decode_stream, read_picture
+from blockyard.data.files.images import decode_image, read_picture
 from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
 from blockyard.data.splits.captions import caption_parts
@@ -82,7 +82,7 @@ def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:
     images, problems = [], []
     for name, stream in _streams(captioned.folder, captioned.names):
         try:
-            images.append(decode_stream(stream, name, channels=channels, size=size, on_white=True))
+            images.append(decode_image(stream, name, channels=channels, size=size))
         except UserError as error:
             problems.append(str(error))
     if problems:
