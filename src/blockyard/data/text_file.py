@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from blockyard.contracts import Text
+from blockyard.data.files.file_names import data_files
 from blockyard.data.splits.split import Fraction
 from blockyard.data.splits.texts import SplitDocuments, TextData
 
@@ -74,7 +75,7 @@ class TextFile(TextData):
     def _files(self) -> list[Path]:
         if self._path.is_file():
             return [self._path]
-        return sorted(file for file in self._path.rglob(self.pattern) if file.is_file())
+        return data_files(self._path, (file for file in self._path.rglob(self.pattern) if file.is_file()))
 
 
 def _read(file: Path) -> str:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from blockyard.contracts import Batch, DataSpec, GraphTokenizer, SourceFiles, TextTokenizer
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.images import SUFFIXES, decode_image
 from blockyard.data.files.sounds import SUFFIXES as SOUNDS
 from blockyard.data.files.tables import check_rows, kind_of, read_table
@@ -222,7 +223,7 @@ def _source_files(
 
 def _files_of(path: Path, suffixes: Collection[str], thing: str) -> list[Path]:
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
+        files = data_files(path, (file for file in path.rglob("*") if file.is_file()), suffixes)
         if not files:
             raise UserError(f"{path}: no {thing} in this folder (of {', '.join(sorted(suffixes))})")
         return files

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
+from blockyard.data.files.file_names import spelled
 from blockyard.data.files.images import decode_image, displayed
 from blockyard.data.files.table_rows import TableRows
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
@@ -86,7 +87,7 @@ class RowImages:
         if isinstance(cell, bytes):
             return cell
         root = self.rows.files[int(self.rows.file[row])].parent if self.root is None else self.root
-        return root.joinpath(cell)
+        return root / (spelled(cell, lambda name: (root / name).is_file()) or cell)
 
     def open(self, row: int) -> tuple[Path | io.BytesIO, object]:
         """Return a row's image as `open_image` takes it, and its name for messages."""
