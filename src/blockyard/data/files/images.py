@@ -159,8 +159,8 @@ def _is_transparent(image: Image) -> bool:
     """Return whether a pixel of an image is not opaque."""
     if not image.has_transparency_data:
         return False
-    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return lowest < 255
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
+    return bool((alpha < 255).any())
 
 
 def centred(image: Image, size: int) -> Image:
