@@ -21,11 +21,13 @@ from blockyard.cli import main
 from blockyard.contracts import Batch, Splits
 from blockyard.data.files import molecules
 from blockyard.data.files.graph import Graph
+from blockyard.data.files.molecules import Widths, parse
 from blockyard.data.molecules import Molecules
+from blockyard.data.splits.graphs import graph_key
 from blockyard.errors import UserError
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.nodes import Nodes
-from tests.support.molecule_files import molecule, write_molecules
+from tests.support.molecule_files import PARTS, molecule, write_molecules
 from tests.support.tolerances import FLOAT32_STEPS
 
 
@@ -104,7 +106,7 @@ def test_gaps_among_several_targets(tmp_path: Path) -> None:
 
 def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
     rows = [
-        {"smiles": "C" * (n + 1), "atoms": [[6]], "bonds": [], "y": [n], "scaffold_split": "train"} for n in range(20)
+        {"smiles": "C" * (n + 1), "atoms": [[n]], "bonds": [], "y": [n], "scaffold_split": "train"} for n in range(20)
     ]
     rows[1] |= {"atoms": [[6], [6]], "bonds": [[0, 1, 2]]}  # the first bond tells how many numbers a bond has
     rows[3]["scaffold_split"], rows[4]["scaffold_split"] = "valid", "test"
@@ -132,6 +134,63 @@ def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
         Molecules(split=None, splits="x.csv")
 
 
+def renumbered(record: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The same graph, with its nodes and bonds in another order and another target."""
+    order = np.random.default_rng(seed).permutation(len(record["atoms"])).tolist()
+    bonds = [[order.index(j), order.index(i), *codes] for i, j, *codes in reversed(record["bonds"])]
+    return {**record, "atoms": [record["atoms"][i] for i in order], "bonds": bonds, "y": [seed]}
+
+
+def test_equal_graphs_have_one_key_and_others_do_not() -> None:
+    """The key is that of a graph, not of its numbering; each code and each bond counts."""
+    widths = Widths(2, 2, 1)
+    draws = np.random.default_rng(1)
+    for seed in range(20):
+        record = molecule(draws)
+        key = graph_key(parse(record, widths))
+        assert key == graph_key(parse(renumbered(record, seed), widths))
+        assert key != graph_key(parse({**record, "atoms": [[9, 9], *record["atoms"][1:]]}, widths))
+        assert key != graph_key(
+            parse({**record, "bonds": [[*record["bonds"][0][:2], 9, 9], *record["bonds"][1:]]}, widths)
+        )
+        assert key != graph_key(parse({**record, "bonds": record["bonds"][1:]}, widths))
+    ring = [[i, i + 1] for i in range(5)] + [[0, 5]]
+    fused = ring + [[i, i + 1] for i in range(5, 9)] + [[0, 9]]  # decalin
+    joined = [[i, i + 1] for i in range(4)] + [[i, i + 1] for i in range(5, 9)] + [[0, 4], [5, 9], [0, 5]]
+    keys = {graph_key(Graph(np.zeros((10, 1)), np.array(b), np.zeros((11, 0)), [0.0])) for b in (fused, joined)}
+    assert len(keys) == 2
+
+
+def test_equal_graphs_stay_in_one_drawn_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draws = np.random.default_rng(0)
+    records = [molecule(draws, number) for number in range(30)]
+    path = written(tmp_path / "x.jsonl", [*records, *(renumbered(record, n) for n, record in enumerate(records))])
+    for seed in range(5):
+        parts = Molecules(path=str(path), split=None, split_seed=seed).read()
+        assert [len(part) for part in parts] == [48, 6, 6]
+        keys = [{graph_key(graph) for graph in part} for part in parts]
+        assert len(set.union(*keys)) == sum(map(len, keys)) == 30
+    assert "30 of 60 molecules repeat an earlier one; they stay in its split" in caplog.text
+    assert "occur in" not in caplog.text
+
+    alone = written(tmp_path / "alone.jsonl", records)  # without equal ones they are drawn as they always were
+    test = Molecules(path=str(alone), split=None).read().test
+    assert [round(graph.target[0], 1) for graph in test] == [10.2, 5.0, 8.1]
+    with pytest.raises(UserError, match=r"no molecule of the validation split; use more molecules, or another share"):
+        read(written(tmp_path / "few.jsonl", records[:3]), split=None)
+
+
+def test_equal_graphs_in_several_named_splits_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draws = np.random.default_rng(0)
+    records = [molecule(draws, number) for number in range(20)]  # of which 10 are of train, 5 of val, 5 of test
+    again = [{**renumbered(records[0], 1), "split": "test"}, {**renumbered(records[1], 2), "split": "val"}]
+    read(written(tmp_path / "x.jsonl", [*records, *again, {**records[4], "y": [3]}]))
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "1 of 6 validation molecules occur in the training split too",
+        "1 of 6 test molecules occur in the training split too",
+    ]
+
+
 SOUND = {"atoms": [[6, 0], [8, 0], [6, 1]], "bonds": [[0, 1, 1, 0], [1, 2, 1, 0]], "y": [1.0], "split": "train"}
 
 
@@ -147,7 +206,14 @@ BAD = [
     ({"bonds": [[0, 1, 1, 0], [1, 3, 1, 0]]}, r"bond \[1, 3\] joins an atom that is not there; atoms are 0 to 2"),
     ({"bonds": [[0, 1, 1, 0], [-1, 2, 1, 0]]}, r"bond \[-1, 2\] joins an atom that is not there"),
     ({"bonds": [[0, 1, 1, 0], [2, 2, 1, 0]]}, r"bond \[2, 2\] joins an atom with itself"),
-    ({"bonds": [[0, 1, 1, 0], [1, 2, 1, 0], [1, 0, 2, 0]]}, r"bond \[0, 1\] is there 2 times"),
+    (
+        {"bonds": [[0, 1, 1, 0], [1, 2, 1, 0], [1, 0, 2, 0]]},
+        r"bond \[0, 1\] has the codes \[1, 0\] and \[2, 0\] in its two directions; bonds have no direction",
+    ),
+    (
+        {"bonds": [[0, 1, 1, 0], [1, 2, 1, 0], [0, 1, 1, 0]]},
+        r"bond \[0, 1\] is there 2 times; write it once, or once in each direction",
+    ),
     ({"bonds": [[0, 1, 1, 0]]}, "its atoms are in 2 parts that no bond joins; data.disconnected=keep"),
     ({"atoms": [[6, 0]] * 20, "bonds": [[n, n + 1, 1, 0] for n in range(19)]}, "20 atoms, more than data.max_nodes=12"),
     ({"y": [None]}, "y has no value; leave the line out"),
@@ -173,6 +239,43 @@ def test_all_bad_lines_are_told_together(tmp_path: Path, capsys: pytest.CaptureF
     assert "2 lines cannot be used" in message
     assert "line 13: not JSON" in message
     assert "line 14: [] is not an object" in message
+
+
+def test_of_many_bad_lines_the_first_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", *(["{"] * 1200))
+    with pytest.raises(UserError) as caught:
+        read(path)
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("1,200 lines cannot be used")
+    assert [line.strip() for line in lines[-2:]] == [f"line 22: {lines[1].partition(': ')[2]}", "and 1,190 more"]
+    assert len(lines) == 12
+
+
+def test_an_edge_in_both_directions_is_one_edge(tmp_path: Path) -> None:
+    """As the edge_index of PyTorch Geometric has it, in any order."""
+    draws = np.random.default_rng(0)
+    once = [molecule(draws, number) for number in range(20)]
+    both = [{**record, "bonds": [*record["bonds"], *((j, i, *c) for i, j, *c in record["bonds"])]} for record in once]
+    one, other = (read(written(tmp_path / "x.jsonl", records)) for records in (once, both))
+    for split, same in zip(one, other, strict=True):
+        assert torch.equal(split.nodes, same.nodes)  # degrees among them
+        assert torch.equal(split.pairs, same.pairs)
+
+
+def test_a_label_that_no_line_has_is_one_message(tmp_path: Path) -> None:
+    """The values of a list have no names, which the message says once, whatever the number of lines."""
+    path = written(tmp_path / "x.jsonl", [{**SOUND, "y": [1.0, 9.15], "split": part} for part in PARTS * 20])
+    expected = (
+        f"{path}: no line has active; the first has atoms, bonds, y, split. Its y is a list of 2 values without names: "
+        'write one under its name, such as "active": 1.0, or set neither data.label nor data.values, which predicts '
+        "all of them as real values"
+    )
+    for options in ({"label": "active"}, {"label": ("active",)}, {"values": ("active",)}):
+        with pytest.raises(UserError) as caught:
+            read(path, **options)
+        assert str(caught.value) == expected
+    with pytest.raises(UserError, match=r"no line has active; the first has atoms, bonds, y, split$"):
+        read(written(tmp_path / "one.jsonl", [{**SOUND, "y": 1.0}] * 3), label="active")
 
 
 def test_parts_that_no_bond_joins_may_be_kept(tmp_path: Path) -> None:

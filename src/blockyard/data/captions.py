@@ -7,8 +7,8 @@ Reference: datasets.load_dataset("imagefolder")
     metadata.jsonl   {"file_name": "noto/1f431.png", "text": "cat face", "split": "train"}
                      {"file_name": "noto/1f436.png", "text": "dog face"}      split may be left out of all lines
 
-Images lie in the folder or in .zip archives in it. They are brought to `size` x `size` as those of image_folder, and
-transparent pixels are white. Without splits in the file `split_seed` draws them.
+Images lie in the folder or in .zip archives in it. They are brought to `size` x `size` as the images of image_folder.
+Without splits in the file `split_seed` draws them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal, cast
 
@@ -27,7 +28,8 @@ from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side, Splits, Text, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.images import decode_stream, read_picture
+from blockyard.data.files.file_names import spelled
+from blockyard.data.files.images import decode_image, read_picture
 from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
 from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
 from blockyard.data.splits.captions import caption_parts
@@ -58,14 +60,16 @@ def read_captions(folder: Path, text: str) -> Captioned:
     has_split = SPLIT in column_names(path)
     columns = {"data.path": NAME, "data.text": text, **({"the split of an image": SPLIT} if has_split else {})}
     table = read_table(path, columns)
-    names, texts = table[NAME], table[text]
     members = _members(folder)
+    texts = table[text]
+    there = partial(_is_there, folder, members)
+    names = table[NAME].map(lambda name: spelled(name, there) or name, na_action="ignore")
     problems = {
         f"no {NAME}": lines_where(names.isna()),
         f"an empty {text}": lines_where(texts.isna() | (texts.str.strip() == "")),
         "its image is named in an earlier line": lines_where(names.notna() & names.duplicated()),
         "its image is neither in the folder nor in a .zip beside it": lines_where(
-            names.notna() & ~names.map(lambda name: name is not None and _is_there(folder, members, name)).astype(bool)
+            names.notna() & ~names.map(there, na_action="ignore").eq(True)
         ),
     }
     if has_split:
@@ -82,7 +86,7 @@ def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:
     images, problems = [], []
     for name, stream in _streams(captioned.folder, captioned.names):
         try:
-            images.append(decode_stream(stream, name, channels=channels, size=size, on_white=True))
+            images.append(decode_image(stream, name, channels=channels, size=size))
         except UserError as error:
             problems.append(str(error))
     if problems:

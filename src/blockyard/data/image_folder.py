@@ -5,7 +5,8 @@ Reference: torchvision.datasets.ImageFolder
 
 Classes are the folder names under train, sorted. The validation images are those of root/val, root/valid or
 root/validation. Without such a folder, or without root/test, that split is held out from the training images. A test/
-without folders of classes, as ImageNet's, is left out. Images are brought to `size` x `size`: the shorter side is
+without folders of classes, as ImageNet's, is left out, and so are hidden files and folders, whose number is logged.
+Images are brought to `size` x `size`: the shorter side is
 resized, then the center cropped. A data set that fits `memory_limit` is decoded once and kept in memory; a larger one,
 and one with `resized_crop`, is decoded batch by batch, by `workers` threads in each of the processes of
 `trainer.num_workers`; channel statistics, and tokens that are learned, then come from 2,000 of its training images.
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
 from blockyard.data.files.class_names import warn_of_names
+from blockyard.data.files.file_names import data_files, is_hidden
 from blockyard.data.files.images import SUFFIXES
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
@@ -34,7 +36,8 @@ from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
 
-VALIDATION = ("val", "valid", "validation")  # names of the folder of validation images
+# The names that the folder of a split may have, in any case.
+FOLDERS = {"training": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,8 +55,8 @@ class ImageFolder(Photographs):
     @property
     def names(self) -> list[str]:
         """Class names: the folders under root/train, sorted."""
-        train = self._root / "train"
-        names = sorted(path.name for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
+        train = self._folder("training")
+        names = [] if train is None else _classes(train)
         if strange := [name for name in names if not _is_text(name)]:
             raise UserError(f"{train}: the class folder {strange[0]!a} has a name that is not UTF-8; rename it")
         return names
@@ -81,9 +84,10 @@ class ImageFolder(Photographs):
         """List the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
         folders = self._folders()
         log.info("%s", self._summary(folders))
-        rest = self._list("train")
+        train = folders.pop("training")
+        rest = self._list(train)
         counts = rest.target.bincount(minlength=len(self.names)).tolist()
-        warn_of_names(self._root / "train", dict(zip(self.names, counts, strict=True)))
+        warn_of_names(train, dict(zip(self.names, counts, strict=True)))
         listed = {split: self._list(folder) for split, folder in folders.items()}
         for split, share, seed in (
             ("test", self.test_fraction, mix("test", self.split_seed)),
@@ -103,47 +107,62 @@ class ImageFolder(Photographs):
         """Return names and sizes."""
         return [f"{file.relative_to(self._root)} {file.stat().st_size}" for file in files]
 
-    def _list(self, part: str) -> ImageFiles:
-        folder, names = self._root / part, self.names
-        unknown = sorted({path.name for path in folder.iterdir() if path.is_dir()} - set(names))
-        if unknown:
+    def _list(self, folder: Path) -> ImageFiles:
+        names = self.names
+        if unknown := sorted(set(_classes(folder)) - set(names)):
             raise ValueError(f"{folder} has classes that train/ lacks: {', '.join(unknown)}")
-        files = [
-            (file, label)
-            for label, name in enumerate(names)
-            for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in SUFFIXES and not file.is_dir()
-        ]
-        special = next((file for file, _ in files if not file.is_file()), None)
+        below = (file for entry in folder.iterdir() for file in (entry, *entry.rglob("*")) if not file.is_dir())
+        images = data_files(folder, below, SUFFIXES)
+        files = [file for file in images if file.parent != folder]
+        if len(files) < len(images):
+            log.warning("%s: %d images lie in no folder of a class and are left out", folder, len(images) - len(files))
+        special = next((file for file in files if not file.is_file()), None)
         if special is not None:
             raise UserError(f"{special} is not a regular file; remove it")
         if not files:
             raise ValueError(f"no images in {folder}; expected {folder}/CLASS/*.png")
-        return self.image_files([file for file, _ in files], torch.tensor([label for _, label in files]))
+        numbers = {name: number for number, name in enumerate(names)}
+        depth = len(folder.parts)
+        return self.image_files(files, torch.tensor([numbers[file.parts[depth]] for file in files]))
 
-    def _folders(self) -> dict[str, str]:
-        """Return the folder of each split that has one of its own, beside train/."""
-        own = [name for name in VALIDATION if (self._root / name).is_dir()]
+    def _folder(self, split: str) -> Path | None:
+        """Return the folder of a split, None without one. Raises UserError where several have its names."""
+        if not self._root.is_dir():
+            return None
+        own = [path for path in sorted(self._root.iterdir()) if path.name.lower() in FOLDERS[split] and path.is_dir()]
         if len(own) > 1:
-            raise ValueError(f"{self._root} has {' and '.join(own)}, all for validation; keep one of them")
-        folders = {"validation": own[0]} if own else {}
-        if (test := self._root / "test").is_dir() and not _without_classes(test):
-            folders["test"] = "test"
+            raise UserError(
+                f"{self._root} has {' and '.join(path.name for path in own)}, all for {split}; keep one of them"
+            )
+        return own[0] if own else None
+
+    def _folders(self) -> dict[str, Path]:
+        """Return the folder of each split that has one of its own."""
+        folders = {split: folder for split in FOLDERS if (folder := self._folder(split)) is not None}
+        if "test" in folders and _without_classes(folders["test"]):
+            del folders["test"]
         return folders
 
-    def _summary(self, folders: dict[str, str]) -> str:
+    def _summary(self, folders: dict[str, Path]) -> str:
         """Where each split comes from."""
-        texts = [f"{self._root}: training images of train/"]
+        train = folders["training"].name
+        texts = [f"{self._root}: training images of {train}/"]
         for split, share in (("validation", self.validation_fraction), ("test", self.test_fraction)):
-            texts.append(
-                f"{split} images of {folders[split]}/" if split in folders else f"{split} images {share:g} of train/"
-            )
-        left_out = "; test/ has no folders of classes and is left out" * _without_classes(self._root / "test")
-        return ", ".join(texts) + left_out
+            source = f"of {folders[split].name}/" if split in folders else f"{share:g} of {train}/"
+            texts.append(f"{split} images {source}")
+        test = self._folder("test")
+        if test is not None and "test" not in folders:
+            texts[-1] += f"; {test.name}/ has no folders of classes and is left out"
+        return ", ".join(texts)
 
     @property
     def _root(self) -> Path:
         return Path(os.path.expanduser(self.root))
+
+
+def _classes(folder: Path) -> list[str]:
+    """Return the names of the folders of classes, sorted."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
 
 
 def _is_text(name: str) -> bool:
@@ -156,7 +175,5 @@ def _is_text(name: str) -> bool:
 
 def _without_classes(folder: Path) -> bool:
     """Return whether there are files and no folders in `folder`, as in ImageNet's test part."""
-    if not folder.is_dir():
-        return False
-    kinds = {path.is_dir() for path in folder.iterdir() if not path.name.startswith(".")}
+    kinds = {path.is_dir() for path in folder.iterdir() if not is_hidden(path.name)}
     return kinds == {False}

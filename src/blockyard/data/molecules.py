@@ -8,14 +8,15 @@ A file *.graphs.jsonl, plain or .gz, has a line of JSON for each molecule:
     {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
 
 atoms has a list of whole numbers for each atom (codes, such as the atomic number), bonds two atoms and the codes of
-their bond, y a real value for each task, null where it was not measured. Further keys may hold what `values` and
-`label` name: {"logp": 1.2, "active": 1, "toxic": null}. A table *.csv with a column `smiles` and columns of numbers is
-read with rdkit, the extra `molecules`.
+their bond, once or in both directions, y a real value for each task, null where it was not measured. Further keys may
+hold what `values` and `label` name: {"logp": 1.2, "active": 1, "toxic": null}. A table *.csv with a column `smiles` and
+columns of numbers is read with rdkit, the extra `molecules`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,12 +28,12 @@ from blockyard.contracts import Length, Seed, Splits, Text
 from blockyard.data.files import molecules
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.graph import Graph
-from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_lines
+from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_absent, refuse_lines
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.files.tables import read_table
-from blockyard.data.splits.graphs import GraphData, GraphParts
+from blockyard.data.splits.graphs import GraphData, GraphParts, graph_key
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.row_splits import warn_of_duplicates
+from blockyard.data.splits.row_splits import log, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, check_fractions, refuse_untrained
 from blockyard.errors import UserError, quoted
 
@@ -40,6 +41,9 @@ from blockyard.errors import UserError, quoted
 @dataclass(kw_only=True, eq=False)
 class Molecules(GraphData):
     """Reads every molecule once; codes that only validation or test molecules have count as unseen.
+
+    Molecules with the same atoms and bonds stay in one split that is drawn, however their nodes are numbered; where the
+    file names the splits, those in several are counted.
 
     Options:
         path: the file
@@ -125,7 +129,7 @@ class Molecules(GraphData):
         return first_widths(_file(self.path)) or nothing
 
     def read(self) -> GraphParts:
-        """Read the file and assign each molecule to a split. Raises UserError naming every line that is wrong."""
+        """Read the file and assign each molecule to a split. Raises UserError naming lines that are wrong."""
         path, connected = _file(self.path), self.disconnected == "refuse"
         if self._named_targets:
             widths = self._widths
@@ -135,17 +139,18 @@ class Molecules(GraphData):
             lines = molecules.read_smiles(path, self.values, self.max_nodes, connected)
         else:
             lines = read_lines(path, self.max_nodes, connected)
-        numbers = self._drawn(len(lines)) if self.split is None else self._named(path, lines)
+        keys = [graph_key(line.graph) for line in lines]
+        numbers = self._drawn(keys) if self.split is None else self._named(path, lines)
         parts: tuple[list[Graph], ...] = ([], [], [])
-        for line, number in zip(lines, numbers, strict=True):
+        keys_of: tuple[list[str], ...] = ([], [], [])
+        for line, key, number in zip(lines, keys, numbers, strict=True):
             parts[number].append(line.graph)
-        smiles = [str(line.record.get(molecules.SMILES)) for line in lines]
-        if len(set(smiles)) > 1:  # graphs without SMILES have all the same
-            of_parts = ([each for each, own in zip(smiles, numbers, strict=True) if own == part] for part in range(3))
-            warn_of_duplicates(self.path, list(of_parts), "molecules")
+            keys_of[number].append(key)
+        warn_of_duplicates(self.path, keys_of, "molecules")
+        draw = "use more molecules, or another share of them" if self.split is None else "data.split=null draws splits"
         for name, part in zip(Splits._fields, parts, strict=True):
             if not part:
-                raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")
+                raise UserError(f"{path} has no molecule of the {name} split; {draw}")
         if isinstance(self.label, str):
             refuse_untrained(torch.tensor([graph.target for graph in parts[0]]), self.class_names, path)
         return GraphParts(*parts)
@@ -157,6 +162,8 @@ class Molecules(GraphData):
 
     def _set_targets(self, path: Path, lines: list[Line]) -> None:
         """Give each graph the target that its line has. Raises UserError naming the lines without one."""
+        names = (self.label,) if isinstance(self.label, str) else self.label or self.values or ()
+        refuse_absent(path, lines, names)
         problems = []
         counts: Counter[str] = Counter()
         for line in lines:
@@ -166,7 +173,6 @@ class Molecules(GraphData):
                     counts[name] += 1
                     line.graph.target = self.class_names.index(name)
                 else:
-                    names = self.label or self.values or ()
                     line.graph.target = molecules.values_of(line, names, labels=self.labels)
             except ValueError as error:
                 problems.append((line.number, str(error)))
@@ -177,12 +183,21 @@ class Molecules(GraphData):
             )
         warn_of_names(path, counts)
 
-    def _drawn(self, count: int) -> list[int]:
+    def _drawn(self, keys: Sequence[str]) -> list[int]:
+        """Return the split of each line, the same for equal graphs: 0 train, 1 validation, 2 test."""
+        units, repeated = together(keys)
+        if units is None:
+            units = torch.arange(len(keys))
+        else:
+            log.warning(
+                "%s: %d of %d molecules repeat an earlier one; they stay in its split", self.path, repeated, len(keys)
+            )
+        count = int(units.max()) + 1
         order = torch.randperm(count, generator=torch.Generator().manual_seed(mix("molecules", self.split_seed)))
         numbers = torch.zeros(count, dtype=torch.long)
         validation, test = (round(share * count) for share in (self.validation_fraction, self.test_fraction))
         numbers[order[:validation]], numbers[order[validation : validation + test]] = 1, 2
-        drawn: list[int] = numbers.tolist()
+        drawn: list[int] = numbers[units].tolist()
         return drawn
 
     def _named(self, path: Path, lines: list[Line]) -> list[int]:

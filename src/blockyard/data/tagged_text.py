@@ -33,6 +33,7 @@ from blockyard.contracts import BatchSize, Count, DataSpec, Length, Seed, Splits
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, read_conll, refuse_mixed_tags
 from blockyard.data.files.digest import sha256
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.order import mix
@@ -341,7 +342,8 @@ class TaggedText(LoadedData):
     def _by_split(self) -> list[list[Path]]:
         """The files of each split of a folder, by their names."""
         by_split: list[list[Path]] = [[], [], []]
-        for file in sorted(file for file in self._path.iterdir() if file.is_file() and _is_text(file.name)):
+        files = (file for file in self._path.iterdir() if file.is_file() and _is_text(file.name))
+        for file in data_files(self._path, files):
             parts = [part for part in re.split(r"[\W_\d]+", file.name.lower()) if part in _PARTS]
             if parts:
                 by_split[_PARTS[parts[0]]].append(file)

@@ -22,6 +22,7 @@ from typing import Literal
 
 from blockyard.atomic_files import is_regular
 from blockyard.contracts import Text
+from blockyard.data.files.file_names import data_files
 from blockyard.data.splits.split import Fraction
 from blockyard.data.splits.texts import SplitDocuments, TextData
 
@@ -75,7 +76,7 @@ class TextFile(TextData):
     def _files(self) -> list[Path]:
         if self._path.is_file():
             return [self._path]
-        return sorted(file for file in self._path.rglob(self.pattern) if is_regular(file))
+        return data_files(self._path, filter(is_regular, self._path.rglob(self.pattern)))
 
 
 def _read(file: Path) -> str:

@@ -31,9 +31,18 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec, Text
 from blockyard.data.files.class_names import warn_of_names
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.images import SUFFIXES
 from blockyard.data.files.split_names import split_of_file
-from blockyard.data.files.tar_shard import Member, MemberName, TarImages, TarSample, read_member, samples_of
+from blockyard.data.files.tar_shard import (
+    Member,
+    MemberName,
+    TarImages,
+    TarSample,
+    dotted_name,
+    read_member,
+    samples_of,
+)
 from blockyard.data.splits.images import ImageFiles
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.photographs import Photographs
@@ -132,7 +141,7 @@ def shards_of(path: str) -> list[Path]:
 
     own = Path(path).expanduser()
     if os.path.isdir(own):  # which a name that is too long is not
-        return sorted(file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file())
+        return data_files(own, (file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file()))
     _check_braces(path, str(own))
     try:
         patterns = expand_urls(str(own))
@@ -280,7 +289,7 @@ def _image_of(shard: Path, sample: TarSample, endings: frozenset[str]) -> str:
         has = ", ".join(f".{name}" for name in sample.files) or "nothing else"
         raise UserError(
             f"{shard}: {sample.key} has {len(images)} images beside its class ({has}); one of "
-            f"{', '.join(f'.{ending}' for ending in sorted(endings))} is needed"
+            f"{', '.join(f'.{ending}' for ending in sorted(endings))} is needed{dotted_name(sample.key, sample.files)}"
         )
     return images[0]
 

@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, DataSpec, GraphTokenizer, SourceFiles, TextTokenizer
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.images import SUFFIXES, decode_image
 from blockyard.data.files.sounds import SUFFIXES as SOUNDS
 from blockyard.data.files.tables import check_rows, kind_of, read_table
@@ -220,7 +221,7 @@ def _source_files(
 
 def _files_of(path: Path, suffixes: Collection[str], thing: str) -> list[Path]:
     if os.path.isdir(path):  # False for a text that is too long for a path, where `Path.is_dir` raises
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes and is_regular(file))
+        files = data_files(path, filter(is_regular, path.rglob("*")), suffixes)
         if not files:
             raise UserError(f"{path}: no {thing} in this folder (of {', '.join(sorted(suffixes))})")
         return files

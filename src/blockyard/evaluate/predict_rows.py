@@ -130,7 +130,7 @@ def picture_rows(loaded: Loaded, texts: Sequence[str]) -> Inputs:
     def batches() -> Iterator[Batch]:
         for start in range(0, len(token_ids), BATCH):
             some = token_ids[start : start + BATCH]
-            pixels = levels_to_floats(images.decode_all(range(start, start + len(some)), on_white=True))
+            pixels = levels_to_floats(images.decode_all(range(start, start + len(some))))
             yield replace(padded(some), source=pixels)
 
     return [f"{rows.where(row)}: {each}" for row, each in enumerate(rows.texts(text))], batches()

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from blockyard.atomic_files import TEMPORARY, is_regular, replacing
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.table_rows import read_rows
 from blockyard.data.files.tables import kind_of
 from blockyard.errors import UserError, fold
@@ -70,7 +71,7 @@ def find_files(paths: list[Path], pattern: str) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            files += sorted(file for file in path.rglob(pattern) if is_regular(file))
+            files += data_files(path, filter(is_regular, path.rglob(pattern)))
             if not any(file.is_relative_to(path) for file in files):
                 raise UserError(f"no file {pattern} under {path}; set pattern=*.EXTENSION")
         elif path.is_file():

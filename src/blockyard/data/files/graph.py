@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,11 @@ class Graph:
     target: list[float] | int
 
 
-def check_graph(graph: Graph, max_nodes: int, connected: bool) -> None:
-    """Raise ValueError for a graph whose edges are not edges between its nodes, or that is too large."""
+def checked(graph: Graph, max_nodes: int, connected: bool) -> Graph:
+    """Return a graph with each edge once. Raises ValueError for edges that are none, and for a graph that is too large.
+
+    An edge may be written in both directions, with equal codes, as the edge_index of PyTorch Geometric has it.
+    """
     count = len(graph.nodes)
     if count > max_nodes:
         raise ValueError(f"{count} atoms, more than data.max_nodes={max_nodes}")
@@ -32,12 +35,29 @@ def check_graph(graph: Graph, max_nodes: int, connected: bool) -> None:
     loops = graph.ends[graph.ends[:, 0] == graph.ends[:, 1]]
     if len(loops):
         raise ValueError(f"bond {loops[0].tolist()} joins an atom with itself")
-    pairs, counts = np.unique(np.sort(graph.ends, axis=1), axis=0, return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(f"bond {pairs[counts.argmax()].tolist()} is there {counts.max()} times")
+    graph = _undirected(graph)
     parts = _parts(count, graph.ends) if connected else 1
     if parts > 1:
         raise ValueError(f"its atoms are in {parts} parts that no bond joins; data.disconnected=keep takes such ones")
+    return graph
+
+
+def _undirected(graph: Graph) -> Graph:
+    first: dict[tuple[int, int], int] = {}  # both directions of an edge -> its row
+    kept = []
+    for row, (start, end) in enumerate(graph.ends.tolist()):
+        if (start, end) in first:
+            raise ValueError(f"bond {[start, end]} is there 2 times; write it once, or once in each direction")
+        first[start, end] = row
+        back = first.get((end, start))
+        if back is None:
+            kept.append(row)
+        elif not np.array_equal(graph.edges[row], graph.edges[back]):
+            codes = f"{graph.edges[back].tolist()} and {graph.edges[row].tolist()}"
+            raise ValueError(
+                f"bond {[end, start]} has the codes {codes} in its two directions; bonds have no direction"
+            )
+    return graph if len(kept) == len(graph.ends) else replace(graph, ends=graph.ends[kept], edges=graph.edges[kept])
 
 
 def _parts(count: int, ends: np.ndarray) -> int:

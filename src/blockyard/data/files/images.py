@@ -5,6 +5,9 @@ Reference: PIL.Image.open
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,25 +24,26 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
 MAX_PIXELS = 89_478_485  # beyond it Pillow warns of an image made to exhaust memory
 MAX_RESIZED = 2**24  # pixels
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+# The suffixes that Pillow has for `FORMATS`.
+SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif"}) | {
+    *(".pbm", ".pgm", ".ppm", ".pnm", ".pfm")
+}
 
 
-def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
-    """Read an image file as uint8 (channels, size, size): resize the shorter side, then crop the center.
+def decode_image(stream: Path | BinaryIO, name: object = None, *, channels: int, size: int) -> Tensor:
+    """Read an image as uint8 (channels, size, size): resize the shorter side, then crop the center.
 
-    Raises UserError naming the file where it is not an image of one of `FORMATS`, is damaged, or has too many pixels.
+    name: of an open file, for messages. Raises UserError naming the file where it is not an image of one of `FORMATS`,
+    is damaged, or has too many pixels.
     """
-    return decode_stream(file, file, channels=channels, size=size)
+    return to_tensor(centred(open_image(stream, name, channels=channels), size))
 
 
-def read_picture(file: Path | BinaryIO, name: object = None, *, channels: int, size: int) -> Tensor:
-    """Read an image as float32 (1, channels, size, size) from -1 (black) to 1; transparent pixels are white.
-
-    name: of an open file, for messages. Raises UserError as `decode_image` does.
-    """
-    if isinstance(file, Path) and not file.is_file():
+def read_picture(file: Path, *, channels: int, size: int) -> Tensor:
+    """Read an image as float32 (1, channels, size, size) from -1 (black) to 1. Raises UserError as `decode_image`."""
+    if not file.is_file():
         raise UserError(f"{file}: no such file")
-    return levels_to_floats(decode_stream(file, name or file, channels=channels, size=size, on_white=True)[None])
+    return levels_to_floats(decode_image(file, channels=channels, size=size)[None])
 
 
 def levels_to_floats(images: Tensor) -> Tensor:
@@ -47,37 +51,116 @@ def levels_to_floats(images: Tensor) -> Tensor:
     return images.float() / 127.5 - 1
 
 
-def decode_stream(stream: Path | BinaryIO, name: object, *, channels: int, size: int, on_white: bool = False) -> Tensor:
-    """As `decode_image`, of an open file that messages call `name`. on_white: what transparent pixels show."""
-    return to_tensor(centred(open_image(stream, name, channels=channels, on_white=on_white), size))
+def open_image(stream: Path | BinaryIO, name: object = None, *, channels: int) -> Image:
+    """Read an image as a viewer shows it, in its own size, with 3 or 1 channels.
+
+    It is turned by its EXIF orientation, and composited on white where it is transparent. Every reader of image files
+    calls this function. Raises UserError as `decode_image` does.
+    """
+    with _opened(stream, name) as stored:
+        stored.load()
+        shown = _on_white(_of_8_bits(_turned(stored), stored.format))
+        mode = "RGB" if channels == 3 else "L"
+        return shown if shown.mode == mode else shown.convert(mode)  # `convert` would copy it
 
 
-def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white: bool = False) -> Image:
-    """Read an image in its own size, with 3 or 1 channels. Raises UserError as `decode_image` does."""
+def displayed(images: Iterable[tuple[Path | BinaryIO, object]]) -> list[str]:
+    """Return how images differ from the pixels that they store, by their number; nothing of one that does not.
+
+    images: each with its name, as `open_image` takes them; only those with an alpha channel are decoded
+    """
+    differences = []
+    for number, (stream, name) in enumerate(images):
+        with _opened(stream, name) as stored:
+            orientation = _orientation(stored)
+            if orientation in _TURNS:
+                differences.append(f"{number} has orientation {orientation}")
+            if _is_transparent(stored):
+                differences.append(f"{number} is transparent")
+    return differences
+
+
+@contextmanager
+def _opened(stream: Path | BinaryIO, name: object) -> Iterator[Image]:
+    """Open an image file; whatever goes wrong with it then is a UserError that says why it cannot be read."""
     from PIL import Image
 
     try:
         with Image.open(stream, formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise ValueError(f"{opened.width} x {opened.height} pixels, at most {MAX_PIXELS:,} are allowed")
-            shown: Image.Image = opened
-            if on_white and opened.has_transparency_data:
-                clear = opened.convert("RGBA")
-                shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            if shown.mode == "I" and opened.format == "PPM":  # Pillow has scaled its 16 bits to 0..65535
-                shown = Image.fromarray((np.asarray(shown) >> 8).astype(np.uint8))
-            if shown.mode in ("I", "F"):
-                raise ValueError("its pixels are 32-bit numbers of no known range; save it with 8 or 16 bits")
-            if shown.mode.startswith("I;16"):  # Pillow would cut all above 255 off
-                shown = Image.fromarray((np.asarray(shown) >> 8).astype(np.uint8))
-            mode = "RGB" if channels == 3 else "L"
-            if shown.mode != mode:
-                return shown.convert(mode)
-            shown.load()  # `convert` would copy it
-            return shown
+            yield opened
     except Exception as error:  # decoders raise nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be read as an image ({reason}); repair or remove it") from error
+        raise UserError(f"{name or stream} cannot be read as an image ({reason}); repair or remove it") from error
+
+
+# EXIF orientation -> the name of Pillow's operation that turns the stored pixels upright.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def _turned(stored: Image) -> Image:
+    from PIL.Image import Transpose
+
+    # ImageOps.exif_transpose fails for sound pixels with damaged EXIF data, which it writes again.
+    turn = _TURNS.get(_orientation(stored))
+    return stored if turn is None else stored.transpose(Transpose[turn])
+
+
+def _orientation(stored: Image) -> int:
+    """Return the EXIF orientation of the pixels of an image, 1 where they are upright."""
+    from PIL.ExifTags import Base
+    from PIL.Image import Image
+
+    if stored.format == "TIFF":  # Pillow turns its pixels
+        return 1
+    try:
+        # PNG images have a method of their own, which decodes them to look for EXIF data behind the pixels.
+        orientation: int = Image.getexif(stored).get(Base.Orientation, 1)
+    except (SyntaxError, struct.error, OSError, ValueError, LookupError, TypeError):  # of damaged EXIF data
+        return 1
+    return orientation
+
+
+def _of_8_bits(image: Image, form: str | None) -> Image:
+    """Return an image of 16 bits with 8, which Pillow's `convert` would cut, and any other as it is."""
+    from PIL import Image
+
+    is_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and form == "PPM")  # Pillow has scaled it to 65535
+    if is_16_bits:
+        values = np.asarray(image)
+        clear = image.info.get("transparency")  # one level that stands for transparent pixels
+        if clear is not None:
+            values = np.where(values == clear, 65535, values)
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels are 32-bit numbers of no known range; save it with 8 or 16 bits")
+    return image
+
+
+def _on_white(image: Image) -> Image:
+    from PIL import Image
+
+    if not _is_transparent(image):
+        return image
+    clear = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+
+
+def _is_transparent(image: Image) -> bool:
+    """Return whether a pixel of an image is not opaque."""
+    if not image.has_transparency_data:
+        return False
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
+    return bool((alpha < 255).any())
 
 
 def centred(image: Image, size: int) -> Image:

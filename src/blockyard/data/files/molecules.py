@@ -2,7 +2,8 @@
 
     {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
 
-atoms: one list of whole numbers for each node; bonds: two nodes, counted from 0, and the whole numbers of their edge
+atoms: one list of whole numbers for each node; bonds: two nodes, counted from 0, and the whole numbers of their edge,
+once or in both directions
 y: real values, null where there is none; further keys are left alone
 """
 
@@ -13,14 +14,14 @@ import importlib.util
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from blockyard.data.files.class_names import LIKE_MISSING, plain_names
-from blockyard.data.files.graph import Graph, check_graph
+from blockyard.data.files.graph import Graph, checked
 from blockyard.data.files.tables import check_unique, column_names, read_table, unique_keys
 from blockyard.errors import UserError, quoted
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 LARGEST = 2**31  # of a whole number
+_SHOWN = 10  # lines that one message names
 
 
 class Line(NamedTuple):
@@ -74,8 +76,7 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
     for number, text in _texts(path):
         try:
             record = json.loads(text, object_pairs_hook=unique_keys)
-            graph = parse(record, widths)
-            check_graph(graph, max_nodes, connected)
+            graph = checked(parse(record, widths), max_nodes, connected)
             lines.append(Line(number, graph, record))
         except (ValueError, RecursionError) as error:
             problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
@@ -103,8 +104,7 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
             else:
                 _check_columns(record, nodes)
                 graph = parse({**record, "y": 0.0} if isinstance(record, dict) else record, Widths(nodes, edges, 1))
-            check_graph(graph, max_nodes, connected)
-            lines.append(Line(number, graph, record))
+            lines.append(Line(number, checked(graph, max_nodes, connected), record))
         except (ValueError, RecursionError) as error:
             problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
     refuse_lines(path, problems)
@@ -186,10 +186,28 @@ def _label(value: Any) -> str | None:
 
 
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
-    """Raise UserError that names all lines with problems; return where there are none."""
+    """Raise UserError that counts the lines with problems and names the first ones; return where there are none."""
     if problems:
-        listing = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
-        raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{listing}")
+        listing = "".join(f"\n  line {number}: {problem}" for number, problem in problems[:_SHOWN])
+        more = f"\n  and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+        raise UserError(f"{path}: {len(problems):,} line{'s'[: len(problems) > 1]} cannot be used{listing}{more}")
+
+
+def refuse_absent(path: Path, lines: Sequence[Line], names: Sequence[str]) -> None:
+    """Raise UserError for names that no line has; return where there are none."""
+    absent = [name for name in names if not any(name in line.record for line in lines)]
+    if not absent:
+        return
+    record = lines[0].record
+    message = f"{path}: no line has {', '.join(absent)}; the first has {', '.join(record)}"
+    values = record.get("y")
+    if isinstance(values, list) and values:
+        message += (
+            f". Its y is a list of {len(values)} values without names: write one under its name, such as "
+            f'"{absent[0]}": {json.dumps(values[0])}, or set neither data.label nor data.values, which predicts all of '
+            "them as real values"
+        )
+    raise UserError(message)
 
 
 def parse(record: Any, widths: Widths) -> Graph:
@@ -303,8 +321,7 @@ def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, conn
         for number, row in _numbered(table):
             try:
                 graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
-                check_graph(graph, max_nodes, connected)
-                lines.append(Line(number, graph, row))
+                lines.append(Line(number, checked(graph, max_nodes, connected), row))
             except ValueError as error:
                 problems.append((number, str(error)))
     refuse_lines(path, problems)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from blockyard.atomic_files import replacing
+from blockyard.data.files.file_names import data_files, spelled
 
 WAV = ".wav"
 COMPRESSED = (".flac", ".ogg", ".mp3")
@@ -36,23 +37,30 @@ class SoundFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.archive = zipfile.ZipFile(root) if root.is_file() else None
+        self.members = frozenset(self.archive.namelist()) if self.archive is not None else frozenset()
 
     def names(self) -> list[str]:
-        """Return the names of all files, relative to the root, sorted."""
+        """Return the names of all files that are data, relative to the root, sorted."""
         if self.archive is not None:
-            return sorted(name for name in self.archive.namelist() if not name.endswith("/"))
-        return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
+            files = {self.root / name.lstrip("/"): name for name in self.members if not name.endswith("/")}
+        else:
+            files = {path: str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()}
+        return sorted(files[path] for path in data_files(self.root, files))
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a file."""
-        return name in self.archive.namelist() if self.archive is not None else (self.root / name).is_file()
+        """Return whether there is such a file, in one of its spellings."""
+        return spelled(name, self._exists) is not None
+
+    def _exists(self, name: str) -> bool:
+        return name in self.members if self.archive is not None else (self.root / name).is_file()
 
     def content(self, name: str) -> bytes:
         """Return the bytes of a file."""
+        own = spelled(name, self._exists)
+        if own is None:
+            raise BadSoundError("no such file")
         try:
-            return self.archive.read(name) if self.archive is not None else (self.root / name).read_bytes()
-        except (KeyError, FileNotFoundError):
-            raise BadSoundError("no such file") from None
+            return self.archive.read(own) if self.archive is not None else (self.root / own).read_bytes()
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise BadSoundError(f"cannot be read: {' '.join(str(error).split())}") from error
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.native_check import ARROW, PARQUET, verify
 from blockyard.data.files.unpacked import check_gzip
 from blockyard.errors import UserError, near, quoted
@@ -359,7 +360,7 @@ def files_of(path: str) -> list[Path]:
     if own.is_file():
         return [own]
     if own.is_dir():
-        return sorted(file for file in own.iterdir() if kind_of(file) and file.is_file())
+        return data_files(own, (file for file in own.iterdir() if kind_of(file) and file.is_file()))
     return sorted(Path(name) for name in glob.glob(str(own), recursive=True) if Path(name).is_file())
 
 

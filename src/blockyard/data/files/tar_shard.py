@@ -12,7 +12,7 @@ import logging
 import re
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -99,7 +99,10 @@ def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
             text = sample.get(label)
             if not isinstance(text, str):
                 has = ", ".join(f".{name}" for name in files)
-                raise UserError(f"{shard}: {key} has no .{label}, which holds its class, only {has}; set data.label")
+                raise UserError(
+                    f"{shard}: {key} has no .{label}, which holds its class, only {has}; set data.label"
+                    + dotted_name(key, files)
+                )
             count += 1
             yield TarSample(key, files, text)
     except ValueError as error:
@@ -108,6 +111,14 @@ def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
         raise UserError(f"{shard}: {error.args[0]}") from error
     if not count:
         raise UserError(f"{shard} has no samples; remove it")
+
+
+def dotted_name(key: str, endings: Iterable[str]) -> str:
+    """Return the end of a message that explains an ending with a dot; nothing where a sample has none. key: its name"""
+    dotted = next((ending for ending in endings if "." in ending), None)
+    if dotted is None:
+        return ""
+    return f"; a sample's name ends at its first dot: {key}.{dotted} is the file .{dotted} of the sample {key}"
 
 
 def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypedDict, cast
 import numpy as np
 
 from blockyard.atomic_files import read_json
+from blockyard.data.files.file_names import data_files
 from blockyard.data.files.split_names import split_of_file
 from blockyard.errors import UserError
 
@@ -300,7 +301,8 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
 def token_files(path: Path) -> list[Path]:
     """Return the `.bin` and `.npy` files under a folder, sorted; those of folders that litdata wrote are left out."""
     files: Iterable[Path] = (file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
-    return sorted(file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
+    own = (file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
+    return data_files(path, own)
 
 
 def _litdata(folder: Path) -> list[Shard]:

@@ -58,7 +58,7 @@ class CaptionRows(ImageTextRows):
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
         """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         rows = assigned.rows
-        images = self.image.of(rows).decode_all(range(len(rows)), on_white=True)
+        images = self.image.of(rows).decode_all(range(len(rows)))
         texts = [text.strip() for text in rows.texts(self.text)]
         names = [str(rows.where(row)) for row in range(len(texts))]
         splits = caption_parts(assigned.parts, images, names, texts, assigned.spec, tokenizer, blank=False)

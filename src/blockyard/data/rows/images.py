@@ -16,7 +16,8 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.images import decode_stream
+from blockyard.data.files.file_names import spelled
+from blockyard.data.files.images import decode_image, displayed
 from blockyard.data.files.table_rows import TableRows
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
 from blockyard.data.splits.augment import Augment
@@ -24,7 +25,7 @@ from blockyard.data.splits.images import ImageFiles, ImageSplit, LabelledImages,
 from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.errors import UserError
 
-SAMPLE = 2000  # images that give the channel statistics of a table too large for memory
+SAMPLE = 2000  # images of a part that are looked at in advance, where a table is too large for memory
 _SHOWN = 10  # unreadable images that one message names
 
 
@@ -86,7 +87,15 @@ class RowImages:
         if isinstance(cell, bytes):
             return cell
         root = self.rows.files[int(self.rows.file[row])].parent if self.root is None else self.root
-        return root.joinpath(cell)
+        return root / (spelled(cell, lambda name: (root / name).is_file()) or cell)
+
+    def open(self, row: int) -> tuple[Path | io.BytesIO, object]:
+        """Return a row's image as `open_image` takes it, and its name for messages."""
+        content = self.file(row)
+        where = f"{self.rows.where(row)}, {self.column.name}:"
+        if isinstance(content, bytes):
+            return io.BytesIO(content), f"{where} the image"
+        return content, f"{where} {content}"
 
     def check(self) -> None:
         """Raise UserError naming the rows whose image is no file."""
@@ -97,23 +106,16 @@ class RowImages:
         first = self.file(int(absent.argmax())) if absent.any() else ""
         self.rows.refuse({f"{self.column.name} names a missing file, such as {first!s}": absent})
 
-    def decode(self, row: int, *, on_white: bool = False) -> Tensor:
+    def decode(self, row: int) -> Tensor:
         """Return an image uint8 (channels, size, size). Raises UserError naming its row and column."""
-        content = self.file(row)
-        stream = io.BytesIO(content) if isinstance(content, bytes) else content
-        name = "the image" if isinstance(content, bytes) else content
-        channels, size = self.column.channels, self.column.size
-        try:
-            return decode_stream(stream, name, channels=channels, size=size, on_white=on_white)
-        except UserError as error:
-            raise UserError(f"{self.rows.where(row)}, {self.column.name}: {error}") from error
+        return decode_image(*self.open(row), channels=self.column.channels, size=self.column.size)
 
-    def decode_all(self, rows: Sequence[int], *, on_white: bool = False) -> Tensor:
+    def decode_all(self, rows: Sequence[int]) -> Tensor:
         """Return the images of some rows, uint8 (n, channels, size, size). Raises UserError naming unreadable ones."""
 
         def attempt(row: int) -> Tensor | str:
             try:
-                return self.decode(row, on_white=on_white)
+                return self.decode(row)
             except UserError as error:
                 return str(error)
 
@@ -173,10 +175,12 @@ class ImageRows(RowKind):
         # Hashing the bytes of all files would take as long as training on them.
         files = [(row, images.file(row)) for part in rows for row in part]
         keys = self.image.keys(assigned.rows)  # relative to the table, so that moved data stay the same
+        samples = [part[i] for part in rows for i in equally_spaced(len(part), SAMPLE).tolist()]
         content = sha256(
             (
                 *(f"{keys[row]} {file.stat().st_size}" if isinstance(file, Path) else file for row, file in files),
                 *targets,
+                *displayed(images.open(row) for row in samples),
             )
         )
         workers = self.image.workers

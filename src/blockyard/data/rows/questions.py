@@ -28,7 +28,7 @@ class QuestionRows(ImageTextRows):
         """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         splits = labelled_splits(assigned, tokenizer, self.texts, self.context)
         images = self.image.of(assigned.rows)
-        decoded = [images.decode_all(part.tolist(), on_white=True) for part in assigned.parts]
+        decoded = [images.decode_all(part.tolist()) for part in assigned.parts]
         texts = [text for part in assigned.parts for text in texts_of(assigned.rows, self.texts, part)]
         content = sha256([*decoded, *assigned.targets, *texts])
         return Splits(*(WithImages(*pair) for pair in zip(splits, decoded, strict=True))), content

@@ -85,6 +85,29 @@ def _first_codes(distance: npt.NDArray[np.float64], source: Ints, target: Ints, 
     return np.stack([rest >> 8 * (steps - 1 - step) & 255 for step in range(steps)], axis=-1)
 
 
+def graph_key(graph: Graph) -> str:
+    """Return a hash of the nodes and edges of a graph and of their codes, which does not depend on their numbering.
+
+    Source: Shervashidze et al. 2011, Weisfeiler-Lehman Graph Kernels, section 3
+    Reference: networkx.weisfeiler_lehman_graph_hash
+
+    Nodes begin with their distances to all others, without which two rings that share an edge have the hash of two that
+    an edge joins. Few graphs share it although they differ, all of them without codes and dense.
+    """
+    from networkx import Graph as Network
+    from networkx import weisfeiler_lehman_graph_hash
+
+    count = len(graph.nodes)
+    distances = np.sort(_distances(count, *graph.ends.T), axis=1)  # (N, N)
+    network = Network()
+    for node, (codes, others) in enumerate(zip(graph.nodes.tolist(), distances.tolist(), strict=True)):
+        network.add_node(node, codes=f"{codes} {others}")
+    for (first, second), codes in zip(graph.ends.tolist(), graph.edges.tolist(), strict=True):
+        network.add_edge(first, second, codes=str(codes))
+    key: str = weisfeiler_lehman_graph_hash(network, edge_attr="codes", node_attr="codes")
+    return key
+
+
 Steps = Annotated[int, Ge(0), Le(MOST_STEPS), Because("the codes along a path are compared as one number")]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blockyard.contracts import CountOrZero, Side, Splits, Tokenizer, Workers
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.images import centred, open_image, to_tensor
+from blockyard.data.files.images import decode_image, displayed, open_image, to_tensor
 from blockyard.data.splits.augment import seeded
 from blockyard.data.splits.images import ImageData, ImageFiles, ImageSplit, LabelledImages, LazyImageSplit
 from blockyard.data.splits.simple_models import equally_spaced
@@ -55,7 +55,7 @@ class ResizedCrop:
         return to_tensor(self._transform.transform(image, where))
 
 
-SAMPLE = 2000  # images that give the channel statistics of a data set too large for memory
+SAMPLE = 2000  # images of a part that are looked at in advance, where a data set is too large for memory
 
 Area = Annotated[float, Gt(0), Le(1)]
 
@@ -123,8 +123,15 @@ class Photographs(ImageData):
             self._fingerprint = sha256(tensor for part in decoded for tensor in part)
             return self.splits(ImageSplit, decoded, decoded[0].images, tokenizer)
         # Hashing the bytes of all files would take as long as training on them.
-        contents = [self.contents(part.files) for part in (train, validation, test)]
-        self._fingerprint = sha256(content for part in contents for content in (str(len(part)), *part))
+        parts = (train, validation, test)
+        contents = [self.contents(part.files) for part in parts]
+        samples = [part.files[i] for part in parts for i in equally_spaced(len(part.files), SAMPLE).tolist()]
+        self._fingerprint = sha256(
+            (
+                *(content for part in contents for content in (str(len(part)), *part)),
+                *displayed(self.open(file) for file in samples),
+            )
+        )
         sample = equally_spaced(len(train.files), SAMPLE)
         images = train.images(sample)
         if self.resized_crop is not None:
@@ -140,4 +147,4 @@ class Photographs(ImageData):
         return self._crop(open_image(*self.open(file), channels=self.channels), seed)
 
     def _decode(self, file: Any) -> Tensor:
-        return to_tensor(centred(open_image(*self.open(file), channels=self.channels), self.shape[1]))
+        return decode_image(*self.open(file), channels=self.channels, size=self.shape[1])

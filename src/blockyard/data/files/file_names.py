@@ -1,0 +1,62 @@
+"""The names of files: which are no data, and how another system spells one."""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+from functools import cache
+from pathlib import Path
+
+log = logging.getLogger("blockyard")
+
+# Names, in lower case, that Windows, macOS's archives and network storage leave in folders.
+_SYSTEM = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir"})
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of this name is no data: hidden by a leading dot, or left there by a system."""
+    return name.startswith(".") or name.lower() in _SYSTEM
+
+
+def data_files(root: Path, files: Iterable[Path], suffixes: Collection[str] = ()) -> list[Path]:
+    """Return the files that are data, sorted. One line of the log counts the others, once in a process.
+
+    root: the folder or archive that they are below, by whose own name nothing is hidden
+    suffixes: of files that are read, in lower case; without any, all are
+    """
+    depth = len(root.parts)
+    data, hidden, others = [], [], []
+    for file in sorted(files):
+        if any(map(is_hidden, file.parts[depth:])):
+            hidden.append(file)
+        elif suffixes and file.suffix.lower() not in suffixes:
+            others.append(file)
+        else:
+            data.append(file)
+    counts = [
+        f"{len(left)} {kind}, such as {left[0].relative_to(root)}"
+        for kind, left in (("hidden or of the system", hidden), ("of other formats", others))
+        if left
+    ]
+    if counts:
+        _report(logging.WARNING if others else logging.INFO, f"{root}: files left out: {'; '.join(counts)}")
+    return data
+
+
+@cache
+def _report(level: int, message: str) -> None:
+    log.log(level, "%s", message)
+
+
+def spelled(name: str, exists: Callable[[str], bool]) -> str | None:
+    """Return a file's name as it is on the disk, None where there is no such file. exists: of a spelling.
+
+    Accents may be composed or not, as macOS writes them, and folders may end in the backslash of Windows.
+    """
+    if exists(name):
+        return name
+    spellings = (
+        unicodedata.normalize(form, path) for path in (name, name.replace("\\", "/")) for form in ("NFC", "NFD")
+    )
+    return next(filter(exists, spellings), None)
