@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -202,3 +203,11 @@ def test_check_names_the_line_and_exits_with_2(tmp_path: Path, capsys: pytest.Ca
     overrides = ["data=table", f"data.path={tmp_path / 'x.csv'}", "tokenizer=word", "position=learned"]
     assert main(["check", *overrides, "model=encoder", "head=mean_pool", "objective=classify"]) == 2
     assert f"data: {tmp_path / 'x.csv'}, line 2: no text" in capsys.readouterr().err
+
+
+def test_a_named_index_of_pandas_is_a_column(tmp_path: Path) -> None:
+    frame = pandas.DataFrame(rows()).set_index("label")[["text"]]
+    frame.to_parquet(tmp_path / "x.parquet")
+    data = Table(path=str(tmp_path / "x.parquet"))
+    assert data.class_names == tuple(sorted(LABELS))
+    assert len(data.load(Byte()).train) == 48
