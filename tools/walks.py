@@ -43,7 +43,7 @@ engine/module.py Learner.training_step | in the training process, called by Ligh
 engine/module.py Learner.on_before_optimizer_step | after the backward pass, which is PyTorch's
   engine/faults/nan_guard.py NanGuard.check | refuses a loss or a gradient that is not finite
 engine/module.py Learner.optimizer_step | the optimizer's step, then the learning rate of the next
-  schedule/cosine.py Cosine.factor | the learning rate's factor, a function of the step
+  schedule/_warmup.py WarmedUp.factor | the learning rate's factor, a function of the step
 """,
     "network": """
 model/_transformer.py Transformer.forward | features, then the head

@@ -104,6 +104,7 @@ def test_values_of_mappings_are_read_as_they_were() -> None:
         "f": 3,
     }
     assert as_texts([{"data.path": Path("a folder")}]) == ["data.path='a folder'"]
+    assert as_texts([{"data.path": Path("a${x}")}]) == [r"data.path='a\${x}'"]
     with pytest.raises(UserError, match=r"data.columns: .* is a set; a config has texts"):
         as_texts([{"data.columns": {"a"}}])
 
@@ -200,6 +201,8 @@ def test_mistakes_are_errors_of_the_package(run_folder: RunFolder) -> None:
             blockyard.predict(run_folder, inputs)
     with pytest.raises(blockyard.UserError, match="inputs is a list"):
         blockyard.embed(run_folder, "good film")
+    with pytest.raises(blockyard.UserError, match=r"resume: .* in Python the call that began a run continues it"):
+        blockyard.train("resume=last")
 
 
 def test_results_print_as_one_line(run_folder: RunFolder) -> None:

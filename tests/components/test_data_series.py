@@ -13,7 +13,7 @@ from blockyard.contracts import Inputs
 from blockyard.data.co2 import Co2
 from blockyard.data.digit_series import DigitSeries
 from blockyard.data.series_file import SeriesFile
-from blockyard.data.splits.series import parsed_dates
+from blockyard.data.splits.series import parsed_times
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.forecast import Forecast, forecasts
@@ -277,15 +277,93 @@ def test_separators_at_the_ends_of_rows_shift_no_column(tmp_path: Path) -> None:
     ],
 )
 def test_the_order_of_day_and_month_is_the_one_that_goes_on(dates: list[str], second: str) -> None:
-    assert str(parsed_dates(pandas.Series(dates)).iloc[1].date()) == second
+    assert str(parsed_times(pandas.Series(dates)).iloc[1].date()) == second
 
 
 def test_dates_of_either_order_are_refused() -> None:
     """The first of each month was read as days of January, without a word."""
     with pytest.raises(UserError, match="01/02/2000 may be day/month/year or month/day/year; write"):
-        parsed_dates(pandas.Series(["01/02/2000", "02/03/2000"]))
+        parsed_times(pandas.Series(["01/02/2000", "02/03/2000"]))
     with pytest.raises(UserError, match="01/01/2000 may be"):
-        parsed_dates(pandas.Series([f"01/{month:02}/2000" for month in range(1, 13)]))
+        parsed_times(pandas.Series([f"01/{month:02}/2000" for month in range(1, 13)]))
+    with pytest.raises(UserError, match=r"01.02.24 may be day.month.year or month.day.year or year.month.day; write"):
+        parsed_times(pandas.Series(["01.02.24", "02.02.24"]))
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d.%m.%y %H:%M:%S", "%y-%m-%d %H:%M", "%d/%m/%Y %I:%M %p", "%d.%m.%YT%H:%M"],
+)
+@pytest.mark.parametrize("hours", [10 * 24, 20 * 24])
+def test_the_order_of_day_and_month_is_settled_for_dates_with_a_time(form: str, hours: int) -> None:
+    """Of ten days in February the days were read as months, and twenty were refused."""
+    dates = pandas.date_range("2024-02-01", periods=hours, freq="h")
+    times = parsed_times(pandas.Series(dates.strftime(form)))
+    assert times.tolist() == dates.tolist()
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%y-%m-%d", "%d/%m/%Y"])
+def test_years_of_two_digits_are_read_in_the_order_of_the_column(form: str) -> None:
+    dates = pandas.date_range("2024-02-01", periods=20)
+    assert parsed_times(pandas.Series(dates.strftime(form))).tolist() == dates.tolist()
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "hour"),
+    [
+        ("Europe/Berlin", "2024-10-26", "2024-10-27 02:00"),
+        ("America/New_York", "2024-11-02", "2024-11-03 01:00"),
+        ("Australia/Sydney", "2024-04-06", "2024-04-07 02:00"),
+    ],
+)
+@pytest.mark.parametrize("step", ["h", "15min"])
+def test_the_hour_that_clocks_repeat_is_not_called_a_mistake(
+    zone: str, first: str, hour: str, step: str, tmp_path: Path
+) -> None:
+    """Whoever removed the repeated rows lost an hour of data a year."""
+    times = pandas.date_range(first, periods=200, freq=step, tz=zone)
+    path = table(tmp_path / "x.csv", 200, date=times.tz_localize(None))
+    with pytest.raises(UserError, match=f"{hour}.*have this hour twice, because the clock was set back") as error:
+        series(path).read()
+    assert "remove" not in str(error.value)
+    assert "data.time=null data.columns=[a,b]" in str(error.value)
+    assert len(series(path, time=None, columns=("a", "b")).read()) == 200
+    assert len(series(table(path, 200, date=times)).read()) == 200  # with offsets
+
+
+def test_a_time_that_is_repeated_on_another_day_is_refused_as_such(tmp_path: Path) -> None:
+    times = pandas.date_range("2024-01-01", periods=60, freq="h").to_list()
+    times[30] = times[29]
+    with pytest.raises(UserError, match="sort the rows by time and remove repeated ones"):
+        series(table(tmp_path / "x.csv", date=times)).read()
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("date", "parquet"), ("date", "feather"), (None, "parquet")])
+def test_times_may_be_the_index_of_pandas(name: str | None, suffix: str, tmp_path: Path) -> None:
+    frame = pandas.read_csv(table(tmp_path / "x.csv"), parse_dates=["date"]).set_index("date").rename_axis(name)
+    path = tmp_path / f"x.{suffix}"
+    (frame.to_parquet if suffix == "parquet" else frame.to_feather)(path)
+    data = series(path, time=name or "index")
+    assert list(data.channel_names) == ["a", "b"]
+    torch.testing.assert_close(data.read(), series(tmp_path / "x.csv").read())
+    assert data.times() == series(tmp_path / "x.csv").times()
+    torch.testing.assert_close(series(path, time=None).read(), data.read())  # an index is no channel
+    with pytest.raises(UserError, match=f"has no column time; it has {name or 'index'}, a, b"):
+        series(path, time="time").read()
+
+
+def test_an_index_of_several_levels_is_refused(tmp_path: Path) -> None:
+    dates = pandas.date_range("2024-01-01", periods=30)
+    index = pandas.MultiIndex.from_product([["A", "B"], dates], names=["sensor", "date"])
+    pandas.DataFrame({"a": np.arange(60.0)}, index=index).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(UserError, match=r"an index of several levels \(sensor, date\)"):
+        series(tmp_path / "x.parquet").read()
+
+
+def test_a_cell_of_blanks_is_a_missing_value(tmp_path: Path) -> None:
+    values = [*map(str, range(58)), " ", "  "]
+    rows = series(table(tmp_path / "x.csv", a=values)).read()
+    assert rows[:, 0].isnan().nonzero().flatten().tolist() == [58, 59]
 
 
 def test_dates_may_change_their_offset_and_a_damaged_archive_is_refused(tmp_path: Path) -> None:

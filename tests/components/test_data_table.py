@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -16,6 +17,8 @@ from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.word import Word
+from tests.support.engine_runs import run
+from tests.support.tiny import ON_CPU, ONE_LAYER, steps
 
 LABELS = ("ham", "spam", "other")
 
@@ -188,6 +191,30 @@ def test_texts_in_several_splits_are_counted(tmp_path: Path, caplog: pytest.LogC
     ]
 
 
+def test_texts_that_are_cut_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = [row | {"text": "x" * (201 if n < 53 else 32) + chr(60 + n)} for n, row in enumerate(rows())]
+    path = str(write(tmp_path / "x.csv", ("text", "label"), table))
+    Table(path=path, context=33).load(Byte())
+    assert [record.message for record in caplog.records] == [
+        "53 of 60 texts are longer than data.context=33; the median has 202 tokens"
+    ]
+    caplog.clear()
+    Table(path=path, text="label", pair="text", context=33).load(Byte())
+    assert "60 of 60 pairs are longer than data.context=33; the median has 207 tokens" in caplog.text
+
+
+def test_a_run_records_what_was_told_of_its_data_and_its_schedule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "x.csv")
+    overrides = (*ON_CPU, *ONE_LAYER, *steps(3, None), "data=table", f"data.path={path}", "tokenizer=byte")
+    folder = run(tmp_path / "runs", "data.context=8", "schedule.warmup=100", base=overrides)
+    assert folder.facts()["data"]["warnings"] == [
+        "60 of 60 texts are longer than data.context=8; the median has 21 tokens"
+    ]
+    assert "schedule.warmup=100 is not over when the run ends after 3 steps" in caplog.text
+
+
 def load(data: Table) -> Splits:
     """As `check` and then a run do."""
     assert data.spec
@@ -299,3 +326,11 @@ def test_check_names_the_line_and_exits_with_2(tmp_path: Path, capsys: pytest.Ca
     overrides = ["data=table", f"data.path={tmp_path / 'x.csv'}", "tokenizer=word", "position=learned"]
     assert main(["check", *overrides, "model=encoder", "head=mean_pool", "objective=classify"]) == 2
     assert f"data: {tmp_path / 'x.csv'}, line 2: no text" in capsys.readouterr().err
+
+
+def test_a_named_index_of_pandas_is_a_column(tmp_path: Path) -> None:
+    frame = pandas.DataFrame(rows()).set_index("label")[["text"]]
+    frame.to_parquet(tmp_path / "x.parquet")
+    data = Table(path=str(tmp_path / "x.parquet"))
+    assert data.class_names == tuple(sorted(LABELS))
+    assert len(data.load(Byte()).train) == 48

@@ -97,7 +97,7 @@ def load(tmp_path: Path, text: str, tokenizer: TextTokenizer | None = None, **op
     return TextFile(path=str(file), **options).load(tokenizer or Byte())  # type: ignore[arg-type]
 
 
-def test_lines_are_padded_on_the_right_and_cut_at_the_context(tmp_path: Path) -> None:
+def test_lines_are_padded_on_the_right_and_cut_at_the_context(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "".join(f"{'x' * n}\n\n  \n" for n in range(1, 40))
     tokenizer = Char()
     split = load(tmp_path, text, tokenizer, sample="line", context=10).train
@@ -111,6 +111,7 @@ def test_lines_are_padded_on_the_right_and_cut_at_the_context(tmp_path: Path) ->
         assert tokenizer.decode(token_ids[:length]) == ("x" * (line + 1) + "\n")[:11]
     assert tokenizer.decode(batch.inputs[2].tolist()[:4]) == "xxx\n"
     assert split.batch(order[:2], None).inputs.shape == (2, 3)
+    assert "30 of 41 lines are longer than data.context=10; the median has 19 tokens" in caplog.text
 
 
 def check_segments(batch: Batch) -> None:

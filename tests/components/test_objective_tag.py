@@ -289,7 +289,7 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path, caplog: pytest.LogCa
     splits = data.load(Char())
     assert [len(split) for split in splits] == [1, 1, 2]
     assert "no word of the training split has the tag ADJ" in caplog.text
-    assert "1 of 1 sentences of the train split have more than data.context=4 tokens" in caplog.text
+    assert "2 of 4 sentences are longer than data.context=4; the median has 4 tokens" in caplog.text
     assert data.test_texts([0, 1], Char()) == ["go", "red"]
 
 

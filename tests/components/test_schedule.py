@@ -57,6 +57,15 @@ def test_a_run_may_be_shorter_than_its_warm_up(path: Path, total: int) -> None:
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
+def test_a_rate_that_never_reaches_its_peak_is_told(path: Path) -> None:
+    (remark,) = from_yaml(path, warmup=100).remarks(10)
+    assert "schedule.warmup=100 is not over when the run ends after 10 steps: the learning rate reaches 0.099" in remark
+    assert list(from_yaml(path, warmup=10).remarks(10))
+    for warmup in (0, 9, 0.5):
+        assert not list(from_yaml(path, warmup=warmup).remarks(10))
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_an_ambiguous_warm_up_of_1_0_is_refused(path: Path) -> None:
     with pytest.raises(ValueError, match=r"schedule.warmup=1.0 is ambiguous; use 1 for a number of steps"):
         from_yaml(path, warmup=1.0)

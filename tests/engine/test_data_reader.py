@@ -69,11 +69,24 @@ def test_data_is_read_once_for_configs_that_share_it(monkeypatch: pytest.MonkeyP
     assert len(loads) == 2
 
 
+def test_a_warm_up_that_outlasts_the_run_is_noted(pairs: tuple[str, ...]) -> None:
+    """Also where the end is a number of epochs, and where the data is not read."""
+    reader = DataReader()
+    for end in ("trainer.max_steps=10", "trainer.max_epochs=2"):
+        (note,) = reader.read(configured(*TINY, end, "schedule.warmup=10000")[0]).notes
+        assert "schedule.warmup=10000 is not over when the run ends" in note
+    assert not reader.read(configured(*TINY, "trainer.max_steps=10", "schedule.warmup=5")[0]).notes
+    config, _ = configured(*pairs, "trainer.max_steps=10", "schedule.warmup=100")
+    unread, warmup = DataReader(most_bytes=100).read(config).notes
+    assert "is read by the run" in unread
+    assert "after 10 steps" in warmup
+
+
 def test_large_files_are_left_to_the_run(pairs: tuple[str, ...]) -> None:
     """A reader with a limit says that it has not read them."""
     config, _ = configured(*pairs)
     facts = DataReader(most_bytes=100).read(config)
     assert facts.problem is None
     assert facts.train_samples is None
-    assert "is read by the run" in str(facts.note)
+    assert "is read by the run" in str(facts.notes)
     assert DataReader(most_bytes=None).read(config).problem

@@ -83,6 +83,16 @@ def test_what_differs_within_any_arm_is_said() -> None:
     assert "within" not in sentence
 
 
+def test_warnings_about_the_data_are_in_the_answer(tmp_path: Path) -> None:
+    """Those of several seeds that differ in numbers alone once."""
+    facts = {"data": {"fingerprint": "d" * 64, "warnings": ["5 of 60 texts are longer than data.context=32"]}}
+    result = compare(_sweep(tmp_path, facts={"pre": facts}))
+    assert _warned(result, "pre: 5 of 60 texts are longer than data.context=32"), result.warnings
+    runs = [SimpleNamespace(facts={"data": {"warnings": [f"{n} of 9 rows repeat"]}}) for n in (3, 14)]
+    arms: Any = [SimpleNamespace(name=name, done=runs) for name in "ab"]
+    assert list(fairness._of_the_data(arms)) == ["3 of 9 rows repeat"]
+
+
 @pytest.mark.parametrize(
     ("match", "size", "message"), [("params", 1.64, True), ("params", 1.02, False), (None, 1.64, False)]
 )

@@ -75,6 +75,10 @@ def test_the_checkpoint_of_a_run_is_the_best_or_the_last(finished: RunFolder) ->
         ("w.pt", "a pickle can run code"),
         ("pytorch_model.bin", "save_file"),
         ("none.safetensors", "the file does not exist"),
+        (
+            "last.ckpt",
+            "does not exist; init.from=RUN starts from .* of a run, and `blockyard train resume=RUN`",
+        ),
         ("junk.safetensors", "not a safetensors file, or damaged"),
         ("nothing", "the folder is empty"),
         ("twice", "is in two of its files"),

@@ -303,6 +303,8 @@ def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs", archived
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:
     """Overrides as the command line has them: texts of mappings as they are, all else in Hydra's grammar.
 
+    Texts may thus hold interpolations; paths of `pathlib` do not.
+
     Raises UserError for a value that no config has.
     """
     texts = []
@@ -322,7 +324,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, each) for each in value]
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.fspath(value).replace("${", "\\${")  # a path is no interpolation
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Integral):

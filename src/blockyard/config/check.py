@@ -8,11 +8,12 @@ constructor can object but nothing is allocated).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,9 +23,10 @@ from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, complete
 from blockyard.config.instantiate import settings
+from blockyard.config.override_grammar import as_quoted, parse_value, to_text
 from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
 from blockyard.config.rules import RULES, Facts, Pick, Rule
-from blockyard.config.schema import REQUIRED, RESERVED, Root, options
+from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.tree import Node
 from blockyard.config.trial_build import build_components, build_model, trained_alike
 from blockyard.config.untrusted.local_path import url_problem
@@ -153,10 +155,11 @@ def check(
     if not config:
         return issues
     allow = allow_of(config)
-    issues += _root(config)
+    issues += _root(config, composed.typed)
     unsound = set()  # keys of nodes
     for place in placed_nodes(config, allow):
-        of_node = [*_target(place, allow)] or [*_values(place, on_this_machine=on_this_machine and training)]
+        here = on_this_machine and training
+        of_node = [*_target(place, allow)] or [*_values(place, composed.typed, on_this_machine=here)]
         issues += of_node
         unsound |= {place.key} if of_node else set()
     for issue in unknown_names(config, composed.folders):
@@ -213,13 +216,27 @@ def _on_any_device(config: Node) -> Node:
     return config | {"trainer": trainer | {"accelerator": "auto"}}
 
 
-def _root(config: Node) -> Iterator[Issue]:
+def _invalid(option: Option, key: str, value: Any, problem: str, typed: Mapping[str, str]) -> Issue:
+    """Return the issue of an invalid value; of one that would be valid as text, with the override that makes it so."""
+    text = f"invalid value {quoted(value)}: {problem}"
+    items = value if isinstance(value, list) else [value]
+    if isinstance(value, str) or not all(isinstance(item, bool | int | float | str) for item in items):
+        return Issue(key, text)
+    as_text = as_quoted(typed.get(key, to_text(value)))
+    try:
+        works = option.problem(parse_value(as_text)) is None
+    except ValueError:  # of a text that quotes end
+        works = False
+    return Issue(key, text, [f"'{key}={as_text}'"] if works else [])
+
+
+def _root(config: Node, typed: Mapping[str, str]) -> Iterator[Issue]:
     root_options = options(Root)
     for key, value in config.items():
         if key in root_options:
             problem = root_options[key].problem(value)
             if problem:
-                yield Issue(key, f"invalid value {quoted(value)}: {problem}")
+                yield _invalid(root_options[key], key, value, problem, typed)
             elif key == "outputs" and (address := url_problem(value)):
                 yield Issue(key, address)
         elif key not in catalog.run_keys():
@@ -269,7 +286,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         yield Issue(f"{key}._partial_", text, [str(place.late)])
 
 
-def _values(place: Placed, *, on_this_machine: bool) -> Iterator[Issue]:
+def _values(place: Placed, typed: Mapping[str, str], *, on_this_machine: bool) -> Iterator[Issue]:
     key, declared = place.key, options(locate(place.target))
     for name, value in place.node.items():
         if name in RESERVED:
@@ -295,7 +312,7 @@ def _values(place: Placed, *, on_this_machine: bool) -> Iterator[Issue]:
             continue
         problem = declared[name].problem(value, on_this_machine=on_this_machine)
         if problem:
-            yield Issue(f"{key}.{name}", f"invalid value {quoted(value)}: {problem}")
+            yield _invalid(declared[name], f"{key}.{name}", value, problem, typed)
     for name, option in declared.items():
         if option.default is REQUIRED and place.node.get(name) is None and name not in place.node:
             yield Issue(f"{key}.{name}", f"is required: {option.describe()}", [f"{key}.{name}=..."])

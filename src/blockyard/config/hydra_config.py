@@ -335,7 +335,9 @@ def _plain(config: DictConfig, issues: list[Issue]) -> Node:
             with open_dict(parent):
                 value = parent._get_node(last)._value()  # type: ignore[union-attr]
                 del parent[last]
-            issues.append(Issue(key, f"{shortened(str(value))} names a key that this config does not have"))
+            text = f"{shortened(str(value))} names a key that this config does not have; \\${{ stands for ${{ itself"
+            literal = str(value).replace("${", "\\${")
+            issues.append(Issue(key, text, [f"'{key}={literal}'"]))
 
 
 def as_hydra_names_it(group: str) -> str:

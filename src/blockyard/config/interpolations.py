@@ -15,6 +15,7 @@ from blockyard.contracts import Issue
 
 LARGEST = 1_000_000  # characters and values of a resolved config
 _ONE = re.compile(r"\$\{([^${}]*)\}")
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\\$\{")  # an odd number of backslashes in front, as OmegaConf reads it
 _RESOLVER = re.compile(r"\s*oc\.env\s*:")
 
 Path = tuple[str, ...]
@@ -41,19 +42,22 @@ def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> i
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return 1 + sum(_size(item, (*path, str(key)), root, sizes) for key, item in items)
-    if not isinstance(value, str) or "${" not in value:
-        return 1 + len(value) if isinstance(value, str) else 1
+    if not isinstance(value, str):
+        return 1
+    read = _ESCAPED.sub("$ ", value)  # the $ keeps an interpolation around it from being taken for a simple one
+    if "${" not in read:
+        return 1 + len(value)
     if path in sizes:
         resolved = sizes[path]
         if resolved is None:
             raise _UnboundedError(f"{'.'.join(path)}: {value!r} leads back to itself")
         return resolved
     sizes[path] = None
-    names = _ONE.findall(value)
-    if len(names) != value.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):
+    names = _ONE.findall(read)
+    if len(names) != read.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):
         raise _UnboundedError(
             f"{'.'.join(path)}: {value[:80]!r} is not allowed; an interpolation names one key, such as "
-            "${model.dim}, or a variable, ${oc.env:NAME}"
+            "${model.dim}, or a variable, ${oc.env:NAME}, and \\${ stands for ${ itself"
         )
     targets = [_target(name.strip(), path) for name in names if ":" not in name]
     sizes[path] = size = len(value) + sum(_size(_at(target, root), target, root, sizes) for target in targets)

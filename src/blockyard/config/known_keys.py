@@ -257,6 +257,12 @@ class KnownKeys:
         family, *rest = key.split(".")
         if family in catalog.OUTSIDE_RUN:
             return Issue(key, "is not part of a run; `blockyard sweep` takes it")
+        if key == "resume":
+            return Issue(
+                key,
+                "names a run for `blockyard train` of the command line alone; in Python the call that began a run "
+                "continues it: blockyard.train with the same overrides",
+            )
         if not rest:
             return None if key in options(Root) else self._unknown_root_key(key, value)
         if family == catalog.MATCH:

@@ -111,6 +111,14 @@ def to_text(value: Any) -> str:
     return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
+def as_quoted(text: str) -> str:
+    """Return a value with its numbers and words such as true in quotes, which makes them text; each item of a list."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text if text[:1] in ("'", '"') else f'"{text}"'
+    items = [as_quoted(item.strip()) for item in _apart(text[1:-1])]
+    return f"[{','.join(items)}]"
+
+
 def parse_allow(text: str | None) -> list[str]:
     """The packages that `allow=[first,second]` names; none if the text is empty."""
     parts = (text or "").strip("[]").split(",")

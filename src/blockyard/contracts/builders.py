@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -232,3 +232,7 @@ class Schedule(ABC):
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
         """Return the factor at step `step` (from 0) of `total`; 1.0 is the full learning rate."""
+
+    def remarks(self, total: int) -> Iterator[str]:
+        """Yield what the user should know about a run of `total` steps before it, a sentence each; none by default."""
+        return iter(())

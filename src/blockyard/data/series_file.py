@@ -1,7 +1,7 @@
 """A time series of your own in a table: one row per time step, one column per channel.
 
 Source: the tables of Zhou et al. 2021, Informer (arXiv 2012.07436), such as ETTh1.csv
-Reference: pandas.read_csv, pandas.read_parquet
+Reference: pandas.read_csv, pyarrow.Table.to_pandas
 
 Splits and windows are those of the published comparisons, except that every window of the test split counts.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,9 @@ from torch import Tensor
 
 from blockyard.contracts import Text
 from blockyard.data.files.table_lines import location
-from blockyard.data.files.tables import check_unique, encoding_of
-from blockyard.data.splits.series import SeriesData, as_text, following, parsed_dates
-from blockyard.errors import UserError
+from blockyard.data.files.tables import TYPED, check_unique, encoding_of, names_of, read_typed
+from blockyard.data.splits.series import SeriesData, as_text, following, occurs_twice, parsed_times
+from blockyard.errors import SHOWN, UserError
 
 if TYPE_CHECKING:
     import pandas
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class SeriesFile(SeriesData):
-    """Reads CSV (also .gz, .bz2, .zip, .xz) or Parquet. Empty cells are missing values.
+    """Reads CSV (also .gz, .bz2, .zip, .xz), Parquet, Arrow or Feather. Empty and blank cells are missing values.
 
     Options:
         path: the file
-        columns: the channels; null takes every column but the time
-        time: the column of dates or numbers by which rows must be in order; null takes rows as they are
+        columns: the channels; null takes every column but the time, and no index of pandas
+        time: the column, or the index of pandas, of dates or numbers by which rows must be in order; null takes rows
+            as they are
     """
 
     path: Text = "data/series.csv"
@@ -58,7 +60,7 @@ class SeriesFile(SeriesData):
 
     def read(self) -> Tensor:
         """Read all rows. Raises UserError naming rows and columns that cannot be used."""
-        table = self._read()
+        table = self._table()
         absent = [name for name in (*self.channel_names, *([self.time] if self.time else [])) if name not in table]
         if absent:
             names = ", ".join(repr(str(name)) for name in table.columns)
@@ -70,17 +72,20 @@ class SeriesFile(SeriesData):
 
     def times(self) -> list[str] | None:
         """Return the column of times as text."""
-        return None if self.time is None else as_text(self._read()[self.time])
+        return None if self.time is None else as_text(self._table()[self.time])
 
     def times_after(self, steps: int) -> list[str] | None:
         """Return the times that continue the column, where its last `history` rows follow a regular calendar."""
-        return None if self.time is None else following(self._read()[self.time].tail(self.history), steps)
+        return (
+            None if self.time is None else following(parsed_times(self._table()[self.time]).tail(self.history), steps)
+        )
 
     def _channel(self, name: str, column: pandas.Series[Any]) -> Tensor:
         import pandas
 
         numbers = pandas.to_numeric(column, errors="coerce")
-        wrong = column.notna() & numbers.isna()
+        blank = column.astype(str).str.strip() == ""
+        wrong = column.notna() & numbers.isna() & ~blank
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
             raise UserError(
@@ -96,9 +101,7 @@ class SeriesFile(SeriesData):
         return values
 
     def _check_order(self, column: pandas.Series[Any]) -> None:
-        import pandas
-
-        times = column if pandas.api.types.is_numeric_dtype(column) else parsed_dates(column, errors="coerce")
+        times = parsed_times(column)
         bad = times.isna().to_numpy()
         if bad.any():
             row = int(bad.argmax())
@@ -107,20 +110,31 @@ class SeriesFile(SeriesData):
                 "number"
             )
         late = (times.diff().iloc[1:] <= times.diff().iloc[1:] * 0).to_numpy()
-        if late.any():
-            row = int(late.argmax()) + 1
+        if not late.any():
+            return
+        row = int(late.argmax()) + 1
+        order = (
+            f"{self.path}, {self._location(row)}, column {self.time}: {column.iloc[row]} does not come after "
+            f"{column.iloc[row - 1]}"
+        )
+        if _set_back(times.iloc[row - 1], times.iloc[row]):
+            dots = ["..."] if len(self.channel_names) > SHOWN else []
+            channels = ",".join([*self.channel_names[:SHOWN], *dots])
+            with_offset = f"{times.iloc[row]:%Y-%m-%d %H:%M}+01:00"
             raise UserError(
-                f"{self.path}, {self._location(row)}, column {self.time}: {column.iloc[row]} does not come after "
-                f"{column.iloc[row - 1]}; sort the rows by time and remove repeated ones"
+                f"{order}: local times have this hour twice, because the clock was set back at the end of summer time; "
+                f"keep both and write times with their offset from UTC, such as {with_offset}, or use data.time=null "
+                f"data.columns=[{channels}], which takes the rows as they are"
             )
+        raise UserError(f"{order}; sort the rows by time and remove repeated ones")
 
     def _check_unique(self) -> None:
         """Raise UserError for a name of several columns that are read. pandas would call the second of them x.1."""
         import pandas
 
         path = Path(self.path).expanduser()
-        if path.suffix == ".parquet":
-            header = [str(name) for name in self._read().columns]
+        if path.suffix in TYPED:
+            header = names_of(path, path.suffix)
         else:
             first = pandas.read_csv(
                 path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding=encoding_of(path)
@@ -135,13 +149,36 @@ class SeriesFile(SeriesData):
     def _header(self) -> list[str]:
         return [str(name) for name in self._read(rows=0).columns]
 
+    def _table(self) -> pandas.DataFrame:
+        """Return the rows with an index of pandas that is not a mere count as a column, called index without a name."""
+        import pandas
+
+        table = self._read()
+        if isinstance(table.index, pandas.MultiIndex):
+            names = ", ".join(str(name) for name in table.index.names)
+            raise UserError(
+                f"{self.path} has an index of several levels ({names}), and a series has one row for each time; keep "
+                "one series, or unstack the others into columns, and write the file again"
+            )
+        return table if isinstance(table.index, pandas.RangeIndex) else table.reset_index()
+
     def _read(self, rows: int | None = None) -> pandas.DataFrame:
         import pandas
 
         path = Path(self.path).expanduser()
+        if path.suffix in TYPED:
+            names = {f"data.columns={name}": name for name in names_of(path, path.suffix)}
+            return read_typed(path, path.suffix, names).table.to_pandas()
         try:
-            if path.suffix == ".parquet":
-                return pandas.read_parquet(path)
             return pandas.read_csv(path, nrows=rows, index_col=False, encoding=encoding_of(path))
         except (ValueError, OSError, ImportError, EOFError, zipfile.BadZipFile) as error:  # parser errors: ValueError
             raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error
+
+
+def _set_back(before: Any, time: Any) -> bool:
+    """Return whether the clock may have been set back between the local times of two rows."""
+    import pandas
+
+    if not isinstance(time, pandas.Timestamp) or time.tz is not None:
+        return False
+    return before - time <= timedelta(hours=1) and occurs_twice(time.to_pydatetime())

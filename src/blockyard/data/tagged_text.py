@@ -37,7 +37,7 @@ from blockyard.data.files.file_names import data_files
 from blockyard.data.files.split_names import SPLIT_NUMBERS
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
+from blockyard.data.splits.row_splits import split_rows, together, warn_of_cut, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit
 from blockyard.errors import UserError, fold
@@ -274,7 +274,8 @@ class TaggedText(LoadedData):
         self._warn_of_new_tags(splits, counts)
         tag_counts = torch.tensor([counts[name] for name in names])
         cut = Cutter(tokenizer, self.context)
-        parts = [self._split(name, own, cut, tag_counts) for name, own in zip(Splits._fields, splits, strict=True)]
+        parts = [self._split(own, cut, tag_counts) for own in splits]
+        warn_of_cut([each.whole for part in parts for each in part.pieces], self.context, "sentences")
         self._test = parts[2]
         forget()  # what was kept is in this module
         return Splits(*parts)
@@ -284,16 +285,9 @@ class TaggedText(LoadedData):
         assert self._test is not None, "test_texts() is valid after load()"
         return [" ".join(self._test.read_forms(sample)) for sample in samples]
 
-    def _split(self, name: str, sentences: list[Sentence], cut: Cutter, tag_counts: Tensor) -> TaggedSplit:
+    def _split(self, sentences: list[Sentence], cut: Cutter, tag_counts: Tensor) -> TaggedSplit:
         source = self.path or "the sentences"
         pieces: list[Pieces] = [cut(each.forms, f"{source}, line {min(each.lines, default=0)}") for each in sentences]
-        long = sum(len(own.first) < len(each.forms) for own, each in zip(pieces, sentences, strict=True))
-        if long:
-            log.warning(
-                "%s: %d of %d sentences of the %s split have more than data.context=%d tokens; their further words are "
-                "neither read nor counted",
-                *(source, long, len(sentences), name, self.context),
-            )
         return TaggedSplit(sentences, pieces, self.names, tag_counts)
 
     def _warn_of_new_tags(self, splits: list[list[Sentence]], counts: Counter[str]) -> None:

@@ -31,12 +31,12 @@ class DataFacts:
     """What reading the data of a config has shown.
 
     problem: why a run could not train on it, or None
-    note: why it was not read here, or None
+    notes: why it was not read here, and what the schedule says of a run on it
     train_samples: samples of the training split; None where it was not read
     """
 
     problem: str | None = None
-    note: str | None = None
+    notes: tuple[str, ...] = ()
     train_samples: int | None = None
 
 
@@ -53,7 +53,7 @@ class DataReader:
 
     def read(self, config: Node) -> DataFacts:
         """Read the data of a checked config, unless its facts are known."""
-        parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer")
+        parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer", "schedule")
         key = json.dumps([config.get(name) for name in parts], sort_keys=True, default=str)
         if key not in self._facts:
             self._facts[key] = self._read(config)
@@ -90,14 +90,15 @@ class DataReader:
 
     def _read(self, config: Node) -> DataFacts:
         if note := self._unread(config):
-            return DataFacts(note=note)
+            return DataFacts(notes=(note, *_schedule_remarks(Components(config), None)))
         try:
             components, splits = self.splits(config)
             layout = layout_of(config, components, splits)
         except Exception as error:  # a data set of the user's own may fail in any way
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
             return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
-        return DataFacts(train_samples=layout.samples)
+        notes = _schedule_remarks(components, layout.steps_per_epoch)
+        return DataFacts(notes=notes, train_samples=layout.samples)
 
     def _unread(self, config: Node) -> str | None:
         """Why data is left to the runs: it must be downloaded first, or is too large."""
@@ -110,6 +111,13 @@ class DataReader:
         if size <= self.most_bytes:
             return None
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
+
+
+def _schedule_remarks(components: Components, steps_per_epoch: int | None) -> tuple[str, ...]:
+    """Return what the schedule says of a run; where the steps of an epoch are not known, of one of max_steps."""
+    options = components.node("trainer")
+    total = options.max_steps if steps_per_epoch is None else options.total_steps(steps_per_epoch)
+    return () if total is None else tuple(components.schedule.remarks(total))
 
 
 def layout_of(config: Node, components: Components, splits: Splits) -> Layout:

@@ -222,6 +222,8 @@ class TrainerModule(Learner):
         Raises UserError where the Trainer has no end, on which a schedule depends.
         """
         total = steps_of(self.trainer)
+        for remark in self.schedule.remarks(total):
+            log.warning("%s", remark)
         init = self.components.init
         thaw = NEVER if init is None else init.thaw(self.model, total)
         # As fp16 in a run: gradients are unscaled before they are clipped.

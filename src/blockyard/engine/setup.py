@@ -71,8 +71,9 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint
     limits = components.data.limits()
     for limit in limits:
         log.warning("%s", limit)
-    not_promised = {"limits": list(limits)} if limits else {}
-    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **not_promised}})
+    sentences = {"limits": list(limits), "warnings": list(data.warnings)}
+    told = {key: texts for key, texts in sentences.items() if texts}
+    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **told}})
     return checkpoint
 
 
@@ -185,13 +186,14 @@ def _guard_small_maps(data: DataSetup, model: BuiltModel) -> None:
 
 
 def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -> Iterator[str]:
-    """Yield what teacher, compiled experts, tokenizer and objective say of this model and data."""
+    """Yield the notes of teacher, compiled experts, tokenizer, objective and schedule on this model and data."""
     if model.teacher is not None:
         yield from model.teacher.notes
     if remark := compiled_remark(components):
         yield remark
     yield from components.tokenizer.remarks(components.data.spec)
     yield from components.objective.remarks(data.splits)
+    yield from components.schedule.remarks(components.node("trainer").total_steps(data.layout.steps_per_epoch))
 
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:

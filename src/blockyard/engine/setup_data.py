@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from logging.handlers import BufferingHandler
 
 import torch
 from torch import Tensor
@@ -19,6 +24,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import holder
 from blockyard.runs.rank import local_rank_of, rank_of
 
+log = logging.getLogger("blockyard")
+
 _PATIENCE = 600.0  # seconds other processes wait for the main one to prepare the run
 
 
@@ -33,13 +40,14 @@ class RunSetup:
 
 @dataclass(frozen=True)
 class DataSetup:
-    """The splits, and this process's share of them."""
+    """The splits, and this process's share of them. warnings: what was logged about the data as it was read"""
 
     splits: Splits
     layout: Layout
     dataset: BatchDataset
     rank: int
     device: torch.device
+    warnings: tuple[str, ...]
 
 
 def load_data(run: RunSetup) -> DataSetup:
@@ -50,7 +58,8 @@ def load_data(run: RunSetup) -> DataSetup:
         _wait_for_main(folder)
     if local_rank_of() == 0:
         components.data.prepare()  # once on a machine
-    splits = components.load()
+    with _warnings() as records:
+        splits = components.load()
     if options.write and (reason := refusal(splits.test, components.tokenizer)):
         raise UserError(f"trainer.write=true: {reason}; leave it out")
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
@@ -61,7 +70,20 @@ def load_data(run: RunSetup) -> DataSetup:
         layout = replace(layout, planned=splits.train.plan(layout.seed, total, layout.samples_of))
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
-    return DataSetup(splits, layout, dataset, rank, device)
+    warnings = tuple(dict.fromkeys(record.getMessage() for record in records))
+    return DataSetup(splits, layout, dataset, rank, device, warnings)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[logging.LogRecord]]:
+    """Collect the warnings that are logged inside."""
+    handler = BufferingHandler(capacity=sys.maxsize)
+    handler.setLevel(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        log.removeHandler(handler)
 
 
 def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int, rank: int) -> Layout:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from blockyard.contracts import CountOrZero, NonNegative
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from blockyard.contracts import CountOrZero, NonNegative, Schedule
 
 # An int counts steps; a float below 1 is a share of all steps.
 Length = CountOrZero | NonNegative
@@ -22,16 +25,40 @@ def check_length(key: str, length: int | float) -> None:
         )
 
 
-def warmup_factor(step: int, warmup: int) -> float | None:
-    """The factor at `step` during warm-up, or None after it.
-
-    Linear from 1 / (warmup + 1) at step 0, so that no step has a rate of 0; step `warmup` is the first at full rate.
-    """
-    return (step + 1) / (warmup + 1) if step < warmup else None
-
-
 def progress(step: int, start: int, total: int) -> float:
     """The position of `step` between `start` (0.0) and `total` (1.0), clamped to that range."""
     if total <= start:
         return 1.0 if step >= total else 0.0
     return min(max((step - start) / (total - start), 0.0), 1.0)
+
+
+class WarmedUp(Schedule):
+    """A schedule that begins with a linear warm-up. Subclasses implement `after_warmup`."""
+
+    def __init__(self, warmup: Length) -> None:
+        check_length("schedule.warmup", warmup)
+        self.warmup = warmup
+
+    def factor(self, step: int, total: int) -> float:
+        """Return the factor on the learning rate at `step` (from 0) of `total`.
+
+        Linear from 1 / (warmup + 1) at step 0, so that no step has a rate of 0; step `warmup` is the first at full
+        rate.
+        """
+        warmup = to_steps(self.warmup, total)
+        return (step + 1) / (warmup + 1) if step < warmup else self.after_warmup(step, warmup, total)
+
+    @abstractmethod
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
+
+    def remarks(self, total: int) -> Iterator[str]:
+        """Yield that the run ends before the warm-up does."""
+        warmup = to_steps(self.warmup, total)
+        if warmup >= total:
+            highest = self.factor(total - 1, total)
+            yield (
+                f"schedule.warmup={self.warmup} is not over when the run ends after {total} steps: the learning rate "
+                f"reaches {highest:.2g} of what the optimizer is set to; use a share of the run, such as "
+                "schedule.warmup=0.05"
+            )

@@ -7,11 +7,10 @@ Equation: 1
 
 from __future__ import annotations
 
-from blockyard.contracts import Schedule
-from blockyard.schedule._warmup import Length, check_length, to_steps, warmup_factor
+from blockyard.schedule._warmup import Length, WarmedUp
 
 
-class Constant(Schedule):
+class Constant(WarmedUp):
     """No decay.
 
     Options:
@@ -19,10 +18,8 @@ class Constant(Schedule):
     """
 
     def __init__(self, *, warmup: Length = 0) -> None:
-        check_length("schedule.warmup", warmup)
-        self.warmup = warmup
+        super().__init__(warmup)
 
-    def factor(self, step: int, total: int) -> float:
-        """The factor on the learning rate at `step` (from 0) of `total`."""
-        warming = warmup_factor(step, to_steps(self.warmup, total))
-        return 1.0 if warming is None else warming
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
+        return 1.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
+from blockyard.contracts import NonNegative
+from blockyard.schedule._warmup import Length, WarmedUp, progress
 
 
-class Cosine(Schedule):
+class Cosine(WarmedUp):
     """Cosine decay.
 
     Options:
@@ -22,15 +22,10 @@ class Cosine(Schedule):
     """
 
     def __init__(self, *, warmup: Length = 0.05, final: NonNegative = 0.0) -> None:
-        check_length("schedule.warmup", warmup)
-        self.warmup = warmup
+        super().__init__(warmup)
         self.final = final
 
-    def factor(self, step: int, total: int) -> float:
-        """The factor on the learning rate at `step` (from 0) of `total`."""
-        warmup = to_steps(self.warmup, total)
-        warming = warmup_factor(step, warmup)
-        if warming is not None:
-            return warming
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         decay = (1 + math.cos(math.pi * progress(step, warmup, total))) / 2
         return self.final + (1 - self.final) * decay

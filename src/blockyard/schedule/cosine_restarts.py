@@ -12,15 +12,15 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from blockyard.contracts import Because, Schedule
-from blockyard.schedule._warmup import Length, check_length, to_steps, warmup_factor
+from blockyard.contracts import Because
+from blockyard.schedule._warmup import Length, WarmedUp, check_length, to_steps
 
 Multiplier = Annotated[int, Ge(1), Le(100), Because("the second cycle would be longer than any run")]
 Share = Annotated[float, Ge(0), Le(1)]
 Factor = Annotated[float, Gt(0), Le(1)]
 
 
-class CosineRestarts(Schedule):
+class CosineRestarts(WarmedUp):
     """Cosine decay that starts anew.
 
     Options:
@@ -40,22 +40,17 @@ class CosineRestarts(Schedule):
         warmup: Length = 0.05,
         final: Share = 0.0,
     ) -> None:
+        super().__init__(warmup)
         check_length("schedule.period", period)
-        check_length("schedule.warmup", warmup)
         if not period:
             raise ValueError("schedule.period=0 has no step; use a number of steps, or a share of the run above 0")
         self.period = period
         self.multiplier = multiplier
         self.peak = peak
-        self.warmup = warmup
         self.final = final
 
-    def factor(self, step: int, total: int) -> float:
-        """The factor on the learning rate at `step` (from 0) of `total`."""
-        warmup = to_steps(self.warmup, total)
-        warming = warmup_factor(step, warmup)
-        if warming is not None:
-            return warming
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         index, since, length = self._cycle(step - warmup, max(to_steps(self.period, total), 1))
         decay = (1 + math.cos(math.pi * since / length)) / 2
         return self.final + (max(self.peak**index, self.final) - self.final) * decay

@@ -7,11 +7,11 @@ Equation: final + (1 - final) (1 - p), p from 0 after the warm-up to 1 at the en
 
 from __future__ import annotations
 
-from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
+from blockyard.contracts import NonNegative
+from blockyard.schedule._warmup import Length, WarmedUp, progress
 
 
-class Linear(Schedule):
+class Linear(WarmedUp):
     """Linear decay.
 
     Options:
@@ -20,14 +20,9 @@ class Linear(Schedule):
     """
 
     def __init__(self, *, warmup: Length = 0.05, final: NonNegative = 0.0) -> None:
-        check_length("schedule.warmup", warmup)
-        self.warmup = warmup
+        super().__init__(warmup)
         self.final = final
 
-    def factor(self, step: int, total: int) -> float:
-        """The factor on the learning rate at `step` (from 0) of `total`."""
-        warmup = to_steps(self.warmup, total)
-        warming = warmup_factor(step, warmup)
-        if warming is not None:
-            return warming
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         return 1 - (1 - self.final) * progress(step, warmup, total)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
+from blockyard.contracts import NonNegative
+from blockyard.schedule._warmup import Length, WarmedUp, check_length, progress, to_steps
 
 
-class WSD(Schedule):
+class WSD(WarmedUp):
     """Warm-up, stable, decay.
 
     Options:
@@ -33,24 +33,19 @@ class WSD(Schedule):
         shape: Literal["linear", "sqrt"] = "sqrt",
         final: NonNegative = 0.0,
     ) -> None:
-        check_length("schedule.warmup", warmup)
+        super().__init__(warmup)
         check_length("schedule.decay", decay)
         if isinstance(warmup, float) and isinstance(decay, float) and warmup + decay > 1:
             raise ValueError(
                 f"schedule.warmup={warmup} and schedule.decay={decay} are shares of one run and sum to "
                 "more than 1; lower one of them"
             )
-        self.warmup = warmup
         self.decay = decay
         self.shape = shape
         self.final = final
 
-    def factor(self, step: int, total: int) -> float:
-        """The factor on the learning rate at `step` (from 0) of `total`."""
-        warmup = to_steps(self.warmup, total)
-        warming = warmup_factor(step, warmup)
-        if warming is not None:
-            return warming
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         start = max(total - to_steps(self.decay, total), warmup)
         p = progress(step, start, total)
         return 1 - (1 - self.final) * (math.sqrt(p) if self.shape == "sqrt" else p)

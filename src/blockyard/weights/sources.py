@@ -186,6 +186,11 @@ def _safetensors(name: str, path: Path) -> Path:
         what = f"{KEY}={name}: {path.name} is "
         if inside:
             raise UserError(f"{what}a checkpoint of a run; use {KEY}={path.parent.parent} init.which={path.stem}")
+        if not path.is_file():
+            raise UserError(
+                f"{KEY}={name}: the file does not exist; {KEY}=RUN starts from the weights of a run, and "
+                "`blockyard train resume=RUN` continues one"
+            )
         raise UserError(
             f"{what}not a safetensors file; a pickle can run code as it is read. Convert it once, in Python: "
             f"safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), '{path.stem}.safetensors')"

@@ -17,6 +17,7 @@ from blockyard.data.files.digest import sha256
 from blockyard.data.files.table_rows import TableRows
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
 from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts
+from blockyard.data.splits.row_splits import warn_of_cut
 from blockyard.errors import UserError
 
 _CHUNK = 4096  # rows that are read at a time
@@ -69,12 +70,17 @@ class TextRows(RowKind):
 
 
 def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Sequence[str], context: int) -> Splits:
-    """Return the splits of texts in one or two columns; fit the tokenizer on those of training if it has no state."""
+    """Return the splits of texts in one or two columns; fit the tokenizer on those of training if it has no state.
+
+    Warns of texts that are longer than the context.
+    """
     if not isinstance(tokenizer, TextTokenizer):
         raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
     if not tokenizer.state():
         tokenizer.fit(list(texts_of(assigned.rows, columns, assigned.parts[0])))
-    train, *rest = (_encoded(assigned, part, tokenizer, columns, context) for part in assigned.parts)
+    whole: list[int] = []
+    train, *rest = (_encoded(assigned, part, tokenizer, columns, context, whole) for part in assigned.parts)
+    warn_of_cut(whole, context, "texts" if len(columns) == 1 else "pairs")
     classes = max(assigned.classes or 0, 1)
     return Splits(*(LabelledSplit(part, tokenizer, train, classes, variable=True) for part in (train, *rest)))
 
@@ -88,14 +94,24 @@ def texts_of(rows: TableRows, columns: Sequence[str], part: Tensor) -> Iterator[
 
 
 def _encoded(
-    assigned: AssignedRows, part: Tensor, tokenizer: TextTokenizer, columns: Sequence[str], context: int
+    assigned: AssignedRows,
+    part: Tensor,
+    tokenizer: TextTokenizer,
+    columns: Sequence[str],
+    context: int,
+    whole: list[int],
 ) -> LabelledTexts:
-    """Return some rows as token ids, at most `context` of each; the texts of a pair with the start token between."""
+    """Return some rows as token ids, at most `context` of each; the texts of a pair with the start token between.
+
+    whole: takes the tokens that each row has before it is cut
+    """
     encoded, lengths = [], []
     start = tokenizer.spec(assigned.spec).start if len(columns) > 1 else None
     texts = texts_of(assigned.rows, columns, part)
     for row in zip(*[texts] * len(columns), strict=True):
-        ids = join_ids([tokenizer.encode(text) for text in row], start, context)
+        token_ids = [tokenizer.encode(text) for text in row]
+        whole.append(sum(map(len, token_ids)) + len(token_ids) - 1)  # with the start token between two
+        ids = join_ids(token_ids, start, context)
         lengths.append(len(ids))
         encoded.append(torch.tensor(ids, dtype=torch.int32))
     tokens = torch.tensor(lengths, dtype=torch.int64)

@@ -104,3 +104,13 @@ def warn_of_duplicates(path: Path | str, parts: Sequence[Sequence[Hashable]], th
             log.warning(
                 "%s: %d of %d %s %s occur in the %s split too", path, shared, own.total(), name, things, earlier
             )
+
+
+def warn_of_cut(lengths: Sequence[int], context: int, things: str = "texts") -> None:
+    """Warn of texts that are longer than a model reads, with their number. lengths: (n,) tokens of each whole text"""
+    cut = sum(length > context for length in lengths)
+    if cut:
+        log.warning(
+            "%d of %d %s are longer than data.context=%d; the median has %d tokens",
+            *(cut, len(lengths), things, context, int(np.median(lengths))),
+        )

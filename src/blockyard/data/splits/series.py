@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 import re
 import warnings
+import zoneinfo
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -164,9 +166,10 @@ def as_text(column: pandas.Series[Any]) -> list[str]:
     """Return the times of a column of numbers or dates, dates without a time of day where all are at midnight."""
     import pandas
 
-    if pandas.api.types.is_numeric_dtype(column):
-        return [f"{value:.15g}" for value in column.tolist()]
-    return _dates(pandas.DatetimeIndex(parsed_dates(column)))
+    times = parsed_times(column)
+    if pandas.api.types.is_numeric_dtype(times):
+        return [f"{value:.15g}" for value in times.tolist()]
+    return _dates(pandas.DatetimeIndex(times))
 
 
 def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
@@ -176,19 +179,17 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
     """
     import pandas
 
-    if len(column) < 3:
+    times = parsed_times(column)
+    if len(times) < 3:
         return None
-    if pandas.api.types.is_numeric_dtype(column):
-        values = column.to_numpy(dtype="float64")
+    if pandas.api.types.is_numeric_dtype(times):
+        values = times.to_numpy(dtype="float64")
         distance = values[-1] - values[-2]
         if not np.allclose(np.diff(values), distance, rtol=1e-6, atol=0):
             return None
         return as_text(pandas.Series(values[-1] + distance * np.arange(1, steps + 1)))
-    dates = pandas.DatetimeIndex(parsed_dates(column))
-    with warnings.catch_warnings():  # pandas 4 will return an offset in place of its name; both are read below
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        frequency = pandas.infer_freq(dates)
+    dates = pandas.DatetimeIndex(times)
+    frequency = _frequency(dates)
     if frequency is None:
         return None
     after = pandas.date_range(dates[-1], periods=steps + 1, freq=frequency)[1:]
@@ -196,33 +197,94 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
     return _dates(after) if midnight else [date.isoformat(sep=" ") for date in after]
 
 
-_DAY_OR_MONTH = re.compile(r"\d{1,2}([/.-])\d{1,2}\1\d{4}")
+# Orders of day, month and year in dates of digits, with any mark between them.
+_ORDERS = {
+    "%d{0}%m{0}%Y": "day{0}month{0}year",
+    "%m{0}%d{0}%Y": "month{0}day{0}year",
+    "%d{0}%m{0}%y": "day{0}month{0}year",
+    "%m{0}%d{0}%y": "month{0}day{0}year",
+    "%y{0}%m{0}%d": "year{0}month{0}day",
+}
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+_MARK = re.compile(r"\d{1,2}([/.\-\s]+)\d")
+_MONTHS = 12  # so many dates a day apart may be the months of a year, in the other order
 
 
-def parsed_dates(column: pandas.Series[Any], errors: Literal["raise", "coerce"] = "raise") -> pandas.Series[Any]:
-    """Return a column of dates; those whose offset from UTC changes, as with summer time, in UTC.
+def parsed_times(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    """Return a column of numbers as it is, any other as dates: NaT where a cell is none, in UTC where offsets change.
 
-    Of 1/2/2020 and the like the order of day and month is the one in which all are dates that do not go back. Raises
-    UserError where either order is.
-
-    errors: as in pandas.to_datetime: coerce sets cells that cannot be parsed to NaT, raise raises ValueError
+    The order of day, month and year in dates of digits, such as 1/2/2020 10:00, is the one in which all cells are dates
+    that do not go back; of several such orders the only one in which they follow a regular calendar. Raises UserError
+    where this leaves more than one.
     """
     import pandas
 
-    texts = column.dropna()
-    if len(texts) and texts.map(lambda each: bool(_DAY_OR_MONTH.fullmatch(str(each)))).all():
-        mark = _DAY_OR_MONTH.fullmatch(str(texts.iloc[0]))[1]  # type: ignore[index]
-        orders = (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
-        read = [pandas.to_datetime(column, format=each, errors="coerce") for each in orders]
-        fitting = [each for each in read if each.notna().sum() == len(texts) and each.dropna().is_monotonic_increasing]
-        if len(fitting) == 2 and not fitting[0].equals(fitting[1]):
-            raise UserError(f"{texts.iloc[0]} may be day/month/year or month/day/year; write dates as 2020-01-31")
-        if fitting:
-            return fitting[0]
+    filled = column.dropna()
+    if pandas.api.types.is_numeric_dtype(column) or not len(filled):
+        return column
+    first = str(filled.iloc[0])
+    readings = {order: _to_datetime(column, form) for form, order in _formats(first)}
+    if not readings:
+        return _to_datetime(column, None)
+    fitting: dict[str, pandas.Series[Any]] = {}
+    for order, dates in readings.items():
+        fits = dates.notna().sum() == len(filled) and dates.dropna().is_monotonic_increasing
+        if fits and not any(dates.equals(other) for other in fitting.values()):
+            fitting[order] = dates
+    if len(fitting) > 1 and len(filled) > _MONTHS:
+        regular = {order: dates for order, dates in fitting.items() if _frequency(pandas.DatetimeIndex(dates))}
+        fitting = regular if len(regular) == 1 else fitting
+    if len(fitting) > 1:
+        raise UserError(f"{first} may be {' or '.join(fitting)}; write dates as 2020-01-31")
+    # Where no order fits, a message about a cell is right in the order that suits most of the others.
+    return max(fitting.values() or readings.values(), key=lambda dates: (dates.diff() > pandas.Timedelta(0)).sum())
+
+
+def _formats(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the formats in which a text is a date of digits, and the order of day, month and year in it."""
+    mark = _MARK.match(text)
+    if mark is None:
+        return
+    clocks = [f"{between}{clock}{offset}" for between in " T" for clock in _CLOCKS for offset in ("", "%z")]
+    for form, order in _ORDERS.items():
+        for clock in ("", *clocks):
+            whole = form.format(mark[1]) + clock
+            try:
+                datetime.strptime(text, whole)
+            except ValueError:
+                continue
+            yield whole, order.format(mark[1])
+
+
+def _to_datetime(column: pandas.Series[Any], form: str | None) -> pandas.Series[Any]:
+    """Return the dates of a column in one format, or in the one that pandas guesses; NaT where a cell is none."""
+    import pandas
+
     try:
-        return pandas.to_datetime(column, errors=errors)
-    except ValueError:  # of mixed offsets
-        return pandas.to_datetime(column, errors=errors, utc=True)
+        return pandas.to_datetime(column, format=form, errors="coerce")
+    except ValueError:  # offsets from UTC that change, as with summer time
+        return pandas.to_datetime(column, format=form, errors="coerce", utc=True)
+
+
+def _frequency(dates: pandas.DatetimeIndex) -> Any:
+    """Return the frequency of dates, such as hours or ends of months; None where they have none."""
+    import pandas
+
+    with warnings.catch_warnings():  # pandas 4 will return an offset in place of its name; both are read
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pandas.infer_freq(dates) if len(dates) >= 3 else None
+
+
+def occurs_twice(time: datetime) -> bool:
+    """Return whether a local time occurs twice in some time zone, because the clock was set back there."""
+    for name in zoneinfo.available_timezones():
+        local = time.replace(tzinfo=zoneinfo.ZoneInfo(name))
+        first = local.replace(fold=0).utcoffset()
+        second = local.replace(fold=1).utcoffset()
+        if first is not None and second is not None and first > second:
+            return True
+    return False
 
 
 def _dates(dates: Sequence[Any]) -> list[str]:

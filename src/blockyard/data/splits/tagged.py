@@ -28,11 +28,13 @@ class Pieces:
 
     first: the index of the first piece of each word; last: that of its last one
     forms: how many words are read; fewer than the sentence has where it is longer than the context
+    whole: the tokens of the sentence before it is cut
     """
 
     ids: list[int]
     first: list[int]
     last: list[int]
+    whole: int
 
     @property
     def forms(self) -> int:
@@ -57,21 +59,26 @@ class Cutter:
         ids: list[int] = []
         first: list[int] = []
         last: list[int] = []
+        whole = 0
         for number, form in enumerate(forms):
             pieces, blanks = self._of(form, follows=number > 0)
+            read = whole == len(ids)  # so far
+            whole += len(pieces)
+            if not read:
+                continue
             if len(pieces) == blanks:
                 raise UserError(
                     f"{where}: {type(self.tokenizer).__name__} leaves no token of the word {quoted(form)}; use another "
                     "tokenizer, or leave the sentence out"
                 )
-            if len(ids) + len(pieces) > self.context:
-                break
+            if whole > self.context:
+                continue
             first.append(len(ids) + blanks)
             ids += pieces
             last.append(len(ids) - 1)
         if not first:
             raise UserError(f"{where}: the word {quoted(forms[0])} has more than data.context={self.context} tokens")
-        return Pieces(ids, first, last)
+        return Pieces(ids, first, last, whole)
 
     def _of(self, form: str, *, follows: bool) -> tuple[list[int], int]:
         """Return the pieces of a word, and how many of the first ones belong to the blank before it."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.loaded import LoadedData
+from blockyard.data.splits.row_splits import warn_of_cut
 from blockyard.data.splits.split import Fraction, by_size, check_fractions
 
 
@@ -89,7 +90,7 @@ class Lines:
 
     Lines of more than `context` + 1 tokens are truncated. The padding is token id 0.
 
-    stream: (T,) int32 token ids of all lines; lengths: (n,) int64 tokens of each
+    stream: (T,) int32 token ids of all lines; lengths: (n,) int64 tokens of each, kept as `whole` before they are cut
     texts: (n,) int32, the text of the split that each line is from; None is one text
     """
 
@@ -98,6 +99,7 @@ class Lines:
     ) -> None:
         self.stream, self.bytes_per_token, self.texts = stream, bytes_per_token, texts
         self.start = lengths.cumsum(0) - lengths
+        self.whole = lengths
         self.lengths = lengths.clamp_max(context + 1)
 
     def __len__(self) -> int:
@@ -106,7 +108,7 @@ class Lines:
     def first(self, count: int) -> Lines:
         """Return the first `count` lines."""
         lines = copy(self)
-        lines.start, lines.lengths = self.start[:count], self.lengths[:count]
+        lines.start, lines.lengths, lines.whole = self.start[:count], self.lengths[:count], self.whole[:count]
         return lines
 
     def document_of(self, order: Tensor) -> Tensor:
@@ -172,7 +174,11 @@ class TextData(LoadedData):
         if not tokenizer.state():
             tokenizer.fit(documents.train)
         parts = [self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()]
-        return Splits(*(part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)))
+        kept = [part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)]
+        # The last token of a line is predicted, and not read.
+        read = [length for part in kept if isinstance(part, Lines) for length in (part.whole - 1).tolist()]
+        warn_of_cut(read, self.context, "lines")
+        return Splits(*kept)
 
     def split_by_size(self, texts: Sequence[str]) -> SplitDocuments:
         """Assign whole texts to the splits by `split_seed`."""

@@ -7,6 +7,7 @@ curves that still improve at the end, and main effects that hide an interaction 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
             lines += _splits(arms)
         else:
             lines += _differences(name, arms, fact)
-    lines += [*_code(arms), *_load(arms)]
+    lines += [*_code(arms), *_load(arms), *_of_the_data(arms)]
     return list(dict.fromkeys(lines))
 
 
@@ -308,6 +309,20 @@ def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
     last = [run.run for arm in arms for run in arm.done if run.summary.get("weights") not in (None, "best.ckpt")]
     if last:
         yield f"tested with the last weights instead of the best: {_listed(last)}"
+
+
+def _of_the_data(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield the warnings about the data of finished runs; those that differ in numbers alone, as of seeds, once."""
+    first: dict[str, tuple[str, dict[str, None]]] = {}
+    for arm in arms:
+        for run in arm.done:
+            data = run.facts.get("data")
+            for text in (data.get("warnings") or ()) if isinstance(data, dict) else ():
+                _, names = first.setdefault(re.sub(r"\d+", "0", text), (text, {}))
+                names[arm.name] = None
+    done = [arm.name for arm in arms if arm.done]
+    for text, names in first.values():
+        yield text if list(names) == done else f"{_listed(list(names))}: {text}"
 
 
 def _seeds(runs: list[LoadedRun]) -> str:

@@ -41,7 +41,7 @@ class CellComposer:
         self._on_this_machine = not elsewhere
         self._models: dict[str, list[Issue]] = {}
         self._data = data
-        self.notes: dict[str, None] = {}  # why data was not read, in the order of the configs
+        self.notes: dict[str, None] = {}  # about the data and schedules of configs, in their order
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
@@ -55,8 +55,7 @@ class CellComposer:
         if problems or self._data is None:
             return problems
         facts = self._data.read(composed.config)
-        if facts.note:
-            self.notes[facts.note] = None
+        self.notes |= dict.fromkeys(facts.notes)
         return [facts.problem] if facts.problem else []
 
     def same_data(self, first: Node, second: Node) -> bool:
