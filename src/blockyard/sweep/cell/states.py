@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from blockyard.runs.status import Status, read_status
 from blockyard.sweep.cells import Cell
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
+_OBSERVED = 4.0  # seconds between two rows of a log, seen once a second, from which they tell the time of a run
 _TAIL = 4096  # bytes at the end of metrics.csv that are read
 
 
@@ -123,6 +125,7 @@ class PlannedRun:
     """One run of the plan and the cells that it answers, the first in order first.
 
     submitted: whether our executor holds it; ended: whether it is over for this command, well or not
+    rows: when the first and the last row of its log were seen, and the part of its steps that were done then
     """
 
     cells: list[Cell]
@@ -134,6 +137,21 @@ class PlannedRun:
     last_look: float = 0.0
     started: float | None = None
     seconds: float | None = None
+    rows: list[tuple[float, float]] = field(default_factory=list)
+
+    def observe(self, fraction: float | None) -> None:
+        """Note the part of its steps that are done, if that has changed."""
+        if fraction and (not self.rows or fraction > self.rows[-1][1]):
+            self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
+
+    def expected_seconds(self) -> float | None:
+        """Return the seconds of the whole run by its steps so far; None before `_OBSERVED` seconds of them."""
+        if not self.submitted or self.started is None or len(self.rows) < 2:
+            return None
+        (first, done), (last, more) = self.rows
+        if last - first < _OBSERVED:
+            return None
+        return last - self.started + (1 - more) * (last - first) / (more - done)
 
     @property
     def open(self) -> bool:
