@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -106,6 +106,14 @@ def duration(status: Status) -> float | None:
         return None
 
 
+def _age(status: Status) -> float | None:
+    """Return the seconds since a run's last attempt has started; None where it has not, by the clock of its machine."""
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(str(status.started))).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
 def _total_steps(trainer: Node, step: float | None, epoch: float | None) -> float | None:
     limits = [trainer["max_steps"]] if trainer.get("max_steps") else []
     if trainer.get("max_epochs") and step and epoch:
@@ -141,8 +149,11 @@ class PlannedRun:
 
     def observe(self, fraction: float | None) -> None:
         """Note the part of its steps that are done, if that has changed."""
-        if fraction and (not self.rows or fraction > self.rows[-1][1]):
-            self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
+        if not fraction or (self.rows and fraction <= self.rows[-1][1]):
+            return
+        if not self.rows and (age := _age(read_status(self.path))) is not None:
+            self.started = time.monotonic() - age  # the first run of a process was submitted before its imports
+        self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
 
     def expected_seconds(self) -> float | None:
         """Return the seconds of the whole run by its steps so far; None before `_OBSERVED` seconds of them."""
