@@ -282,9 +282,9 @@ OVERPRINTED = """() => {
     const texts = [...row.children].flatMap((cell) =>
       [...cell.querySelectorAll("*")].filter((element) => written(element) && !element.closest(".unseen"))
         .flatMap((element) => [...element.getClientRects()].map((box) => [cell, box])));
+    const meet = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 1 < b.bottom && b.top + 1 < a.bottom;
     for (const [first, a] of texts) for (const [second, b] of texts)
-      if (first !== second && a.left + 1 < b.right && b.left + 1 < a.right && a.top + 1 < b.bottom && b.top + 1 < a.bottom)
-        over.add(`${first.dataset.column} over ${second.dataset.column}`);
+      if (first !== second && meet(a, b)) over.add(`${first.dataset.column} over ${second.dataset.column}`);
   }
   return [...over];
 }"""
