@@ -195,6 +195,7 @@ class Composed:
 
     folders: the user's own config folders
     matched: the size that was solved for, if any
+    typed: families whose choice an override names; what an experiment or a preset chooses, and defaults, are not typed
     """
 
     config: Node
@@ -202,6 +203,7 @@ class Composed:
     folders: tuple[Path, ...] = ()
     issues: list[Issue] = field(default_factory=list)
     matched: size_matching.SolvedSize | None = None
+    typed: frozenset[str] = frozenset()
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
@@ -315,7 +317,8 @@ def _completed(
     resolve(config, issues)
     resolve_teacher(config, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
-    return Composed(config, choices, folders, issues, matched)
+    typed = frozenset(key.partition("=")[0].lstrip("+~") for key in ordered.groups)
+    return Composed(config, choices, folders, issues, matched, typed)
 
 
 def _delete(config: Node, keys: Sequence[str], issues: list[Issue]) -> None:

@@ -68,6 +68,12 @@ class Choice:
         return tuple(dict.fromkeys([*(parameters(self.target) if self.target else ()), *in_yaml]))
 
     @cached_property
+    def chosen(self) -> frozenset[str]:
+        """The choices, `family=name`, of the defaults list of an experiment."""
+        found = re.findall(r"^ *- override /(\w+): *(\w+)", self._text, re.MULTILINE)
+        return frozenset(f"{family}={name}" for family, name in found)
+
+    @cached_property
     def aliases(self) -> tuple[str, ...]:
         """The names that other projects give to the choice, from the comment `# aka: rotary roformer` of its YAML."""
         return self._names("aka:")
