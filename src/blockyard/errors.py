@@ -85,7 +85,7 @@ def unreadable(error: OSError) -> str:
 def near(name: str, names: Iterable[str]) -> list[str]:
     """The three nearest names, best first: those spelt alike, then those that begin with `name` or contain it."""
     names = list(names)
-    alike = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    alike = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     containing = [each for each in names if len(name) >= SHORTEST_PART and name in each and each not in alike]
     return (alike + sorted(containing, key=lambda each: not each.startswith(name)))[:3]
 

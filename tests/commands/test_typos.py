@@ -11,7 +11,8 @@ from blockyard.cli import main
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.config.known_keys import ABSENT, FAMILIES, absent, family_for
+from blockyard.config.known_keys import FAMILIES, absent, family_for
+from blockyard.config.overrides import unknown_choice
 
 # A command line, and what its message proposes.
 TYPOS = [
@@ -32,7 +33,12 @@ TYPOS = [
     ("check hydra/sweeper=optuna", "blockyard sweep --help"),
     ("check model=vit", "did you mean preset=vit?"),
     ("check channel_mixer=moe", "did you mean experts?"),
-    ("check block=swin", "related, not the same: token_mixer=windowed_attention"),
+    ("check block=swin", "(related, not the same: position=bias_table, token_mixer=windowed_attention)"),
+    ("check token_mixer=slstm", "(related, not the same: token_mixer=lstm, token_mixer=mlstm)"),
+    ("check channel_mixer=peer", "(related, not the same: channel_mixer=memory)"),
+    ("check preset=kimi_linear", "(related, not the same: token_mixer=delta_rule, layers=hybrid)"),
+    ("check data=mqar", "did you mean associative_recall?"),
+    ("check token_mixer=flash_attention", "is token_mixer=attention trainer.attention=auto"),
     ("check wandb=true", "try logger=wandb"),
     ("check ema=true", "try callbacks=ema"),
     ("check attn=flash", "try trainer.attention"),
@@ -48,8 +54,8 @@ TYPOS = [
     ("check callbacks=none", "did you mean quiet?"),
     ("check ~logger", "try logger=none"),
     ("check token_mixer=mamba", "did you mean selective_ssm?"),
-    ("check token_mixer=ssm", "related, not the same: token_mixer=selective_ssm"),
-    ("check token_mixer=s4", "related, not the same: token_mixer=selective_ssm"),
+    ("check token_mixer=ssm", "related, not the same: token_mixer=mamba2, token_mixer=selective_ssm"),
+    ("check token_mixer=s4", "related, not the same: token_mixer=mamba2, token_mixer=selective_ssm"),
     ("check token_mixer=rwkv", "related, not the same: token_mixer=decayed_attention"),
     ("check token_mixer=hyena", "hyena is token_mixer=long_conv token_mixer.gated=true token_mixer.conv=3"),
     ("check hedgehog", "hedgehog is token_mixer=linear_attention token_mixer.feature=hedgehog"),
@@ -75,14 +81,35 @@ def test_a_typo_leads_to_what_works(
         assert "did you mean" not in err
 
 
-def test_an_absent_mechanism_is_absent_and_what_is_related_exists() -> None:
+# Names that the nearest spelling took to another mechanism, to one of another family or to a choice of another kind.
+NOT_HERE = """
+token_mixer=slstm token_mixer=mamba3 token_mixer=deltaproduct token_mixer=xlstm token_mixer=ttt token_mixer=nsa
+channel_mixer=peer optimizer=shampoo optimizer=sam optimizer=ademamix preset=kimi_linear preset=dinov3 preset=llama4
+preset=gemma3n preset=convnext objective=contrastive objective=diffusion position=cope position=kerple norm=scale
+norm=derf
+"""
+
+
+@pytest.mark.parametrize("typed", NOT_HERE.split())
+def test_a_mechanism_that_is_not_here_leads_to_related_ones_under_that_name(typed: str) -> None:
+    family, _, name = typed.partition("=")
+    text = unknown_choice(family, name, list(catalog.choices(family))).text
+    assert f"blockyard has no {name} (related, not the same: " in text
+    assert "did you mean" not in text
+
+
+@pytest.mark.parametrize("typed", ["token_mixer=nope", "logger=csv", "debug=default", "norm=rotary"])
+def test_a_name_of_another_kind_is_not_offered(typed: str) -> None:
+    family, _, name = typed.partition("=")
+    assert unknown_choice(family, name, list(catalog.choices(family))).text == f"unknown {family} '{name}'"
+
+
+def test_an_absent_mechanism_is_absent() -> None:
     """No choice has the name of a mechanism that is said not to be here."""
-    for names, related in ABSENT.items():
-        for name in names.split():
-            assert not any(name in catalog.choices(family) for family in catalog.groups() if family != "preset")
-        for choice in related:
-            family, _, name = choice.partition("=")
-            assert name in catalog.choices(family)
+    for family in catalog.groups():
+        for choice in catalog.choices(family).values():
+            for name in choice.related:
+                assert not any(name in catalog.choices(other) for other in catalog.groups() if other != "preset")
 
 
 def test_a_name_of_a_family_is_no_family() -> None:

@@ -120,6 +120,25 @@ def test_all_problems_at_once():
         assert any(issue.startswith(key) for issue in messages), (key, messages)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "pair", "best", "varied"),
+    [
+        ("data=series_table data.path=x.npz", "data with tokenizer", "tokenizer=series_patch", "tokenizer"),
+        ("data=table data.path=x.csv", "data with tokenizer", "tokenizer=word", "tokenizer"),
+        ("data=table data.path=x.csv tokenizer=patch", "data with tokenizer", "tokenizer=word", "tokenizer"),
+        ("data=molecules data.path=x.graphs.jsonl", "data with tokenizer", "tokenizer=nodes", "tokenizer"),
+        ("data=molecules data.path=x.graphs.jsonl", "data with objective", "objective=regress", "objective"),
+        ("token_mixer=fourier experiment=gpt_code_small", "position with token_mixer", "position=learned", "position"),
+        ("tokenizer=word", "data with tokenizer", "data=", "data"),
+    ],
+)
+def test_only_choices_that_were_not_typed_are_changed(overrides: str, pair: str, best: str, varied: str) -> None:
+    """The choice that experiments use with the other one is first; typed data is never exchanged."""
+    refusals = {issue.key: issue.legal for issue in check(compose(overrides.split()))}
+    assert refusals[pair][0].startswith(best)
+    assert {legal.partition("=")[0] for legal in refusals[pair]} == {varied}
+
+
 def test_what_works_works():
     """Each alternative that a refusal names is accepted in place of what was refused."""
     overrides = ["token_mixer=fourier", "position=rope"]

@@ -8,17 +8,32 @@ from blockyard.cli import main
 from blockyard.config.check import check
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.config.known_keys import CHOICES, COMPOSED, OPTIONS, choices_for, options_for
+from blockyard.config.known_keys import COMPOSED, OPTIONS, choices_for, options_for
 from blockyard.config.schema import options
 from blockyard.config.untrusted.targets import locate
 
+ALIASES = {
+    f"{family}={name}": " ".join(choice.aliases)
+    for family in catalog.groups()
+    for name, choice in catalog.choices(family).items()
+    if choice.aliases
+}
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_a_choice_exists_and_none_has_the_other_name(choice: str) -> None:
-    family, _, name = choice.partition("=")
+
+@pytest.mark.parametrize("family", catalog.groups())
+def test_no_choice_has_a_name_that_means_another_one(family: str) -> None:
     there = catalog.choices(family)
-    assert name in there
-    assert not set(CHOICES[choice].split()) & set(there)
+    for choice in there.values():
+        names = {*choice.aliases, *choice.related}
+        assert not names & set(there), choice.name
+        assert all(name == name.lower().replace("-", "_") for name in names)
+        assert not choice.summary.startswith(("aka", "related"))
+
+
+def test_names_elsewhere_are_read_from_the_comments_of_a_file() -> None:
+    assert "rotary" in catalog.choices("position")["rope"].aliases
+    assert "rwkv7" in catalog.choices("token_mixer")["delta_rule"].related
+    assert len(ALIASES) > 80
 
 
 @pytest.mark.parametrize("name", COMPOSED)
@@ -38,7 +53,7 @@ def test_an_option_exists(option: str) -> None:
 
 
 def test_no_name_means_two_things_in_a_family() -> None:
-    for table, find in ((CHOICES, choices_for), (OPTIONS, options_for)):
+    for table, find in ((ALIASES, choices_for), (OPTIONS, options_for)):
         for target, names in table.items():
             family = target.replace("=", ".").partition(".")[0]
             for name in names.split():

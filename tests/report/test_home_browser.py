@@ -271,3 +271,37 @@ def test_500_runs_are_drawn_and_searched(browser: Any, tmp_path: Path) -> None:
     assert len(row_keys(page)) == 2
     assert witness.silent(), (witness.console, witness.requests)
     page.close()
+
+
+# The names of columns of which one has text where another one of the same row has some, with all that folds open.
+OVERPRINTED = """() => {
+  const over = new Set();
+  for (const fold of document.querySelectorAll(".runs details")) fold.open = true;
+  const written = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  for (const row of document.querySelectorAll(".runs tbody tr")) {
+    const texts = [...row.children].flatMap((cell) =>
+      [...cell.querySelectorAll("*")].filter((element) => written(element) && !element.closest(".unseen"))
+        .flatMap((element) => [...element.getClientRects()].map((box) => [cell, box])));
+    const meet = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 1 < b.bottom && b.top + 1 < a.bottom;
+    for (const [first, a] of texts) for (const [second, b] of texts)
+      if (first !== second && meet(a, b)) over.add(`${first.dataset.column} over ${second.dataset.column}`);
+  }
+  return [...over];
+}"""
+
+
+@pytest.mark.parametrize("seeds", [3, 10, 20])
+def test_the_links_of_many_seeds_stay_in_their_column(browser: Any, tmp_path: Path, seeds: int) -> None:
+    """With more than six a press shows them; a run that failed is named without one."""
+    for width in (1400, 390):
+        page, witness = opened(browser, tmp_path, content(tmp_path, seeds=seeds), width=width)
+        state = page.locator("tr[data-row='vit-0001'] td[data-column='state']")
+        if seeds > 6:
+            assert state.locator("summary").first.inner_text() == f"{seeds - 1} of {seeds} done, 1 failed"
+            assert not state.locator("a").first.is_visible()
+        assert page.evaluate(OVERPRINTED) == []
+        assert state.locator("a").first.is_visible()
+        assert state.locator("a").count() == seeds
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert witness.silent(), (witness.console, witness.requests)
+        page.close()

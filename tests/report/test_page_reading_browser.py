@@ -227,3 +227,26 @@ def test_a_phone_sees_the_verdict_and_folded_sections(opened: Any) -> None:
     page.set_viewport_size({"width": 1200, "height": 900})
     page.locator("#tuning svg.chart").first.wait_for()
     assert page.locator("#tuning > .body").is_visible()
+
+
+def test_numbers_in_names_are_not_broken_and_cells_have_the_short_names_of_the_legend(opened: Any) -> None:
+    """Fifty arms of position and rate began with the same cut name, and a panel had "0.0014 / 421"."""
+    rates = [f"{0.0014421 + k / 1e5:.7f}" for k in range(9)]
+    names = tuple(f"position=none optimizer.lr={rate}" for rate in rates)
+    content = comparison(arms=9, names=names)
+    for arm, rate in zip(content["arms"], rates, strict=True):
+        arm["levels"] = {"position": "none", "optimizer.lr": rate}
+    page = opened(content)
+    legend = page.locator(".legend .switch .name").all_inner_texts()
+    assert legend == [f"none · {rate}" for rate in rates]
+    assert page.locator("#cells .map tbody th").all_inner_texts() == legend
+    assert page.locator("#cells .map tbody th").first.get_attribute("title") == names[0]
+    lines = page.locator("#pairs .panel .name").evaluate_all(
+        """panels => panels.flatMap((panel) => [...panel.childNodes]).filter((node) => /^0\\./.test(node.data || ""))
+          .map((node) => {
+            const range = document.createRange();
+            range.selectNodeContents(node);
+            return range.getClientRects().length;
+          })"""
+    )
+    assert lines == [1] * 8  # of each arm but the baseline

@@ -16,9 +16,12 @@ from blockyard.config import size_matching
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
 from blockyard.engine.data_reader import DataReader
+from blockyard.runs.store import runs
 from blockyard.sweep.cells import Cell, Variant
-from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, estimate
-from blockyard.sweep.execution.measured_run import MeasuredRun, measure
+from blockyard.sweep.execution import first_steps
+from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, RunTime, estimate
+from blockyard.sweep.execution.first_steps import measure
+from blockyard.sweep.execution.measured_run import MeasuredRun, MeasuredRuns
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -43,13 +46,20 @@ def planned(here: Path, *overrides: str) -> SweepPlan:
     return make_plan(here / "mine.yaml", outputs="outputs", overrides=overrides)
 
 
-def finish(plan: SweepPlan, cell: Cell, *, host: str | None = None, **summary: object) -> None:
-    """Leave a finished run of 2e9 FLOPs in 100 seconds."""
+def finish(
+    plan: SweepPlan, cell: Cell, *, host: str | None = None, choices: dict[str, str] | None = None, **summary: object
+) -> None:
+    """Leave a finished run of as many FLOPs as its arm has and of five steps, which took 100 seconds."""
     folder = plan.path(cell)
-    figures = {"metrics": {}, "seconds": 100.0, "samples": 1000, "flops_per_sample": {"training": 2_000_000}}
+    flops = sizes(plan).flops(cell.variant) / 320
+    figures = {"metrics": {}, "seconds": 100.0, "samples": 320, "steps": 5, "flops_per_sample": {"training": flops}}
     write_json(folder / "summary.json", figures | summary)
-    identity = cell.run.partition("/")[0].rpartition("-")[2]
-    write_json(folder / "run.json", {"identity": identity, "host": {"name": host or socket.gethostname()}})
+    facts = {
+        "identity": cell.run.partition("/")[0].rpartition("-")[2],
+        "host": {"name": host or socket.gethostname()},
+        "choices": {"trainer": "cpu", "debug": "none"} | (choices or {}),
+    }
+    write_json(folder / "run.json", facts)
     write_yaml(folder / "config.yaml", plan.config(cell))
 
 
@@ -62,13 +72,14 @@ EPOCHS = ["trainer.limit_train=null", "trainer.max_steps=null", "trainer.max_epo
 
 @pytest.mark.full
 def test_a_dry_run_measures_what_no_finished_run_tells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """FLOPs of epochs come from the data, the time from the first steps of the first arm; nothing is left behind."""
+    """FLOPs of epochs come from the data, the time from the first steps of the first arm, which are kept."""
     for overrides in ([], EPOCHS):
         assert main(["sweep", "mine.yaml", "--dry-run", "--workers", "1", *overrides]) == 0
         out = capsys.readouterr().out
         cost = r"4 to run: [\d.e+]+ training FLOPs, about \d+ \w+ with 1 in parallel"
-        assert re.search(cost + r" \(from the first steps of plain, measured now\)", out), out
-    assert [path.name for path in here.iterdir()] == ["mine.yaml"]
+        assert re.search(cost + r" \(from the first steps of plain\)", out), out
+    assert not runs("outputs")
+    assert {path.name for path in here.rglob("*.json")} > {"measured.json"}
 
 
 @pytest.mark.full
@@ -85,6 +96,35 @@ def test_a_measured_run_is_taken_apart(here: Path) -> None:
     splits = DataReader().splits(variant.config)[1]
     batches = 2 * 2 + 4  # of 143 and of 359 samples, of which two were measured
     assert exact.seconds(variant.config, splits) == 10 + run.total * 2 + batches / 2 * 0.5 + 2 * 0.25
+
+
+def test_what_a_dry_run_measured_is_announced_by_the_sweep(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of threads is measured again, and a damaged file tells nothing."""
+    plan, measured = planned(here), []
+    times = MeasuredRun(2.0, 1.0, 0.0, 0.0, total=5, steps_per_epoch=20)
+
+    def measure(config: object, choices: object, threads: int | None) -> MeasuredRun:
+        measured.append(threads)
+        return times
+
+    monkeypatch.setattr(first_steps, "measure", measure)
+    for _ in range(2):  # a dry run measures again
+        assert estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, DataReader())).seconds == 28
+    assert measured == [1, 1]
+    assert list((here / "outputs" / ".baselines").iterdir())  # which the first cell does not compute again
+    assert estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, None)).seconds == 28
+    assert MeasuredRuns(plan, 2, None)(plan.variants["plain"]) is None
+    (plan.folder / "measured.json").write_text("{")
+    assert MeasuredRuns(plan, 1, None)(plan.variants["plain"]) is None
+    assert measured == [1, 1]
+
+
+def test_the_last_cell_may_run_alone(here: Path) -> None:
+    """Three cells of 100 seconds take two workers 200, not 150."""
+    plan = planned(here)
+    finish(plan, plan.cells[0])
+    finish(plan, plan.cells[2])
+    assert estimate(plan, plan.cells[1:], parallel=2).seconds == 200
 
 
 def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Path) -> None:
@@ -104,25 +144,41 @@ def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Pat
     assert measured_arms == ["small", "large"]
     share = (sizes_of["middle"] - sizes_of["small"]) / (sizes_of["large"] - sizes_of["small"])
     assert result.seconds == pytest.approx(12 + 52 + 12 + share * 40)
-    assert "from the first steps of small and large, measured now" in str(result)
+    assert "from the first steps of small and large" in str(result)
 
 
-def test_runs_of_quite_another_size_tell_nothing(here: Path) -> None:
-    """A run of a second is mostly its start."""
+@pytest.mark.parametrize(
+    ("ratio", "steps", "choices"),
+    [(4.0, 5, {}), (0.25, 5, {}), (1.0, 20, {}), (1.0, 5, {"debug": "fast"}), (1.0, 5, {"trainer": "gpu"})],
+)
+def test_a_run_of_another_size_or_kind_tells_nothing(
+    here: Path, ratio: float, steps: int, choices: dict[str, str]
+) -> None:
+    """A short run is mostly its start, one of `debug` is no run, and another trainer has another device."""
     plan = planned(here)
-    finish(plan, plan.cells[0], samples=1, flops_per_sample={"training": 1000})
+    flops = ratio * sizes(plan).flops("rms") / 320
+    finish(plan, plan.cells[0], choices=choices, steps=steps, flops_per_sample={"training": flops})
     assert estimate(plan, [plan.cells[2]]).seconds is None
+    assert estimate(plan, [plan.cells[1]]).seconds == 100  # another seed of the same arm
+
+
+def test_a_run_of_about_the_size_is_at_most_the_root_of_three_off() -> None:
+    """The start does not grow; the work grows with the steps, and half as much, in logarithms, with their FLOPs."""
+    run = RunTime(start=10.0, work=40.0, flops=1e9, steps=100)
+    assert run.scaled(1e9, 100) == 50
+    assert run.scaled(2e9, 200) == 90
+    assert run.scaled(2e9, 100) == pytest.approx(10 + 40 * 2**0.5)
 
 
 def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:
-    """From runs of the same arm where there are any, else from the speed of runs of like size."""
+    """From runs of the same arm where there are any, else from runs of about its size."""
     plan = planned(here)
     first, second = plan.cells[0], plan.cells[2]
     finish(plan, first)
     result = estimate(plan, [plan.cells[1], second], parallel=2)
-    second_flops = sizes(plan).flops(second.variant)
-    assert result.seconds == pytest.approx((100.0 + second_flops / 2e7) / 2)
-    assert result.flops == pytest.approx(sizes(plan).flops(first.variant) + second_flops)
+    flops = [sizes(plan).flops(cell.variant) for cell in (first, second)]
+    assert result.seconds == pytest.approx(100 * max(1.0, (flops[1] / flops[0]) ** 0.5))
+    assert result.flops == pytest.approx(sum(flops))
     assert "with 2 in parallel (from 1 finished run on this host)" in str(result)
 
 
@@ -154,7 +210,7 @@ def test_runs_measured_alone_do_not_show_how_parallel_ones_slow_each_other_down(
 def test_runs_of_another_host_do_not_count(here: Path) -> None:
     plan = planned(here)
     finish(plan, plan.cells[0], host="elsewhere")
-    assert "time unknown until the first cell has finished" in str(estimate(plan, plan.cells))
+    assert "time unknown until a cell has taken its first steps" in str(estimate(plan, plan.cells))
 
 
 def test_flops_are_those_of_the_whole_run(here: Path) -> None:

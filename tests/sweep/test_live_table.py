@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from blockyard.atomic_files import write_json
 from blockyard.sweep.cell.states import CellState, PlannedRun
+from blockyard.sweep.execution.estimate import Estimate, seconds_left
 from blockyard.sweep.execution.tables import SweepScreen
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep import sweep_runs
@@ -93,3 +97,36 @@ def test_arms_where_something_happens_come_first_on_a_low_terminal(tmp_path: Pat
     runs[5].submitted = True
     shown = [line.split()[0] for line in drawn(plan, runs, height=8).splitlines() if line.lstrip().startswith("arm")]
     assert shown == ["arm", "arm5", "arm0", "arm1", "arm2"]
+
+
+def test_a_sweep_without_an_estimate_is_announced_by_its_first_steps(
+    plan: SweepPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first cell took 8 s for a quarter of its steps, so 35.5 s with its start, and so do the others.
+
+    The announcement is printed once, and a cell of 100 times the FLOPs is not timed by a small one.
+    """
+    clock = iter([0.0, 12.0, 20.0, 21.0])
+    lines: list[str] = []
+    runs = {
+        cell.run: PlannedRun([cell], tmp_path / cell.run, {"trainer": {"max_steps": 4}}, CellState("missing"))
+        for cell in plan.cells
+    }
+    cost = Estimate(4, seconds=None, sizes=dict.fromkeys(runs, 1e6))
+    own = runs[plan.cells[0].run]
+    own.submitted, own.started, own.now = True, -100.0, CellState("running")
+    own.path.mkdir(parents=True)
+    age = (datetime.now(UTC) - timedelta(seconds=11.5)).isoformat()  # of a run that was submitted long before
+    write_json(own.path / "status.json", {"state": "running", "started": age})
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    now = next(clock)
+    screen = SweepScreen(plan, lines.append, live=False, announced=cost)
+    for step in (1, 2, 2):
+        (own.path / "metrics.csv").write_text(f"step,train/loss,epoch,seconds,val/accuracy\n{step},2.0,0.5,1.0,0.25\n")
+        now = next(clock)
+        screen.show(runs, 1)
+    assert lines == ["about 2 min with 1 in parallel in all, by the first steps"]
+    assert cost.seconds == pytest.approx(20 + (2 * 8 + 3 * 35.5), abs=1)
+    sizes = cost.sizes | {plan.cells[3].run: 1e8}
+    assert seconds_left(runs, 1, sizes) is None
+    assert seconds_left(runs, 2, cost.sizes) == pytest.approx(71, abs=1)

@@ -33,7 +33,7 @@ def test_what_a_search_announces_is_an_upper_bound(tmp_path: Path) -> None:
 
 def test_without_a_time_announced_there_is_no_ratio(tmp_path: Path) -> None:
     line = record_time(tmp_path, Estimate(4, 1e9, None), 75.0)
-    assert line == "took 75 s; no time was announced, because no finished run was comparable"
+    assert line == "took 75 s; no time was announced, because none of its cells had been measured"
     assert read_times(tmp_path)[0]["ratio"] is None
 
 

@@ -41,9 +41,8 @@ from blockyard.sweep.spec.ladder import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
-    from blockyard.sweep.cells import Cell, Variant
+    from blockyard.sweep.cells import Cell
     from blockyard.sweep.execution.estimate import Estimate
-    from blockyard.sweep.execution.measured_run import MeasuredRun
     from blockyard.sweep.execution.tables import PlanStatus
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -55,22 +54,15 @@ if TYPE_CHECKING:
 def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataReader | None = None) -> Estimate:
     """Print the cells and their cost; returns the cost. That of a search is an upper bound.
 
-    data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds
+    data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds,
+        and keeps what it has measured in the sweep's folder, from which the sweep reads it
     """
     from blockyard.sweep.execution.estimate import estimate
+    from blockyard.sweep.execution.measured_run import MeasuredRuns
     from blockyard.sweep.execution.tables import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
-    measurements: dict[str, MeasuredRun | None] = {}
-
-    def measure_variant(variant: Variant) -> MeasuredRun | None:
-        from blockyard.sweep.execution.measured_run import measure
-
-        if variant.key not in measurements:
-            measurements[variant.key] = measure(variant.config, variant.choices, executor.threads)
-        return measurements[variant.key]
-
-    measured = measure_variant if args.dry_run and not args.elsewhere else None
+    measured = None if args.elsewhere else MeasuredRuns(plan, executor.threads, data if args.dry_run else None)
     selected = args.only(plan)
     status = PlanStatus.read(plan)
     print_plan(status, retry=args.retry)
@@ -232,7 +224,7 @@ def plan_and_run(arguments: Sequence[str]) -> int:
     if args.dry_run:
         return 0
     start = time.monotonic()
-    code = _work(plan, args)
+    code = _work(plan, args, announced)
     if code == 0:  # a sweep that stopped or failed did less than was announced
         say_time(plan, announced, time.monotonic() - start, _say)
     return code
@@ -245,7 +237,7 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
     return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
 
 
-def _work(plan: SweepPlan, args: SweepArgs) -> int:
+def _work(plan: SweepPlan, args: SweepArgs, announced: Estimate) -> int:
     """Store the plan, run what is missing, compare."""
     from blockyard.report.home import stale
     from blockyard.runs.lock import exclusive
@@ -262,7 +254,10 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
     plan, code = _search(plan, args)
     if code:
         return code
-    code = run_plan(args.only(plan), args.build_executor(), retry=args.retry, say=_say)
+    # That of a search is an upper bound of its trials, and with `until` the seeds that a decision takes are unknown.
+    bound = plan.question.get("search") or plan.question.get("until")
+    cost = None if bound else announced
+    code = run_plan(args.only(plan), args.build_executor(), retry=args.retry, say=_say, announced=cost)
     if code == 0 and _without_setting(plan):
         code = 1
     if code in (130, 143) or args.no_compare:

@@ -8,6 +8,7 @@ constructor can object but nothing is allocated).
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -60,19 +61,36 @@ def refusal(rule: Rule, facts: Facts) -> str | None:
         return None  # reported elsewhere: an unsound node, or an incompatible shape
 
 
-def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> list[str]:
+def alternatives(
+    rule: Rule,
+    facts: Facts,
+    folders: tuple[Path, ...] = (),
+    allow: Sequence[str] = (),
+    typed: frozenset[str] = frozenset(),
+) -> list[str]:
     """Overrides `family=name` that a rule accepts in place of one of the two choices that it refuses.
 
-    Only those that no other rule refuses, where there are any; the rest would need further overrides. The two
-    families alternate, the nearest choices of each first.
+    Only those that no other rule refuses, where there are any; the rest would need further overrides. First are those
+    that experiments use with the other choice, then the nearest; where both families vary, they alternate.
+
+    typed: families whose choice is wanted: the other one varies where it can, and data that was typed never does
     """
+    free = [family for family in rule.pair if family not in typed]
+    rest = [family for family in rule.pair if family in typed and family != "data"]
+    return _accepted(free, rule, facts, folders, allow) or _accepted(rest, rule, facts, folders, allow)
+
+
+def _accepted(
+    families: Sequence[str], rule: Rule, facts: Facts, folders: tuple[Path, ...], allow: Sequence[str]
+) -> list[str]:
     others = [rule for rule in RULES if not refusal(rule, facts)]
     by_family: list[list[tuple[str, bool]]] = []
-    for family in rule.pair:
+    for family in families:
         accepted = []
         own = catalog.OF_SOURCE.get(family, family)
         wanted = facts[family].name if facts[family].name != catalog.SAME else facts[own].name
-        for choice in _nearest_first(own, wanted, catalog.choices(family, folders)):
+        (other,) = set(rule.pair) - {family}
+        for choice in _best_first(own, wanted, catalog.choices(family, folders), str(facts[other])):
             pick = default_pick(choice, allow) if choice.name != facts[family].name else None
             if pick is None:
                 continue
@@ -122,15 +140,25 @@ def _pick(family: str, name: str, node: Node, allow: list[str]) -> Pick:
     return Pick(family, name, locate(node["_target_"]), options)
 
 
-def _nearest_first(family: str, name: str, choices: dict[str, catalog.Choice]) -> list[catalog.Choice]:
-    """The family's default, then the choices whose names are most like `name`."""
+def _best_first(family: str, name: str, choices: dict[str, catalog.Choice], other: str) -> list[catalog.Choice]:
+    """The choices that experiments use with `other`, then the default, then those whose names are most like `name`."""
     default = catalog.default_choices().get(family)
-    likeness = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in choices}
-    return sorted(choices.values(), key=lambda choice: (choice.name != default, -likeness[choice.name]))
+    together = Counter(
+        chosen
+        for experiment in catalog.choices("experiment").values()
+        if other in experiment.chosen
+        for chosen in experiment.chosen
+    )
+
+    def distance(choice: catalog.Choice) -> tuple[int, bool, float]:
+        likeness = difflib.SequenceMatcher(None, name, choice.name).ratio()
+        return -together[f"{family}={choice.name}"], choice.name != default, -likeness
+
+    return sorted(choices.values(), key=distance)
 
 
 def _alternating(lists: Sequence[list[str]]) -> list[str]:
-    longest = max(map(len, lists))
+    longest = max(map(len, lists), default=0)
     return [names[index] for index in range(longest) for names in lists if index < len(names)]
 
 
@@ -155,11 +183,11 @@ def check(
     if not config:
         return issues
     allow = allow_of(config)
-    issues += _root(config, composed.typed)
+    issues += _root(config, composed.typed_values)
     unsound = set()  # keys of nodes
     for place in placed_nodes(config, allow):
         here = on_this_machine and training
-        of_node = [*_target(place, allow)] or [*_values(place, composed.typed, on_this_machine=here)]
+        of_node = [*_target(place, allow)] or [*_values(place, composed.typed_values, on_this_machine=here)]
         issues += of_node
         unsound |= {place.key} if of_node else set()
     for issue in unknown_names(config, composed.folders):
@@ -361,5 +389,5 @@ def _combinations(composed: Composed, facts: Facts, allow: list[str]) -> Iterato
         if reason:
             first, second = rule.pair
             see = f"`blockyard list {first} {second} --compatible` with the same overrides"
-            works = alternatives(rule, facts, composed.folders, allow)
+            works = alternatives(rule, facts, composed.folders, allow, composed.typed_families)
             yield rule, Issue(f"{first} with {second}", reason, works, see)

@@ -195,7 +195,8 @@ class Composed:
 
     folders: the user's own config folders
     matched: the size that was solved for, if any
-    typed: the values of the command line by their keys, as they were typed
+    typed_values: the values of the command line by their keys, as they were typed
+    typed_families: families whose choice an override names, without those that an experiment or a preset chooses
     """
 
     config: Node
@@ -203,7 +204,8 @@ class Composed:
     folders: tuple[Path, ...] = ()
     issues: list[Issue] = field(default_factory=list)
     matched: size_matching.SolvedSize | None = None
-    typed: dict[str, str] = field(default_factory=dict)
+    typed_values: dict[str, str] = field(default_factory=dict)
+    typed_families: frozenset[str] = frozenset()
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
@@ -317,7 +319,8 @@ def _completed(
     resolve(config, issues)
     resolve_teacher(config, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
-    return Composed(config, choices, folders, issues, matched, dict(ordered.values))
+    families = frozenset(key.partition("=")[0].lstrip("+~") for key in ordered.groups)
+    return Composed(config, choices, folders, issues, matched, dict(ordered.values), families)
 
 
 def _delete(config: Node, keys: Sequence[str], issues: list[Issue]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,112 +14,11 @@ from blockyard.config.untrusted.targets import allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import did_you_mean, fold, near
 
-# Names that other projects give to choices and options of this one, for messages that say what was meant.
+# Names that other projects give to options and families of this one, for messages that say what was meant. Those of a
+# choice are in its YAML (`Choice.aliases`, `Choice.related`).
 #
 # Spelling tells that `roep` is rope; only a table tells that `rotary` is. `tests/config/test_synonyms.py` holds every
 # entry to a choice or an option that exists.
-
-# family=choice -> the names it has elsewhere
-CHOICES = {
-    "position=rope": "rotary rotary_embedding roformer",
-    "position=learned": "absolute ape wpe",
-    "position=sinusoidal": "sincos sine sin_cos",
-    "position=t5_bias": "t5 t5_relative relative relative_bias",
-    "position=bias_table": "swin",
-    "position=none": "nope no_position",
-    "token_mixer=attention": "mha multihead multi_head self_attention softmax sdpa flash gqa mqa",
-    "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
-    "token_mixer=differential_attention": "diff_attention diff_attn differential_transformer diffllama",
-    "token_mixer=latent_attention": "mla multi_head_latent_attention multihead_latent_attention",
-    "token_mixer=beside": "hymba falcon_h1 hybrid_module parallel_mixers side_by_side",
-    "token_mixer=forgetting_attention": "fox forgetting_transformer data_dependent_alibi forget_gate",
-    "token_mixer=sigmoid_attention": "sigmoid flash_sigmoid sigmoid_self_attention sigattn",
-    "token_mixer=block_selection": "moba mixture_of_block_attention block_sparse",
-    "token_mixer=linear_attention": "linear_transformer elu",
-    "token_mixer=fourier": "fnet fft",
-    "token_mixer=linear_recurrence": "mingru min_gru",
-    "token_mixer=delta_rule": "deltanet delta_net gated_deltanet gated_delta_net gdn kda kimi_delta_attention",
-    "token_mixer=decayed_attention": "retnet retention gated_retnet gla gated_linear_attention hgrn2",
-    "token_mixer=selective_ssm": "mamba mamba1 mamba_1 s6 selective_scan",
-    "token_mixer=mlstm": "xlstm matrix_lstm xlstm_large",
-    "token_mixer=gated_conv": "lfm2 lfm2_conv gated_short_conv double_gated_conv",
-    "token_mixer=mamba2": "mamba_2 ssd",
-    "token_mixer=long_conv": "global_conv implicit_conv",
-    "token_mixer=pool": "poolformer metaformer",
-    "token_mixer=token_mlp": "mlp_mixer mixer",
-    "token_mixer=gated_attention_unit": "gau",
-    "token_mixer=graph_conv": "gcn gin gat gnn",
-    "channel_mixer=mlp": "ffn feed_forward feedforward",
-    "channel_mixer=glu": "swiglu geglu reglu gated_mlp",
-    "channel_mixer=experts": "moe mixture_of_experts switch switch_transformer mixtral sparse_moe",
-    "norm=layer": "layernorm layer_norm ln",
-    "norm=rms": "rmsnorm rms_norm",
-    "norm=batch": "batchnorm batch_norm bn",
-    "norm=dyt": "dynamic_tanh",
-    "layers=hybrid": "qwen3_next olmo_hybrid full_attention_interval",
-    "layers=local_global": "layer_types sliding_window_pattern interleaved_attention",
-    "layers=dense_first": "first_k_dense_replace mlp_only_layers",
-    "layers=no_positions": "no_rope_layers nope_layers rnope irope",
-    "layers=single_mixers": "nemotron_h block_pattern",
-    "parametrization=mup": "mu_p mutransfer mu_transfer completep maximal_update",
-    "residual=x0": "resid_lambdas x0_lambdas reinject_input",
-    "residual=unet": "unet_skips u_net uvit",
-    "residual=dense": "denseformer dwa",
-    "residual=depth_attention": "attnres attention_residuals attn_res",
-    "residual=hyper": "hyper_connections hyperconnections mhc hc",
-    "block=pre_norm": "prenorm pre_ln pre preln",
-    "block=post_norm": "postnorm post_ln post postln",
-    "block=branch_norm": "olmo2 reordered_norm res_post_norm swin_v2",
-    "block=sphere": "ngpt normalized_transformer hypersphere",
-    "block=parallel": "parallel_attention gptj gpt_j",
-    "block=layer_scale": "layerscale",
-    "model=decoder": "gpt decoder_only causal",
-    "model=encoder_decoder": "seq2seq transformer",
-    "head=class_token": "cls cls_token",
-    "head=mean_pool": "gap avg average average_pool mean",
-    "head=token": "lm lm_head",
-    "head=reconstruct": "autoencoder",
-    "head=mtp_modules": "deepseek_mtp nextn num_nextn_predict_layers mtp",
-    "optimizer=adamw": "adam adam_w",
-    "optimizer=sgd": "momentum nesterov",
-    "optimizer=soap": "shampoo",
-    "optimizer=normuon": "nor_muon",
-    "optimizer=hyperball": "muonh adamh muon_h adam_h",
-    "optimizer=schedule_free": "schedulefree adamw_schedule_free",
-    "optimizer=torch_optim": "adagrad adadelta adamax adafactor asgd nadam radam rmsprop rprop",
-    "optimizer=timm_optim": "adabelief adan adopt lamb lars lion madgrad novograd nadamw",
-    "schedule=cosine": "cosine_annealing cosine_decay warmup_cosine",
-    "schedule=cosine_restarts": "sgdr warm_restarts cosine_annealing_warm_restarts cosine_warm_restarts",
-    "schedule=linear": "linear_decay linear_warmup",
-    "schedule=wsd": "trapezoid warmup_stable_decay",
-    "objective=masked_token": "mlm masked_lm",
-    "objective=masked_diffusion": "mdlm mdm absorbing_diffusion discrete_diffusion",
-    "objective=multilabel": "multi_label bce binary_cross_entropy",
-    "objective=tag": "ner pos token_classification named_entities",
-    "objective=next_token": "lm clm causal_lm language_modeling",
-    "objective=classify": "ce cross_entropy classification",
-    "objective=regress": "mse regression",
-    "objective=restore": "mae masked_autoencoder denoise simmim",
-    "objective=translate": "seq2seq",
-    "tokenizer=patch": "patchify patch_embed vit",
-    "tokenizer=char": "character characters",
-    "tokenizer=byte": "bytes utf8",
-    "data=cifar10": "cifar",
-    "data=image_folder": "imagenet imagefolder images",
-    "data=table": "csv tsv jsonl imdb sst2 spam tabular",
-    "data=text_file": "shakespeare tinyshakespeare wikitext openwebtext text txt",
-    "data=translation": "wmt multi30k parallel",
-    "data=series_file": "etth1 ett weather time_series timeseries",
-    "data=tagged_text": "conll conll2003 conllu ner universal_dependencies",
-    "data=molecules": "esol smiles zinc",
-    "logger=wandb": "wb weights_and_biases",
-    "logger=tensorboard": "tb",
-    "trainer=cpu": "local",
-    "callbacks=early_stopping": "early_stop patience",
-    "callbacks=ema": "model_ema ema_weights exponential_moving_average weight_averaging",
-    "callbacks=quiet": "none",
-    "callbacks=dropout_schedule": "early_dropout late_dropout",
-}
 
 # option -> the names it has elsewhere
 OPTIONS = {
@@ -182,32 +81,33 @@ FAMILIES = {
     "experiment": "exp",
 }
 
-# Mechanisms that blockyard does not have, by their names -> choices of the same idea, which are not the same mechanism.
-ABSENT = {
-    "ssm s4 s4d s5 state_space": ("token_mixer=selective_ssm", "token_mixer=mamba2"),
-    "lru": ("token_mixer=linear_recurrence",),
-    "rwkv rwkv6 rwkv7": ("token_mixer=decayed_attention", "token_mixer=delta_rule"),
-    "swin swin_block shifted_window": ("token_mixer=windowed_attention", "position=bias_table"),
-}
-
 # Mechanisms that are a choice with options of its own, by their names: the choice alone is not the mechanism.
 COMPOSED = {
     "hyena": "token_mixer=long_conv token_mixer.gated=true token_mixer.conv=3",
     "based": "token_mixer=linear_attention token_mixer.feature=taylor",
     "performer": "token_mixer=linear_attention token_mixer.feature=random",
+    "flash_attention": "token_mixer=attention trainer.attention=auto",
+    "flash_attn": "token_mixer=attention trainer.attention=auto",
     "hedgehog": "token_mixer=linear_attention token_mixer.feature=hedgehog",
 }
 
 
-def absent(name: str) -> str | None:
-    """Return a message for a mechanism that is no choice, with its options or related choices; None for other names."""
+def absent(name: str, family: str = "") -> str | None:
+    """Return a message for a mechanism that is no choice, with its options or related choices; None for other names.
+
+    family: whose choices are named first
+    """
     if _plain(name) in COMPOSED:
         return f"{name} is {COMPOSED[_plain(name)]}"
-    for names, related in ABSENT.items():
-        if _plain(name) in names.split():
-            more = f" (related, not the same: {', '.join(related)})" if related else ""
-            return f"blockyard has no {name}{more}"
-    return None
+    related = [choice for choice, known in _all_choices() if _plain(name) in known.related]
+    related = sorted(related, key=lambda choice: not choice.startswith(f"{family}="))
+    return f"blockyard has no {name} (related, not the same: {', '.join(related)})" if related else None
+
+
+def _all_choices() -> Iterator[tuple[str, catalog.Choice]]:
+    for family in catalog.groups():
+        for name, choice in catalog.choices(family).items():
+            yield f"{family}={name}", choice
 
 
 def family_for(name: str) -> str | None:
@@ -217,7 +117,7 @@ def family_for(name: str) -> str | None:
 
 def choices_for(name: str, family: str | None = None) -> list[str]:
     """The choices, `family=choice`, that have this name elsewhere; those of one family, if one is given."""
-    matches = [choice for choice, names in CHOICES.items() if _plain(name) in names.split()]
+    matches = [choice for choice, known in _all_choices() if _plain(name) in known.aliases]
     return [choice for choice in matches if family is None or choice.startswith(f"{family}=")]
 
 

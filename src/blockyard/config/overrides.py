@@ -136,8 +136,12 @@ def sort_overrides(
 
 def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
     """What a word without a value may mean: `family=choice`, an experiment or a preset first."""
-    families = sorted(catalog.groups(), key=lambda family: ("experiment", "preset", family).index(family))
-    return known_keys.meant(name, [(family, list(catalog.choices(family, folders))) for family in families])
+    return known_keys.meant(name, [(family, list(catalog.choices(family, folders))) for family in _families_first()])
+
+
+def _families_first() -> list[str]:
+    """Every family, those whose choices set options of others first."""
+    return sorted(catalog.groups(), key=lambda family: ("experiment", "preset", family).index(family))
 
 
 def _of_family(name: str) -> list[str]:
@@ -150,15 +154,19 @@ def _of_family(name: str) -> list[str]:
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
     named_so = known_keys.choices_for(str(name), family)
-    missing = known_keys.absent(str(name))
-    others = meant_by(str(name)) if isinstance(name, str) else []
+    missing = known_keys.absent(str(name), family)
+    others = [other for other in _families_first() if name in catalog.choices(other)]
+    # A name such as `default` is that of choices in many families, none of which it may mean here.
+    elsewhere = others[:1] if len(others) == 1 or others[:1] in (["experiment"], ["preset"]) else []
     if named_so:
         hint = f"; did you mean {named_so[0].partition('=')[2]}?"
     elif missing:
         hint = f"; {missing}"
     else:
-        spelt = did_you_mean(str(name), choices)
-        hint = f"; did you mean {others[0]}?" if others and not _contains(str(name), choices) else spelt
+        # A word that another family knows is no slip of the keys: nope is position=none, and no token mixer.
+        known = known_keys.choices_for(str(name))
+        spelt = "" if known else did_you_mean(str(name), choices)
+        hint = f"; did you mean {elsewhere[0]}={name}?" if elsewhere and not _contains(str(name), choices) else spelt
     text = f"unknown {family} {quoted(name)}{hint}"
     return Issue(family, text, see=f"`blockyard list {family}`", unknown=True)
 

@@ -1,4 +1,4 @@
-"""Computes the baselines of a run's task after its end, once for each data set.
+"""Computes the baselines of a run's task after its end, or in the dry run of a sweep, once for each data set.
 
 A finished run is done, with its figures on disk, before the first baseline is computed: one that fails, or that takes
 the process with it, loses nothing but itself. What is computed lies in `outputs/.baselines/HASH.json`, by data,
@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import read_json, remove_temporary, write_json
-from blockyard.contracts import Baselines
+from blockyard.config.tree import Node
+from blockyard.contracts import Baselines, Splits
 from blockyard.engine.faults.interrupts import Interrupted, Interrupts
 from blockyard.errors import UserError
 from blockyard.runs.folder import PATHS, RunFolder
@@ -31,6 +32,7 @@ from blockyard.runs.lock import InUseError, RunLock
 from blockyard.runs.status import reason_of
 
 if TYPE_CHECKING:
+    from blockyard.config.build import Components
     from blockyard.engine.job import Job
 
 log = logging.getLogger("blockyard")
@@ -72,21 +74,8 @@ def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summar
     Nothing that happens here changes how the run ended.
     """
     entries: dict[str, BaselineEntry] = {}
-    try:
-        with interrupts.open_again():
-            baselines = job.components.objective.baselines(job.splits.test, job.splits.train)
-            if not baselines:
-                return summary
-            entries = {name: {"missing": LOST} for name in baselines}
-            entries = _known_or_computed(baselines, folder.path.parent.parent / FOLDER / f"{_key(job)}.json")
-    except Interrupted as stop:
-        entries = {name: {"missing": str(stop)} for name in entries}
-    except Exception as error:  # the run is done, whatever a component's baselines raise
-        log.warning("the baselines of %s were not computed: %s", folder.path, reason_of(error))
-        entries = {name: {"missing": reason_of(error)} for name in entries}
-    for name, entry in entries.items():
-        if "missing" in entry:
-            log.warning("baseline %s has no value: %s", name, entry["missing"])
+    with contextlib.suppress(Interrupted), interrupts.open_again():
+        entries = compute_baselines(folder.config, job.components, job.splits, folder.path.parent.parent)
     if entries:
         summary = summary | _of_summary(entries)
         try:
@@ -94,6 +83,26 @@ def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summar
         except OSError as error:
             log.warning("the baselines of %s were not written: %s", folder.path, error)
     return summary
+
+
+def compute_baselines(config: Node, components: Components, splits: Splits, outputs: Path) -> dict[str, BaselineEntry]:
+    """Return the baselines of a config's task from their file below `outputs`; those that it lacks are computed."""
+    entries: dict[str, BaselineEntry] = {}
+    try:
+        baselines = components.objective.baselines(splits.test, splits.train)
+        entries = {name: {"missing": LOST} for name in baselines}
+        if entries:
+            key = _key(config, components, splits)
+            entries = _known_or_computed(baselines, outputs / FOLDER / f"{key}.json")
+    except Interrupted as stop:
+        entries = {name: {"missing": str(stop)} for name in entries}
+    except Exception as error:  # the run is done, whatever a component's baselines raise
+        log.warning("the baselines of runs in %s were not computed: %s", outputs, reason_of(error))
+        entries = {name: {"missing": reason_of(error)} for name in entries}
+    for name, entry in entries.items():
+        if "missing" in entry:
+            log.warning("baseline %s has no value: %s", name, entry["missing"])
+    return entries
 
 
 def _of_summary(entries: dict[str, BaselineEntry]) -> dict[str, Any]:
@@ -189,17 +198,17 @@ def _write(path: Path, entries: dict[str, BaselineEntry]) -> None:
         log.debug("%s: %s", path, error)
 
 
-def _key(job: Job) -> str:
+def _key(config: Node, components: Components, splits: Splits) -> str:
     """A hash of what the baselines depend on: data, tokenizers and objective."""
-    config, data = job.folder.config, job.components.data
+    data = components.data
     left_out = {*_SIZES, *PATHS, *getattr(data, "incidental", ())}
     facts = {
         "version": _VERSION,
         "fingerprint": data.fingerprint(),
         "data": {name: value for name, value in (config.get("data") or {}).items() if name not in left_out},
-        "samples": [len(job.splits.train), len(job.splits.test)],
+        "samples": [len(splits.train), len(splits.test)],
         **{name: config.get(name) for name in ("tokenizer", "source_tokenizer", "objective")},
-        "states": [job.components.tokenizer.state(), job.components.source_tokenizer.state()],
+        "states": [components.tokenizer.state(), components.source_tokenizer.state()],
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

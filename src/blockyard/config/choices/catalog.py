@@ -34,6 +34,9 @@ MATCH, MATCH_OPTIONS = "match", ("params", "flops", "active", "state", "tokens",
 SEVERAL = ("logger", "callbacks")
 
 
+_NAMES = ("aka:", "related:")  # comments of a YAML with names that other projects use
+
+
 @dataclass(frozen=True)
 class Choice:
     """One YAML of one family, described by the docstring of its class's module."""
@@ -65,6 +68,22 @@ class Choice:
         return tuple(dict.fromkeys([*(parameters(self.target) if self.target else ()), *in_yaml]))
 
     @cached_property
+    def chosen(self) -> frozenset[str]:
+        """The choices, `family=name`, of the defaults list of an experiment."""
+        found = re.findall(r"^ *- override /(\w+): *(\w+)", self._text, re.MULTILINE)
+        return frozenset(f"{family}={name}" for family, name in found)
+
+    @cached_property
+    def aliases(self) -> tuple[str, ...]:
+        """The names that other projects give to the choice, from the comment `# aka: rotary roformer` of its YAML."""
+        return self._names("aka:")
+
+    @cached_property
+    def related(self) -> tuple[str, ...]:
+        """The names of mechanisms that are no choice, of the same idea, from the comment `# related: rwkv s4`."""
+        return self._names("related:")
+
+    @cached_property
     def _text(self) -> str:
         return self.path.read_text(encoding="utf-8")
 
@@ -74,8 +93,12 @@ class Choice:
 
     @cached_property
     def _comments(self) -> list[str]:
-        lines = self._text.splitlines()
-        return [line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line]
+        lines = [line[1:].strip() for line in self._text.splitlines() if line.startswith("#")]
+        return [line for line in lines if not line.startswith(("@package", *_NAMES))]
+
+    def _names(self, kind: str) -> tuple[str, ...]:
+        match = re.search(rf"^# {kind} (.*)$", self._text, re.MULTILINE)
+        return tuple(match.group(1).split()) if match else ()
 
 
 @cache

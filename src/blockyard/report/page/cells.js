@@ -52,7 +52,7 @@ function cellMap() {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
     h("table", { class: "map" }, h("caption", {}, "State of every cell"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
-      h("tbody", {}, sorted.map((cells) => h("tr", {}, h("th", { scope: "row" }, cells[0].arm,
+      h("tbody", {}, sorted.map((cells) => h("tr", {}, h("th", { scope: "row", title: cells[0].arm }, label(cells[0].arm),
         Object.keys(cells[0].setting || {}).length ? h("small", {}, ` ${setting(cells[0].setting)}`) : null),
       allSeeds().map((seed) => square(cells, seed)))))));
 }

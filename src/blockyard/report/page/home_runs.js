@@ -2,6 +2,7 @@
 
 const VERDICT_SIGNS = { supported: "✓", contradicted: "✗", undecided: "?" };
 const STATE_SIGNS = { done: "✓", failed: "✗", running: "▶", queued: "·", interrupted: "‖" };
+const MOST_SEEDS = 6; // links to the runs of a config that need no press
 
 /** Every sweep with its claim and verdict. A press on the number of cells shows its runs. */
 function sweepTable() {
@@ -79,14 +80,23 @@ function runColumns() {
 const sortKeys = () => [["run", state.grouped ? "config" : "run"], ...runColumns().map(([key, name]) => [key, name]),
   ...[...data.families, ...(data.apart || [])].map((key) => [key, key])];
 
-/** The states of a row's runs, each a link to its folder, and the reasons of those that failed. */
+/** How many of a row's runs are done, and how many are in each other state: "9 of 10 done, 1 failed". */
+function stateCounts(row) {
+  const count = (name) => row.runs.filter((run) => run.state === name).length;
+  const others = Object.keys(STATE_SIGNS).filter((name) => name !== "done" && count(name));
+  return [`${count("done")} of ${row.runs.length} done`, ...others.map((name) => `${count(name)} ${name}`)].join(", ");
+}
+
+/** The states of a row's runs, each a link to its folder, and the reasons of those that failed. A press shows many links. */
 function states(row) {
   const reasons = [...new Set(row.runs.filter((run) => run.reason && run.state !== "done").map((run) => run.reason))];
-  return [row.runs.map((run) => {
+  const links = row.runs.map((run) => {
     const [at, text] = [address(run.link), run.run.split("/")[1]];
     const mark = [h("span", { "aria-hidden": "true" }, STATE_SIGNS[run.state] || "?"), ` ${text}`, h("span", { class: "unseen" }, run.state)];
     return at ? h("a", { class: `seed ${run.state}`, href: `${at}/`, title: `${run.run}: ${run.state}` }, mark) : h("span", { class: `seed ${run.state}`, title: run.state }, mark);
-  }), reasons.length ? h("small", { class: "below" }, folded(reasons.join("; "), 60)) : null];
+  });
+  const shown = links.length > MOST_SEEDS ? h("details", { class: "fold" }, h("summary", {}, stateCounts(row)), h("span", {}, links)) : links;
+  return [shown, reasons.length ? h("small", { class: "below" }, folded(reasons.join("; "), 60)) : null];
 }
 
 /** What the signs, the sign ± and the brackets of the table mean. */

@@ -178,8 +178,8 @@ function row(arm, all) {
   return [line, h("tr", { class: "detail", id: `detail-${index}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
 }
 
-/** A name that may wrap after its commas: block=pre_norm,optimizer.lr=0.001. */
-const breakable = (name) => name.split(/(?<=,)/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
+/** A name that may wrap after its commas and signs of equality: block=pre_norm,optimizer.lr=0.001. */
+const breakable = (name) => name.split(/(?<=[,=])/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 
 /** A sentence on the smallest possible permutation p. */
 function smallest() {

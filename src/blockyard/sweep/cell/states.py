@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from blockyard.runs.status import Status, read_status
 from blockyard.sweep.cells import Cell
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
+_OBSERVED = 4.0  # seconds between two rows of a log, seen once a second, from which they tell the time of a run
 _TAIL = 4096  # bytes at the end of metrics.csv that are read
 
 
@@ -104,6 +106,14 @@ def duration(status: Status) -> float | None:
         return None
 
 
+def _age(status: Status) -> float | None:
+    """Return the seconds since a run's last attempt has started; None where it has not, by the clock of its machine."""
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(str(status.started))).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
 def _total_steps(trainer: Node, step: float | None, epoch: float | None) -> float | None:
     limits = [trainer["max_steps"]] if trainer.get("max_steps") else []
     if trainer.get("max_epochs") and step and epoch:
@@ -123,6 +133,7 @@ class PlannedRun:
     """One run of the plan and the cells that it answers, the first in order first.
 
     submitted: whether our executor holds it; ended: whether it is over for this command, well or not
+    rows: when the first and the last row of its log were seen, and the part of its steps that were done then
     """
 
     cells: list[Cell]
@@ -134,6 +145,24 @@ class PlannedRun:
     last_look: float = 0.0
     started: float | None = None
     seconds: float | None = None
+    rows: list[tuple[float, float]] = field(default_factory=list)
+
+    def observe(self, fraction: float | None) -> None:
+        """Note the part of its steps that are done, if that has changed."""
+        if not fraction or (self.rows and fraction <= self.rows[-1][1]):
+            return
+        if not self.rows and (age := _age(read_status(self.path))) is not None:
+            self.started = time.monotonic() - age  # the first run of a process was submitted before its imports
+        self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
+
+    def expected_seconds(self) -> float | None:
+        """Return the seconds of the whole run by its steps so far; None before `_OBSERVED` seconds of them."""
+        if not self.submitted or self.started is None or len(self.rows) < 2:
+            return None
+        (first, done), (last, more) = self.rows
+        if last - first < _OBSERVED:
+            return None
+        return last - self.started + (1 - more) * (last - first) / (more - done)
 
     @property
     def open(self) -> bool:

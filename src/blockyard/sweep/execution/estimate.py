@@ -1,21 +1,25 @@
-"""Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host.
+"""Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host or from first steps.
 
-FLOPs of training are taken as three times those of the forward pass (`plan.sizes`). Time is that of finished runs from
-start to end, evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar
-size. Where no finished run is comparable, a dry run measures the first steps of the first arm for a few seconds; where
-arms differ in FLOPs, those of the smallest and of the largest, with a straight line between them. How many samples an
-epoch has comes from the data, which is read, or from a finished run on the same data. Runs that were measured alone do
-not show how parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one
-cell after another.
+FLOPs of training are taken as three times those of the forward pass (`plan.sizes`). How many samples an epoch has comes
+from the data, which is read, or from a finished run on the same data.
+
+The time of a cell is that of finished runs of the same arm; else of finished runs of about its size (`_COMPARABLE`);
+else it follows from the first steps of an arm, which a dry run measures for a few seconds and keeps beside the plan:
+those of the first arm, or where arms differ in FLOPs those of the smallest and of the largest, with a straight line
+between them. A sweep that starts without all of these is timed by its own first steps (`seconds_left`). Evaluations and
+the start of a run count everywhere. Runs that were measured alone do not show how parallel cells share cores, caches
+and memory; the time is then followed by its upper bound, that of one cell after another.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 import socket
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +33,7 @@ from blockyard.runs.folder import RUN, SUMMARY
 from blockyard.runs.lock import exclusive
 from blockyard.runs.status import now, read_status
 from blockyard.runs.store import Entry, runs
-from blockyard.sweep.cell.states import duration
+from blockyard.sweep.cell.states import PlannedRun, duration
 from blockyard.sweep.cells import Cell, Variant
 from blockyard.sweep.plan.sizes import TRAINING, training_samples
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -39,33 +43,65 @@ if TYPE_CHECKING:
     from blockyard.sweep.execution.measured_run import MeasuredRun
 
 
-# FLOPs of whole runs, and what finished runs on this host took.
+# FLOPs of whole runs, and the time that finished runs on this host took.
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3
-_COMPARABLE = 100.0  # ratio of FLOPs
+_COMPARABLE = 3.0  # ratio of FLOPs, and of steps, up to which the time of one run tells that of another
 _UNEQUAL = 1.25  # ratio of FLOPs from which two arms are measured
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """The time of a run, in seconds: `start` to its first step, `work` from there to its end, evaluations included.
+
+    flops: of its training; steps: of the optimizer, None where unknown; trainer: the choice of this family
+    """
+
+    start: float
+    work: float
+    flops: float
+    steps: float | None = None
+    trainer: str | None = None
+
+    def comparable(self, flops: float, steps: float | None) -> bool:
+        """Return whether a run of these FLOPs and steps is of about the same size."""
+        ratios = [flops / self.flops]
+        if steps and self.steps:
+            ratios.append(steps / self.steps)
+        return all(1 / _COMPARABLE <= ratio <= _COMPARABLE for ratio in ratios)
+
+    def scaled(self, flops: float, steps: float | None) -> float:
+        """Return the seconds of a run of about the same size.
+
+        The time of a step lies between a constant, where Python and the start of kernels take it, and one in proportion
+        to its FLOPs, where arithmetic does. The geometric mean of both is at most the square root of `_COMPARABLE` off.
+        """
+        more_steps = steps / self.steps if steps and self.steps else 1.0
+        more_flops = flops / self.flops / more_steps
+        return self.start + self.work * more_steps * math.sqrt(more_flops)
 
 
 @dataclass
 class FinishedRuns:
     """The newest finished runs below `outputs` that were made on this host.
 
-    seconds: of each run from its start to its end, by identity; speeds: (FLOPs, seconds) of each run
+    seconds: of each run from its start to its end, by identity
+    times: of the runs that may tell the time of others, so none of `debug`
     train_sizes: samples of the training part by identity, with a run that has them
-    times: when each run started and ended, in ISO 8601
+    intervals: when each run started and ended, in ISO 8601
     """
 
     count: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    speeds: list[tuple[float, float]] = field(default_factory=list)
+    times: list[RunTime] = field(default_factory=list)
     train_sizes: dict[str, tuple[Entry, int]] = field(default_factory=dict)
-    times: list[tuple[str, str]] = field(default_factory=list)
+    intervals: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:
         """Whether no two of the runs ran at the same time, so that they do not show how runs slow each other down."""
-        ordered = sorted(self.times)
+        ordered = sorted(self.intervals)
         return bool(ordered) and all(ended <= started for (_, ended), (started, _) in pairwise(ordered))
 
     @classmethod
@@ -82,32 +118,28 @@ class FinishedRuns:
                 identity, training = str(facts["identity"]), float(summary["seconds"])
                 status = read_status(entry.path)
                 seconds = max(training, duration(status) or 0.0)
+                # Of a run that `train` has started, the first step waited for the imports of its process, too.
+                start = min(seconds - training, float(summary.get("seconds_to_first_step") or 0.0))
+                choices = dict(facts.get("choices") or {})
+                run = RunTime(start, seconds - start, flops, summary.get("steps"), choices.get("trainer"))
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             finished.count += 1
             if status.started and status.ended:
-                finished.times.append((status.started, status.ended))
+                finished.intervals.append((status.started, status.ended))
             finished.seconds.setdefault(identity, []).append(seconds)
-            finished.speeds.append((flops, seconds))
+            if flops > 0 and choices.get("debug") in (None, "none"):
+                finished.times.append(run)
             size = (summary.get("data") or {}).get("train")
             if isinstance(size, int):
                 finished.train_sizes.setdefault(identity, (entry, size))
         return finished
 
-    def rate(self, sizes: Sequence[float]) -> float | None:
-        """FLOPs a second of the runs that are nearest in size: small runs are slower than large ones.
-
-        None where none is within a factor of `_COMPARABLE`: a run of a second is mostly its start.
-        """
-        useful = [run for run in self.speeds if run[0] > 0]
-        if not sizes or not useful:
-            return None
-        middle = math.log(statistics.median(sizes))
-        near = [run for run in useful if abs(math.log(run[0]) - middle) <= math.log(_COMPARABLE)]
-        if not near:
-            return None
-        nearest = sorted(near, key=lambda run: abs(math.log(run[0]) - middle))[:_NEAREST]
-        return statistics.median(flops / seconds for flops, seconds in nearest)
+    def of_about_size(self, flops: float, steps: float | None, trainer: str | None) -> float | None:
+        """Return the seconds of a run by the runs that are nearest in size; None where none is comparable."""
+        near = [run for run in self.times if run.trainer == trainer and run.comparable(flops, steps)]
+        nearest = sorted(near, key=lambda run: abs(math.log(run.flops / flops)))[:_NEAREST]
+        return statistics.median(run.scaled(flops, steps) for run in nearest) if nearest else None
 
     def train_size(self, data_key: str) -> int | None:
         """Samples of the training part of a finished run on the same data, or None."""
@@ -150,6 +182,11 @@ class RunSizes:
         """Samples that training processes; None where the length of an epoch is unknown."""
         return training_samples(config, lambda: self._train_size(config))
 
+    def steps(self, config: Node) -> float | None:
+        """Steps of the optimizer of a whole run; None where the length of an epoch is unknown."""
+        samples = self.samples(config)
+        return None if samples is None else samples / config["data"]["batch_size"]
+
     def _train_size(self, config: Node) -> int | None:
         key = _data_key(config)
         if key not in self._train_sizes:
@@ -163,10 +200,10 @@ def _data_key(config: Node) -> str:
     return json.dumps([config.get(key) for key in ("data", "tokenizer", "source_tokenizer")], sort_keys=True)
 
 
-_LATER = "unknown until the first cell has finished"
+_LATER = "unknown until a cell has taken its first steps"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Estimate:
     """The cost of cells.
 
@@ -175,6 +212,7 @@ class Estimate:
     at_most: seconds if parallel cells slow each other down until they gain nothing; None where finished runs show this
     longest: seconds of the longest cell; source: where the time comes from
     problem: why the size of a model is unknown, or None
+    sizes: FLOPs of training by run, where they are known
     """
 
     cells: int
@@ -185,6 +223,7 @@ class Estimate:
     longest: float = 0.0
     source: str = ""
     problem: str | None = None
+    sizes: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if not self.cells:
@@ -195,11 +234,13 @@ class Estimate:
         if self.seconds is None:
             cost = f"{flops}, time {_LATER}" if flops else f"FLOPs and time {_LATER}"
         else:
-            cost = f"{flops or 'FLOPs unknown'}, {self._time()} ({self.source})"
+            cost = f"{flops or 'FLOPs unknown'}, {self.time} ({self.source})"
         problem = f"; the size of a model is unknown: {self.problem}" if self.problem else ""
         return f"{self.cells} to run: {cost}{problem}"
 
-    def _time(self) -> str:
+    @property
+    def time(self) -> str:
+        """The time as text, with the number of cells in parallel."""
         assert self.seconds is not None
         if self.parallel is not None:
             most = "" if self.at_most is None else format_duration(self.at_most)
@@ -223,33 +264,22 @@ def estimate(
 
     parallel: how many run at the same time; None where a queue decides
     data: has read the data of the cells, and knows how many samples an epoch has
-    measured: measures the first steps of an arm, which is done where no finished run is comparable
+    measured: returns the first steps of an arm, for which it is asked where no finished run is comparable
     """
     if not cells:
         return Estimate(0)
     finished = FinishedRuns.read(plan)
-    sizes = RunSizes(plan, finished, data=data)
-    flops = [sizes.flops(cell.variant) for cell in cells]
-    available = [value for value in flops if value is not None]
-    total = math.fsum(available) if len(available) == len(flops) else None
-    rate = finished.rate([value for value in available if value])
-    times: list[float] | None
-    known_times: list[float] = []
-    for cell, size in zip(cells, flops, strict=True):
-        size = size if size is not None else (statistics.fmean(available) if available else None)
-        if own := finished.seconds.get(cell.run.partition("/")[0].rpartition("-")[2]):
-            known_times.append(statistics.fmean(own))
-        elif rate and size is not None:
-            known_times.append(size / rate)
-        else:
-            break
-    times = known_times if len(known_times) == len(cells) else None
+    run_sizes = RunSizes(plan, finished, data=data)
+    flops = [run_sizes.flops(cell.variant) for cell in cells]
+    sizes = {cell.run: size for cell, size in zip(cells, flops, strict=True) if size}
+    total = None if None in flops else math.fsum(size for size in flops if size is not None)
+    times = _finished(plan, cells, run_sizes)
     if times is None:
         from_steps = _measured(plan, cells, flops, data, measured)
         if from_steps is None:
-            return Estimate(len(cells), total, None, parallel, problem=sizes.problem)
+            return Estimate(len(cells), total, None, parallel, problem=run_sizes.problem, sizes=sizes)
         times, arms = from_steps
-        source, alone = f"from the first steps of {' and '.join(arms)}, measured now", True
+        source, alone = f"from the first steps of {' and '.join(arms)}", True
     else:
         source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
         alone = finished.alone
@@ -257,8 +287,43 @@ def estimate(
     one_by_one = math.fsum(times)
     at_most = one_by_one if alone and slots is not None and slots > 1 else None
     return Estimate(
-        len(cells), total, one_by_one / (slots or 1), slots, at_most, max(times), source, problem=sizes.problem
+        len(cells),
+        total,
+        _with_workers(times, slots or 1),
+        slots,
+        at_most,
+        max(times),
+        source,
+        problem=run_sizes.problem,
+        sizes=sizes,
     )
+
+
+def _with_workers(times: Sequence[float], workers: int) -> float:
+    """Return the seconds until the last cell has ended where each worker takes the next one when it is free."""
+    free_at = [0.0] * workers
+    for seconds in times:
+        heapq.heapreplace(free_at, free_at[0] + seconds)
+    return max(free_at)
+
+
+def _finished(plan: SweepPlan, cells: Sequence[Cell], sizes: RunSizes) -> list[float] | None:
+    """Seconds of each cell from finished runs; None where one of the cells has no comparable run."""
+    times = []
+    for cell in cells:
+        variant = plan.variants[cell.variant]
+        flops = sizes.flops(cell.variant)
+        if own := sizes.finished.seconds.get(cell.run.partition("/")[0].rpartition("-")[2]):
+            seconds: float | None = statistics.fmean(own)
+        elif flops:
+            steps = sizes.steps(variant.config)
+            seconds = sizes.finished.of_about_size(flops, steps, variant.choices.get("trainer"))
+        else:
+            seconds = None
+        if seconds is None:
+            return None
+        times.append(seconds)
+    return times
 
 
 def _measured(
@@ -297,6 +362,45 @@ def _seconds(size: float | None, points: Sequence[tuple[float | None, float]]) -
         if last:
             return seconds + (most - seconds) * (size - first) / (last - first)
     return seconds * size / first
+
+
+def seconds_left(runs: Mapping[str, PlannedRun], parallel: int, sizes: Mapping[str, float]) -> float | None:
+    """Return the seconds until all open runs have ended, from those that have ended or have taken first steps.
+
+    A run takes the mean time of those that are nearest to it in FLOPs. None where one has no other within a factor of
+    `_COMPARABLE`.
+
+    sizes: FLOPs of training by run; runs whose size is unknown count as equal
+    """
+    share = min(1.0, parallel / max(1, sum(run.submitted for run in runs.values())))  # of stacked runs in a process
+    known: dict[str, float] = {}
+    for key, run in runs.items():
+        if run.now.state == "done" and run.seconds is not None:
+            known[key] = run.seconds
+        elif (whole := run.expected_seconds()) is not None:
+            known[key] = share * whole
+    left = []
+    for key, run in runs.items():
+        if not run.open:
+            continue
+        seconds = known.get(key) or _by_nearest(key, known, sizes)
+        if seconds is None:
+            return None
+        spent = share * (time.monotonic() - run.started) if run.submitted and run.started else 0.0
+        left.append(max(0.0, seconds - spent))
+    return _with_workers(left, parallel) if left else 0.0
+
+
+def _by_nearest(key: str, known: Mapping[str, float], sizes: Mapping[str, float]) -> float | None:
+    size = sizes.get(key)
+    if size is None or any(other not in sizes for other in known):
+        return statistics.fmean(known.values()) if known else None
+    distances = {other: abs(math.log(sizes[other] / size)) for other in known}
+    if not distances or min(distances.values()) > math.log(_COMPARABLE):
+        return None
+    nearest = [other for other in known if math.isclose(distances[other], min(distances.values()), abs_tol=0.01)]
+    scaled = [known[other] * math.sqrt(size / sizes[other]) for other in nearest]
+    return statistics.fmean(scaled)
 
 
 def format_duration(seconds: float) -> str:
@@ -350,7 +454,7 @@ def record_time(folder: Path, announced: Estimate, seconds: float, *, at_most: b
     with exclusive(folder):
         write_json(folder / FILE, {"commands": [*read_times(folder), record][-_KEPT:]})
     if announced.seconds is None or ratio is None:
-        return f"took {format_duration(seconds)}; no time was announced, because no finished run was comparable"
+        return f"took {format_duration(seconds)}; no time was announced, because none of its cells had been measured"
     bound = "at most" if at_most else "about"
     return (
         f"took {format_duration(seconds)}, announced were {bound} {format_duration(announced.seconds)}: "

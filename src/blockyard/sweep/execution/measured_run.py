@@ -1,60 +1,26 @@
-"""Measures the first steps of an arm where no finished run is comparable, and what its whole run would take.
-
-The steps are those of a run: the arm's config is trained in a temporary folder, with its evaluations cut to a few
-batches, and left after a few seconds. The folder is removed.
-"""
+"""The times of an arm's first steps, and of its whole run by them, as a dry run measures and a sweep reads them."""
 
 from __future__ import annotations
 
-import copy
-import importlib
+import contextlib
 import math
-import signal
-import statistics
-import tempfile
-import time
-from dataclasses import dataclass, field
+import socket
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node
 from blockyard.contracts import Splits
-from blockyard.engine.callbacks.base import RunCallback, RunState
-from blockyard.engine.faults.interrupts import CODES, Paused
-from blockyard.engine.run import train
-from blockyard.errors import UserError
-from blockyard.runs.start import create_run
-from blockyard.sweep.cell.execute import LOG, log_to_file
-from blockyard.sweep.executor._fork_server import HEAVY
+from blockyard.runs.identity import identity
+from blockyard.sweep.cells import Variant
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
-SECONDS = 3.0  # of steps that are measured
-_STEPS = 100  # that are measured at most
-_EVERY = 5  # steps between two evaluations
+if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
+
+FILE = "measured.json"
 _BATCHES = 4  # of an evaluation: what does not depend on their number counts little in the time of one
-_NO_LOGGER = {"_target_": "blockyard.engine.loggers.none.NoLogger"}
-_WARM = 2  # first steps that do not count: they allocate memory and choose kernels
-
-
-@dataclass
-class _Clock(RunCallback):
-    """Notes when steps, evaluations and saving end, and leaves the run after `SECONDS`."""
-
-    began: float = 0.0
-    steps: list[float] = field(default_factory=list)
-    evaluated: list[tuple[int, float]] = field(default_factory=list)  # after how many steps, and when
-    total: int = 0
-    steps_per_epoch: int = 1
-
-    def on_run_start(self, state: RunState) -> None:
-        self.began, self.total, self.steps_per_epoch = time.monotonic(), state.total, state.steps_per_epoch
-
-    def on_step(self, state: RunState) -> None:
-        self.steps.append(time.monotonic())
-        enough = len(self.steps) >= _STEPS or self.steps[-1] - self.began > SECONDS
-        if enough and len(self.steps) > _WARM + 1:
-            raise Paused("measured")
-
-    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
-        self.evaluated.append((len(self.steps), time.monotonic()))
 
 
 @dataclass(frozen=True)
@@ -92,58 +58,44 @@ def measured_batches(trainer: Node) -> int:
     return min(_BATCHES, trainer.get("limit_val") or _BATCHES)
 
 
-def measure(config: Node, choices: dict[str, str | None], threads: int | None) -> MeasuredRun | None:
-    """Train an arm for about `SECONDS` and return what its parts take.
+class MeasuredRuns:
+    """The measured first steps of a plan's arms, kept in `measured.json` in the sweep's folder.
 
-    None where it needs several processes, or is refused.
-
-    threads: CPU threads of a cell; None leaves them to the config
+    threads: CPU threads of a cell; other threads, or another machine, are measured again
+    data: has read the data of the cells. With it arms are measured now, and the baselines of their data computed, which
+        the first cell would compute; without it the file tells
     """
-    config = copy.deepcopy(config) | {"force": False, "logger": dict(_NO_LOGGER), "name": "measured"}
-    trainer = config["trainer"]
-    if int(trainer.get("devices") or 1) * int(trainer.get("num_nodes") or 1) > 1:
-        return None
-    trainer |= {"log_every": _EVERY, "eval_every": _EVERY, "limit_val": measured_batches(trainer), "limit_test": 1}
-    if threads is not None:
-        trainer["threads"] = threads
-    for module in HEAVY:  # which the server of the cells has imported before the first one
-        importlib.import_module(module)
-    clock = _Clock()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="blockyard-") as outputs:
+
+    def __init__(self, plan: SweepPlan, threads: int | None, data: DataReader | None) -> None:
+        self._plan = plan
+        self._setup = {"host": socket.gethostname(), "threads": threads}
+        self._threads = threads
+        self._data = data
+        self._runs = self._read() if data is None else {}
+
+    def __call__(self, variant: Variant) -> MeasuredRun | None:
+        """Return the times of an arm, or None where they are unknown."""
+        key = identity(variant.config)
+        if key not in self._runs and self._data is not None:
+            from blockyard.engine.baselines import compute_baselines
+            from blockyard.sweep.execution.first_steps import measure
+
+            self._runs[key] = measure(variant.config, variant.choices, self._threads)
+            compute_baselines(variant.config, *self._data.splits(variant.config), Path(self._plan.outputs))
+            self._write()
+        return self._runs.get(key)
+
+    def _read(self) -> dict[str, MeasuredRun | None]:
         try:
-            with (
-                create_run(config | {"outputs": outputs}, command=["measure"], choices=choices) as folder,
-                log_to_file(Path(outputs) / LOG),
-            ):
-                code = train(folder, callbacks={"clock": clock})
-        except UserError:
-            return None
-    if code == CODES[signal.SIGINT]:
-        raise KeyboardInterrupt
-    if code == CODES[signal.SIGTERM]:
-        raise SystemExit(code)
-    return _parts(clock, began, measured_batches(trainer))
+            content = read_json(self._plan.folder / FILE)
+            if content["setup"] != self._setup:
+                return {}
+            return {key: MeasuredRun(**times) for key, times in content["runs"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged: it is measured again
+            return {}
 
-
-def _parts(clock: _Clock, began: float, batches: int) -> MeasuredRun | None:
-    ended = dict(clock.evaluated)
-    durations = [
-        clock.steps[steps] - clock.steps[steps - 1]
-        for steps in range(_WARM, len(clock.steps))
-        if steps not in ended  # an evaluation and saving come between
-    ]
-    if not durations:
-        return None
-    step = statistics.median(durations)
-    evaluations = [when - clock.steps[steps - 1] for steps, when in ended.items()]
-    saves = [clock.steps[steps] - when - step for steps, when in ended.items() if steps < len(clock.steps)]
-    return MeasuredRun(
-        start=clock.began - began,
-        step=step,
-        # A forward pass without a backward one takes a third of a step.
-        evaluation=statistics.median(evaluations) if evaluations else batches * step / 3,
-        saving=max(0.0, statistics.median(saves)) if saves else 0.0,
-        total=clock.total,
-        steps_per_epoch=clock.steps_per_epoch,
-    )
+    def _write(self) -> None:
+        runs = {key: asdict(run) for key, run in self._runs.items() if run is not None}
+        with contextlib.suppress(OSError):  # the estimate is printed all the same
+            self._plan.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._plan.folder / FILE, {"setup": self._setup, "runs": runs})

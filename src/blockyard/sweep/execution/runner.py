@@ -22,6 +22,7 @@ from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.cell.states import CellState, PlannedRun, read_state
 from blockyard.sweep.cells import BUSY, Cell, Outcome, Task
+from blockyard.sweep.execution.estimate import Estimate
 from blockyard.sweep.execution.tables import SweepScreen
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -240,14 +241,16 @@ def run_plan(
     retry: bool = False,
     say: Callable[[str], object] = print,
     live: bool = True,
+    announced: Estimate | None = None,
 ) -> int:
     """Run the cells of a plan that are not done; return 0 all done, 1 some failed, 130 Ctrl-C, 143 SIGTERM.
 
     retry: run cells again that failed before
     say: prints a line
     live: keep a table on standard error where that is a terminal
+    announced: the estimate of the cells; one without a time gets it from their first steps
     """
-    with StopSignals() as signals, SweepScreen(plan, say, live) as screen:
+    with StopSignals() as signals, SweepScreen(plan, say, live, announced) as screen:
         loop = _Loop(plan, executor, retry, screen, signals)
         executor.home = plan.folder
         loop.add_due()

@@ -15,6 +15,7 @@ from typing import Any
 
 from blockyard.sweep.cell.states import CellState, PlannedRun, read_progress, read_state
 from blockyard.sweep.cells import Cell, cell_name
+from blockyard.sweep.execution.estimate import Estimate, seconds_left
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.sweep.search import tune
@@ -195,10 +196,14 @@ class SweepScreen:
     """Shows a sweep: a table on standard error where that is a terminal, else a line for each cell through `say`.
 
     total: the runs so far; count: those that have ended
+    announced: the estimate of the sweep; where its time is unknown, the first steps of the runs tell it
     """
 
-    def __init__(self, plan: SweepPlan, say: Callable[[str], object], live: bool) -> None:
+    def __init__(
+        self, plan: SweepPlan, say: Callable[[str], object], live: bool, announced: Estimate | None = None
+    ) -> None:
         self.plan = plan
+        self._announced = announced
         self.say = say
         metric = plan.facts.get("metric") or MetricFacts()
         self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
@@ -229,11 +234,17 @@ class SweepScreen:
             self._display = None
 
     def show(self, runs: dict[str, PlannedRun], parallel: int | None, *, last: bool = False) -> None:
-        """Refresh the table, at most once a second."""
+        """Look at the running runs and refresh the table, at most once a second."""
         self._shown = (runs, parallel)
-        if self._display is None or (not last and time.monotonic() - self._refreshed < _EVERY):
+        if not last and time.monotonic() - self._refreshed < _EVERY:
             return
         self._refreshed = time.monotonic()
+        for run in runs.values():
+            if run.submitted:
+                run.observe(read_progress(run.path, run.config, self._validation).fraction)
+        self._announce(runs, parallel)
+        if self._display is None:
+            return
         with contextlib.suppress(OSError):  # the sweep continues without its terminal
             self._display.update(self._table(runs, parallel), refresh=True)
 
@@ -252,7 +263,7 @@ class SweepScreen:
         elif self._display is None:
             metric, value = self._value(run.now.metrics)
             result = f" {metric} {value:.4g}" if value is not None else ""
-            self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}{_left(*self._shown)}")
+            self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}{self._left(*self._shown)}")
 
     def report_stop(self, signum: int) -> None:
         """Print that a signal has stopped the sweep."""
@@ -320,26 +331,34 @@ class SweepScreen:
         return Text("" if state in ("missing", "queued") else state, style=_STYLES.get(state, ""))
 
     def _footer(self, runs: dict[str, PlannedRun], parallel: int | None) -> str:
-        return f"{_count_text(runs)}, {_time(time.monotonic() - self._started)} so far{_left(runs, parallel)}"
+        return f"{_count_text(runs)}, {_time(time.monotonic() - self._started)} so far{self._left(runs, parallel)}"
+
+    def _seconds_left(self, runs: dict[str, PlannedRun], parallel: int | None) -> float | None:
+        """The time that the sweep still takes; None where it is unknown, as is how fast a shared queue moves."""
+        if parallel is None or not any(run.open for run in runs.values()):
+            return None
+        return seconds_left(runs, parallel, {} if self._announced is None else self._announced.sizes)
+
+    def _left(self, runs: dict[str, PlannedRun], parallel: int | None) -> str:
+        seconds = self._seconds_left(runs, parallel)
+        return "" if seconds is None else f", about {_time(seconds)} left"
+
+    def _announce(self, runs: dict[str, PlannedRun], parallel: int | None) -> None:
+        """Print the time of the whole sweep as soon as it is known, if it was not before the first cell."""
+        if self._announced is None or self._announced.seconds is not None:
+            return
+        seconds = self._seconds_left(runs, parallel)
+        if seconds is None:
+            return
+        self._announced.seconds = time.monotonic() - self._started + seconds
+        self._announced.parallel = parallel
+        self.say(f"{self._announced.time} in all, by the first steps")
 
     def _value(self, metrics: dict[str, float]) -> tuple[str, float | None]:
         for name in (self.metric, "test/accuracy", "test/loss"):
             if name in metrics:
                 return name, metrics[name]
         return "", None
-
-
-def _left(runs: dict[str, PlannedRun], parallel: int | None) -> str:
-    """The time that the sweep still takes, by its finished cells: ", about 3:20 left"; "" where that is unknown."""
-    unfinished = [run for run in runs.values() if run.open]
-    durations = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
-    if not durations or not unfinished or not parallel:  # how fast a shared queue moves is unknown
-        return ""
-    mean = sum(durations) / len(durations)
-    starts = [run.started for run in unfinished if run.submitted and run.started]
-    spent = sum(min(mean, time.monotonic() - start) for start in starts)
-    seconds = max(0.0, mean * len(unfinished) - spent) / max(1, min(parallel, len(unfinished)))
-    return f", about {_time(seconds)} left"
 
 
 def _count_text(runs: dict[str, PlannedRun]) -> str:
