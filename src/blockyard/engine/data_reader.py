@@ -30,13 +30,20 @@ class DataFacts:
     """What reading the data of a config has shown.
 
     problem: why a run could not train on it, or None
-    note: why it was not read here, or None
+    remarks: what the user should know of tokenizer, objective and data together
+    note: why the data was not read here, or None
     train_samples: samples of the training split; None where it was not read
     """
 
     problem: str | None = None
+    remarks: tuple[str, ...] = ()
     note: str | None = None
     train_samples: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks, and why the data was not read here."""
+        return (*self.remarks, self.note) if self.note else self.remarks
 
 
 @dataclass
@@ -88,15 +95,17 @@ class DataReader:
         forget()
 
     def _read(self, config: Node) -> DataFacts:
-        if note := self._unread(config):
-            return DataFacts(note=note)
+        note = self._unread(config)
         try:
+            if note is not None:
+                return DataFacts(remarks=tuple(Components(config).remarks()), note=note)
             components, splits = self.splits(config)
             layout = layout_of(config, components, splits)
+            remarks = tuple(components.remarks(splits))
         except Exception as error:  # a data set of the user's own may fail in any way
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
             return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
-        return DataFacts(train_samples=layout.samples)
+        return DataFacts(remarks=remarks, train_samples=layout.samples)
 
     def _unread(self, config: Node) -> str | None:
         """Why data is left to the runs: it must be downloaded first, or is too large."""

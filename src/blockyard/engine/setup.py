@@ -187,8 +187,7 @@ def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -
     """Yield what teacher, tokenizer and objective say of this model and data."""
     if model.teacher is not None:
         yield from model.teacher.notes
-    yield from components.tokenizer.remarks(components.data.spec)
-    yield from components.objective.remarks(data.splits)
+    yield from components.remarks(data.splits)
 
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:

@@ -67,7 +67,7 @@ class PlanStatus:
 
 
 def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
-    """Print the question, the table of cells, the refused arms and the planner's notes."""
+    """Print the question, the table of cells, the refused arms, the planner's notes and the remarks of `check`."""
     plan, screen = status.plan, console()
     for line in _question(plan):
         screen.print(line)
@@ -75,7 +75,7 @@ def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
     screen.print(_grid(status, retry))
     if len(plan.arms) > ARMS:
         screen.print(f"and {len(plan.arms) - ARMS} more arms")
-    notes = (f"note: {text}" for text in plan.facts.get("notes", ()))
+    notes = [f"note: {text}" for key in ("notes", "remarks") for text in plan.facts.get(key, ())]
     for line in [*_refused(plan), *_failed(status, retry), *notes]:
         screen.print(line)
 
