@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from blockyard.cli import main
-from blockyard.contracts import Splits
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.contracts import DataSpec, Splits
 from blockyard.data.series_table import SeriesTable, nearest
 from blockyard.errors import UserError
+from blockyard.runs.identity import identity
 from blockyard.tokenizer.series_patch import SeriesPatch
+from tests.support.helpers import context
 from tests.support.tolerances import FLOAT32_STEPS
 
 HEAD = "#made here\n@problemName waves\n@timeStamps false\n@univariate false\n@classLabel true up down\n@data\n"
@@ -110,6 +116,37 @@ def test_nearest_is_the_nearest_neighbour_of_scikit_learn(tmp_path: Path) -> Non
     expected = model.predict(test.series.values.nan_to_num().flatten(1).numpy())
     assert nearest(train.series, test.series, 2).argmax(1).tolist() == expected.tolist()
     assert [model.name for model in test.baselines()] == ["majority", "nearest"]
+
+
+def series_config(*overrides: str) -> dict[str, Any]:
+    """The config of a small model of series."""
+    composed = compose(["tokenizer=series_patch", "position=learned", *overrides])
+    assert check(composed) == []
+    return composed.config
+
+
+def test_series_with_a_class_each_keep_their_level_by_default(tmp_path: Path) -> None:
+    """The config has the value; a typed one has the identity that it always had, and a forecast takes both out."""
+    own = ["data=series_table", f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4"]
+    config = series_config(*own)
+    assert config["tokenizer"]["normalise"] == "none"
+    assert identity(config) == identity(series_config(*own, "tokenizer.normalise=none"))
+    assert identity(config) != identity(series_config(*own, "tokenizer.normalise=instance"))
+    forecast = ["data=co2", "objective=forecast", "head=flatten"]
+    for tokenizer in ("series_patch", "series_channel"):
+        positions = ["position=none"] if tokenizer == "series_channel" else []
+        config = series_config(*forecast, f"tokenizer={tokenizer}", *positions)
+        assert config["tokenizer"]["normalise"] == "instance"
+
+
+def test_a_tokenizer_that_no_config_resolved_follows_its_data() -> None:
+    labelled, forecast = DataSpec("series", (8, 1), target="class"), DataSpec("series", (8, 1), target="values")
+    tokenizer = SeriesPatch(size=4)
+    assert (tokenizer.spec(labelled).causal, tokenizer.spec(forecast).causal) == (True, False)
+    assert list(tokenizer.remarks(labelled)) == []
+    for data, scaled in ((labelled, False), (forecast, True)):
+        embedder = tokenizer.embedder(replace(context(), data=data, tokens=tokenizer.spec(data)))
+        assert (embedder(torch.full((1, 8, 1), 3.0))[1].scale is not None) == scaled
 
 
 @pytest.mark.parametrize(("normalise", "warned"), [("instance", True), ("last", True), ("none", False)])

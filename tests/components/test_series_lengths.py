@@ -90,7 +90,7 @@ def test_statistics_that_count_padding_are_caught(monkeypatch: pytest.MonkeyPatc
     """Planted: padded steps count as zeros in the mean and the standard deviation."""
     monkeypatch.setattr(series_patch, "standardize", lambda x, how, first: standardize(x.nan_to_num(), how, first))
     with pytest.raises(AssertionError):
-        check_alone(model(SeriesPatch(size=4, stride=4)), 4)
+        check_alone(model(SeriesPatch(size=4, stride=4, normalise="instance")), 4)
 
 
 @pytest.mark.parametrize("pad_end", [True, False])

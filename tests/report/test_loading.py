@@ -92,6 +92,34 @@ def test_every_state_of_a_cell_is_visible(tmp_path: Path) -> None:
     assert result.arm("pre")["verdict"] == "too few seeds"
 
 
+def test_warnings_of_one_kind_are_one_line(tmp_path: Path) -> None:
+    """Fifty arms had fifty lines, which stood above the table."""
+    arms = {"post": ["block=post_norm"], **{f"a{n}": [f"optimizer.lr={n}e-4"] for n in range(1, 9)}}
+    states: dict[int, float | str] = {0: 0.9, 1: "failed", 2: "missing"}
+    plan = sweep(tmp_path, arms, dict.fromkeys(arms, states))
+    first = "post s{0}, a1 s{0}, a2 s{0}, a3 s{0}, a4 s{0} and 4 more"
+    lines = [line for line in compare(plan, changes=False).warnings if "cells" in line]
+    assert lines == [
+        f"9 of 27 cells of 9 arms failed (RuntimeError: out of memory): {first.format(1)}",
+        f"9 of 27 cells of 9 arms missing: {first.format(2)}",
+    ]
+    for cell in plan.cells:
+        if cell.seed == 0:
+            (plan.path(cell) / "summary.json").unlink()
+    (line,) = [line for line in compare(plan, changes=False).warnings if "finished runs" in line]
+    assert line.startswith("9 finished runs of 9 arms have no test/accuracy (")
+    assert line.endswith(f": {first.format(0)}")
+
+
+def test_edited_configs_of_any_runs_are_one_line(tmp_path: Path) -> None:
+    plan = norms_sweep(tmp_path)
+    for path in tmp_path.glob("*/s*/config.yaml"):
+        path.write_text(path.read_text().replace("dim: 16", "dim: 24"))
+    (line,) = [line for line in compare([tmp_path], changes=False).warnings if "was edited" in line]
+    assert line.startswith(f"{len(plan.arms)} configs (")
+    assert line.count("identity") == len(plan.arms)
+
+
 def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> None:
     plan = norms_sweep(tmp_path, values={**MEASURED, "pre": {0: 0.9, 1: "running"}})
     cell = next(cell for cell in plan.cells if cell.variant == "pre" and cell.seed == 1)

@@ -101,7 +101,7 @@ def test_a_seed_that_one_setting_lacks_is_averaged_over_for_none(tmp_path: Path)
             run(tmp_path, f"block={block}", "optimizer.lr=0.01", seed=seed, figure="failed" if seed == 1 else 0.9)
     result = compare(tmp_path, by="block")
     assert result.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "2": 0.85})
-    assert warned(result, "block=pre_norm: 1 of 6 cells failed")
+    assert warned(result, "2 of 12 cells of 2 arms failed", "block=pre_norm s1")
 
 
 def test_an_average_that_no_seed_has_is_not_said_to_be_unrecorded(tmp_path: Path) -> None:

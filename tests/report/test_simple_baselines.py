@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from blockyard.report.arms.simple_baselines import KIND, below_a_baseline
+from blockyard.atomic_files import write_json
+from blockyard.report.arms.simple_baselines import KIND, better_baseline
 from blockyard.report.comparison import Comparison, compare
+from blockyard.report.home.page import sweeps
+from blockyard.report.home.stale import DATA
 from blockyard.report.page import write
 from blockyard.report.render import csv as csv_file
 from blockyard.report.render.latex import latex
@@ -35,9 +39,14 @@ def compared(outputs: Path, **summaries: dict[str, Any]) -> Comparison:
     return compare("norms", outputs=outputs, changes=False)
 
 
-def test_the_answer_says_that_every_arm_is_below_one(tmp_path: Path) -> None:
+OUTDONE = f"On test/accuracy both arms (at best 0.94) are worse than the {KIND} tf_idf (0.97)."
+
+
+def test_a_line_of_its_own_says_that_every_arm_is_worse_than_one(tmp_path: Path) -> None:
     comparison = compared(tmp_path)
-    assert comparison.answer.endswith(f"both arms (at best 0.94) are below the {KIND} tf_idf (0.97).")
+    assert comparison.better_baseline == OUTDONE
+    assert KIND not in comparison.answer
+    assert OUTDONE in repr(comparison)
     rows = {row["name"]: row for row in comparison.baselines}
     assert (rows["tf_idf"]["value"], rows["tf_idf"]["note"]) == (0.97, "fitted on 5,000 of 60,000 samples")
     assert rows["tf_idf"]["values"] == {"test/accuracy": 0.97}  # without what is no finite number
@@ -45,20 +54,42 @@ def test_the_answer_says_that_every_arm_is_below_one(tmp_path: Path) -> None:
     assert every(row["arms"] is None for row in rows.values())
 
 
-def test_the_answer_is_silent_where_an_arm_reaches_the_baselines(tmp_path: Path) -> None:
+def test_no_line_says_so_where_an_arm_reaches_the_baselines(tmp_path: Path) -> None:
     low = {"baselines": {"majority": {"accuracy": 0.92}}}
-    assert KIND not in compared(tmp_path, post=low, pre=low).answer
+    assert compared(tmp_path, post=low, pre=low).better_baseline is None
+
+
+def test_the_line_is_coloured_in_the_terminal_and_stands_in_every_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = compared(tmp_path).as_dict()
+    stream = io.StringIO()
+    show(data, Console(file=stream, force_terminal=True, color_system="standard", width=200, highlight=False))
+    assert f"\x1b[1;31m{OUTDONE}\x1b[0m\n" in stream.getvalue()
+    assert f"\n\n**{OUTDONE}**\n" in markdown(data).replace("\\", "")
+    show(data, console())
+    assert capsys.readouterr().out.endswith(f"\n{OUTDONE}\n")
+
+
+def test_the_home_page_has_the_whole_line(tmp_path: Path) -> None:
+    """It stood at the end of the answer, which is cut."""
+    plan = sweep(tmp_path, NORMS, VALUES, summaries={"post": SUMMARY, "pre": SUMMARY})
+    comparison = compare(plan, changes=False)
+    comparison.answer += " And so on." * 300
+    plan.save()
+    write_json(plan.folder / DATA, comparison.as_dict())
+    (row,) = sweeps(tmp_path)
+    assert row["better_baseline"] == OUTDONE
 
 
 def test_less_is_better_of_an_error() -> None:
     arms = [{"name": "a", "mean": 0.5}, {"name": "b", "mean": 0.4}, {"name": "failed", "mean": None}]
     baselines = [{"name": "repeat", "arms": None, "value": 0.3}, {"name": "mean", "arms": None, "value": 1.0}]
-    sentence = below_a_baseline(arms, baselines, "test/mse", "min")
+    sentence = better_baseline(arms, baselines, "test/mse", "min")
     assert sentence is not None
-    assert "both arms (at best 0.4) are above" in sentence
-    assert "repeat (0.3)" in sentence
-    assert below_a_baseline(arms, baselines, "test/mse", "max") is not None
-    assert below_a_baseline([], baselines, "test/mse", "min") is None
+    assert sentence == f"On test/mse both arms (at best 0.4) are worse than the {KIND} repeat (0.3)."
+    assert better_baseline(arms, baselines, "test/mse", "max") is not None
+    assert better_baseline([], baselines, "test/mse", "min") is None
 
 
 def test_arms_may_have_baselines_of_their_own(tmp_path: Path) -> None:
@@ -66,7 +97,7 @@ def test_arms_may_have_baselines_of_their_own(tmp_path: Path) -> None:
     own = {"baselines": {"tf_idf": {"accuracy": 0.99}}}
     comparison = compared(tmp_path, post={"baselines": {"tf_idf": {"accuracy": 0.91}}}, pre=own)
     assert [row["arms"] for row in comparison.baselines] == [["post"], ["pre"]]
-    assert KIND not in comparison.answer  # post reaches its own
+    assert comparison.better_baseline is None  # post reaches its own
     assert "tf_idf (pre)" in " ".join(markdown(comparison.as_dict()).replace("\\", "").split())
 
 
@@ -75,7 +106,7 @@ def test_runs_without_a_record_are_compared_as_before(tmp_path: Path) -> None:
     assert comparison.baselines == []
     assert KIND not in markdown(comparison.as_dict())
     data = comparison.as_dict()
-    del data["baselines"]  # of a comparison.json of an earlier version
+    del data["baselines"], data["better_baseline"]  # of a comparison.json of an earlier version
     for render in (markdown, latex, csv_file.csv):
         assert KIND not in render(data)
 
@@ -101,6 +132,10 @@ def test_the_page_has_a_table_and_a_line_in_the_charts(tmp_path: Path) -> None:
     with launched() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(address(path))
+        outdone = page.locator("#answer .outdone")
+        assert outdone.inner_text() == OUTDONE
+        mark = outdone.evaluate("line => getComputedStyle(line, '::before').content + getComputedStyle(line).color")
+        assert mark.startswith('"▼ "rgb(')
         cells = page.locator("#simple-baselines tbody tr").all_text_contents()
         assert [text.partition("0")[0] for text in cells][:2] == ["majority", "tf_idf"]
         assert "fitted on 5,000" in cells[1]

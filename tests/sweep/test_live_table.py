@@ -80,6 +80,49 @@ def test_each_line_without_a_terminal_ends_in_the_time_left(plan: SweepPlan, tmp
     assert lines[-1] == "[2/3] pre_norm s0 done test/accuracy 0.875 in 8.0 s, about 8.0 s left"
 
 
+def finished(plan: SweepPlan, folder: Path, value: float, metric: str = "test/accuracy") -> PlannedRun:
+    """A run with this value beside simple baselines."""
+    folder.mkdir(exist_ok=True)
+    accuracies = {"linear": 0.981, "majority": 0.1, "nearest_centroid": 0.954}
+    baselines: dict[str, Any] = {name: {"accuracy": own, "loss": 1 - own} for name, own in accuracies.items()}
+    write_json(folder / "summary.json", {"baselines": baselines | {"ranked": {"loss": None}}})
+    return PlannedRun([plan.cells[0]], folder, {}, CellState("done", metrics={metric: value}))
+
+
+def test_the_first_cell_is_compared_with_the_simple_baselines(plan: SweepPlan, tmp_path: Path) -> None:
+    """Fifteen cells were spent before the answer said that a linear model is better."""
+    lines: list[str] = []
+    screen = SweepScreen(plan, lines.append, live=False)
+    screen.total = 4
+    for number, value in enumerate((0.719, 0.5, 0.992, 0.7)):
+        screen.report(finished(plan, tmp_path / str(number), value))
+    assert [line for line in lines if not line.startswith("[")] == [
+        "pre_norm s0: test/accuracy 0.719; linear has 0.981 (nearest_centroid 0.954): stop with Ctrl-C to change the "
+        "base first",
+        "pre_norm s0: test/accuracy 0.992; the best simple baseline, linear, has 0.981",
+    ]
+
+
+def test_a_loss_is_compared_by_its_direction_and_a_run_without_baselines_is_not(
+    plan: SweepPlan, tmp_path: Path
+) -> None:
+    plan.facts["metric"] = {"name": "test/loss", "validation": "val/loss", "direction": "min"}
+    for value, expected in (
+        (0.04, ["pre_norm s0: test/loss 0.04; linear has 0.019"]),  # nothing is left to stop
+        (0.01, ["pre_norm s0: test/loss 0.01; the best simple baseline, linear, has 0.019"]),
+    ):
+        lines: list[str] = []
+        screen = SweepScreen(plan, lines.append, live=False)
+        screen.total = 1
+        screen.report(finished(plan, tmp_path / str(value), value, "test/loss"))
+        assert lines[1:] == expected
+    (tmp_path / "0.01" / "summary.json").write_text("{}")
+    screen = SweepScreen(plan, lines.append, live=False)
+    lines.clear()
+    screen.report(PlannedRun([plan.cells[0]], tmp_path / "0.01", {}, CellState("done", metrics={"test/loss": 0.5})))
+    assert len(lines) == 1
+
+
 def test_many_seeds_are_counted(tmp_path: Path) -> None:
     plan = sweep_runs.plan(tmp_path, seeds=tuple(range(9)))
     runs = [PlannedRun([cell], tmp_path, {}, CellState("done" if cell.seed < 4 else "missing")) for cell in plan.cells]

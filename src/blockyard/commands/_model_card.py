@@ -14,7 +14,7 @@ from torch import nn
 
 from blockyard.config import layer_kinds
 from blockyard.config.build import OPTIONAL, Components
-from blockyard.config.size_matching import compiled_remark, flops_by_module, state_bytes
+from blockyard.config.size_matching import flops_by_module, state_bytes
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import (
@@ -100,7 +100,6 @@ def print_card(config: Node, choices: dict[str, str | None]) -> None:
     facts = (
         _facts(components, ctx, model)
         | ({"active": f"{active:,} of {total:,} parameters are used by one token"} if active < total else {})
-        | _compiled(components)
         | _state(model, ctx)
         | _initial(components, model)
         | _teacher(components)
@@ -256,11 +255,6 @@ def _teacher(components: Components) -> dict[str, str]:
     share, temperature = distillation.weight, distillation.temperature
     cost = f"{flops(components):,} forward FLOPs per sample in each step"
     return {"teacher": f"{distillation.teacher}: {share:g} of the loss, at temperature {temperature:g}; {cost}"}
-
-
-def _compiled(components: Components) -> dict[str, str]:
-    remark = compiled_remark(components)
-    return {} if remark is None else {"compile": remark}
 
 
 def _newton_schulz(components: Components) -> dict[str, str]:

@@ -31,7 +31,6 @@ KEYS = ("seed", "name", "tags", "outputs", "allow", "force")  # beside families 
 def run(arguments: Sequence[str]) -> int:
     """Print the problems (exit code 2), or the model (exit code 0)."""
     from blockyard.commands._model_card import print_card
-    from blockyard.config.build import Components
     from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
     from blockyard.runs.redact import redact_text
@@ -45,9 +44,6 @@ def run(arguments: Sequence[str]) -> int:
     if facts.problem:
         return refuse([redact_text(facts.problem)])
     print_card(composed.config, composed.choices)
-    components = Components(composed.config)
-    for remark in components.tokenizer.remarks(components.data.spec):
-        sys.stdout.write(f"{'note':<12}{remark}\n")
     for note in facts.notes:
         sys.stdout.write(f"{'note':<12}{note}\n")
     if composed.matched:

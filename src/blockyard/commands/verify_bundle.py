@@ -92,6 +92,8 @@ def _print(path: Path, verified: Verified) -> None:
     if expect := data.get("expect"):
         _say(f"expected: {expect['text']}: {expect['verdict']}")
     _say(data["answer"])
+    if outdone := data.get("better_baseline"):
+        _say(outdone)
     for metric, count in verified.agreed.items():
         _say(f"{metric} is the mean over the predictions of {count} run{'s'[: count != 1]}")
     for note in verified.notes:

@@ -5,6 +5,7 @@ The config is plain data, complete (every option of every node), and has passed 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -154,6 +155,15 @@ class Components:
         except OSError as error:
             raise UserError(f"data: {unreadable(error)}") from error
         return splits
+
+    def remarks(self, splits: Splits | None = None) -> Iterator[str]:
+        """Yield what the user should know before training, a sentence each; where splits were read, of them too.
+
+        Raises ValueError where nothing can be learned from the splits.
+        """
+        yield from self.tokenizer.remarks(self.data.spec)
+        if splits is not None:
+            yield from self.objective.remarks(splits)
 
     def tokens(self) -> TokenSpec:
         """The TokenSpec of the data's own sequence, as the objective changes it."""

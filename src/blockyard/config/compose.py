@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from blockyard.config import layer_kinds, presets, size_matching, user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.hydra_config import Choices, HydraConfig, Node, compose_groups
+from blockyard.config.instantiate import instantiate
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import SortedOverrides, sort_overrides
@@ -70,6 +71,24 @@ def _is_text(path: object) -> TypeGuard[str]:
     except ValidationError:
         return False
     return True
+
+
+# Options of tokenizers that are `auto` follow from the data. A config has their values, so that a run freezes them.
+
+
+def resolve_tokenizers(config: Node) -> None:
+    """Put the values of options that are `auto` into the config, in place, as far as the tokenizers say them."""
+    allow = allow_of(config)
+    for key in KEYS:
+        node = config.get(key)
+        if not is_node(node) or "auto" not in node.values():
+            continue
+        try:
+            data = instantiate(config["data"], allow).spec
+            read = data if key == "tokenizer" else data.source
+            config[key] = {**node, **instantiate(node, allow).resolved(read)}
+        except Exception:  # a class of the user's own may fail in any way; `check` says so
+            continue
 
 
 # Families whose node is left out of a config where it is the default, as it was before there was the family: the
@@ -313,6 +332,7 @@ def _completed(
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
     record_files(config, issues)
+    resolve_tokenizers(config)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
     leave_out_defaults(config, choices)

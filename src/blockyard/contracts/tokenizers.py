@@ -47,6 +47,13 @@ class Tokenizer(ABC):
     def embedder(self, ctx: Context) -> Embedder:
         """Return the module that turns inputs into vectors."""
 
+    def resolved(self, data: DataSpec) -> dict[str, Any]:
+        """Return the values of its options that are `auto`, which follow from the data; none by default.
+
+        A config records them when it is composed.
+        """
+        return {}
+
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """Yield what the user should know about its options with this data, a sentence each; none by default.
 

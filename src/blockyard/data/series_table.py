@@ -5,9 +5,10 @@ Source: Dau et al. 2019, The UCR Time Series Archive (arXiv 1810.07758); Bagnall
 Reference: aeon.datasets.load_from_ts_file; numpy.load
 
 Each channel is standardized by the training series. What is taken out of each series besides is an option of the
-tokenizer: `tokenizer.normalise=instance`, the default, hides the level and the size of a series from the model, and
-`none` keeps them. Beside a run stand simple models: `majority` answers the most frequent class, `nearest` that of the
-nearest training series (Euclidean distance, all series resampled to the longest), the usual baseline of these archives.
+tokenizer: `tokenizer.normalise=none`, the default for series with a class each, keeps its level and its size, and
+`instance` hides them from the model. Beside a run stand simple models: `majority` answers the most frequent class,
+`nearest` that of the nearest training series (Euclidean distance, all series resampled to the longest), the usual
+baseline of these archives.
 """
 
 from __future__ import annotations

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
 from blockyard.config.build import Components
+from blockyard.config.size_matching import compiled_remark
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Splits
@@ -31,13 +33,20 @@ class DataFacts:
     """What reading the data of a config has shown.
 
     problem: why a run could not train on it, or None
-    notes: why it was not read here, and what the schedule says of a run on it
+    remarks: what the user should know of model, tokenizer, objective, schedule and data together
+    note: why the data was not read here, or None
     train_samples: samples of the training split; None where it was not read
     """
 
     problem: str | None = None
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    note: str | None = None
     train_samples: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The remarks, and why the data was not read here."""
+        return (*self.remarks, self.note) if self.note else self.remarks
 
 
 @dataclass
@@ -89,16 +98,17 @@ class DataReader:
         forget()
 
     def _read(self, config: Node) -> DataFacts:
-        if note := self._unread(config):
-            return DataFacts(notes=(note, *_schedule_remarks(Components(config), None)))
+        note = self._unread(config)
         try:
+            if note is not None:
+                return DataFacts(remarks=tuple(remarks(Components(config))), note=note)
             components, splits = self.splits(config)
             layout = layout_of(config, components, splits)
+            sentences = tuple(remarks(components, splits, layout.steps_per_epoch))
         except Exception as error:  # a data set of the user's own may fail in any way
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
             return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
-        notes = _schedule_remarks(components, layout.steps_per_epoch)
-        return DataFacts(notes=notes, train_samples=layout.samples)
+        return DataFacts(remarks=sentences, train_samples=layout.samples)
 
     def _unread(self, config: Node) -> str | None:
         """Why data is left to the runs: it must be downloaded first, or is too large."""
@@ -113,11 +123,20 @@ class DataReader:
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
 
 
-def _schedule_remarks(components: Components, steps_per_epoch: int | None) -> tuple[str, ...]:
-    """Return what the schedule says of a run; where the steps of an epoch are not known, of one of max_steps."""
+def remarks(components: Components, splits: Splits | None = None, steps_per_epoch: int | None = None) -> Iterator[str]:
+    """Yield what the user should know before training, a sentence each.
+
+    splits: where they were read; steps_per_epoch: where it is known, otherwise `trainer.max_steps` is the length
+
+    Raises ValueError where nothing can be learned from the splits.
+    """
+    yield from components.remarks(splits)
+    if remark := compiled_remark(components):
+        yield remark
     options = components.node("trainer")
     total = options.max_steps if steps_per_epoch is None else options.total_steps(steps_per_epoch)
-    return () if total is None else tuple(components.schedule.remarks(total))
+    if total is not None:
+        yield from components.schedule.remarks(total)
 
 
 def layout_of(config: Node, components: Components, splits: Splits) -> Layout:

@@ -415,7 +415,7 @@ def lightning_pair(config: Node) -> tuple[TrainerModule, TrainerData]:
     if not components.data.missing():
         components.data.prepare()
     splits = components.load()
-    for remark in (*components.tokenizer.remarks(components.data.spec), *components.objective.remarks(splits)):
+    for remark in components.remarks(splits):
         log.warning("%s", remark)
     model = components.model(seed_of(components))
     if init is not None:

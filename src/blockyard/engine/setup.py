@@ -14,12 +14,12 @@ import pytorch_lightning as pl
 from blockyard.atomic_files import read_json
 from blockyard.config import build
 from blockyard.config.lightning import refusal
-from blockyard.config.size_matching import compiled_remark
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
+from blockyard.engine.data_reader import remarks
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.faults.causality_probe import check_foreign
 from blockyard.engine.faults.data_workers import check_open_files
@@ -189,11 +189,7 @@ def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -
     """Yield the notes of teacher, compiled experts, tokenizer, objective and schedule on this model and data."""
     if model.teacher is not None:
         yield from model.teacher.notes
-    if remark := compiled_remark(components):
-        yield remark
-    yield from components.tokenizer.remarks(components.data.spec)
-    yield from components.objective.remarks(data.splits)
-    yield from components.schedule.remarks(components.node("trainer").total_steps(data.layout.steps_per_epoch))
+    yield from remarks(components, data.splits, data.layout.steps_per_epoch)
 
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:

@@ -19,7 +19,7 @@ from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer
 from blockyard.report.arms.fairness import missing_result, provenance, review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
-from blockyard.report.arms.simple_baselines import below_a_baseline, simple_baselines
+from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
 from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
@@ -87,6 +87,7 @@ class Comparison:
     evidence: EvidenceRow | None = None  # of a sweep that stops when it is decided
     warnings: list[str] = field(default_factory=list)
     baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
+    better_baseline: str | None = None  # a sentence, where every arm is worse than one of these
     external: list[ExternalRow] = field(default_factory=list)  # figures from papers and other tools
     seeds: list[int] = field(default_factory=list)
     arms: list[ArmRow] = field(default_factory=list)
@@ -105,7 +106,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         arms = ", ".join(str(arm["name"]) for arm in self.arms)
-        return f"<comparison {self.title} by {self.metric} ({arms}): {self.answer}>"
+        answer = f"{self.answer} {self.better_baseline}" if self.better_baseline else self.answer
+        return f"<comparison {self.title} by {self.metric} ({arms}): {answer}>"
 
     def as_dict(self) -> ComparisonDocument:
         """Return a copy as plain JSON; NaN and infinity become None."""
@@ -326,14 +328,13 @@ def _result(
         averaged=averaged,
     )
     simple = simple_baselines(data.arms, metric)
-    below = below_a_baseline(rows, simple, metric, direction)
     names = metric_names(data.records)
     factors = _effects(data, values, results, baseline, ratio)
     lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
     terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
     base = data.arm(str(baseline))
     own = answer(rows, baseline, metric, expect, factors, base.levels[ARM_LEVEL] if base and against else None)
-    sentences = [own, evidence["words"] if evidence else None, below]
+    sentences = [own, evidence["words"] if evidence else None]
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -351,6 +352,7 @@ def _result(
         evidence=evidence,
         warnings=terms.warnings,
         baselines=simple,
+        better_baseline=better_baseline(rows, simple, metric, direction),
         external=_external(data, terms, values),
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,

@@ -16,6 +16,16 @@ Normalise: TypeAlias = Literal["none", "instance", "last"]
 EPSILON = 1e-5  # below every standard deviation; that of RevIN and PatchTST
 
 
+def resolved_normalise(normalise: str, data: DataSpec) -> str:
+    """Return a normalisation for the data: in place of `auto`, `none` for series with a class each, else `instance`.
+
+    The level and the size of a series may tell its class. A forecast is in their units, so they can be put back there.
+    """
+    if normalise != "auto":
+        return normalise
+    return "none" if data.target == "class" else "instance"
+
+
 def remarks_on_classes(normalise: str, data: DataSpec) -> Iterator[str]:
     """Yield which normalisation series with a class each get, where their level or size may tell the classes."""
     taken = {"instance": "its mean and standard deviation", "last": "its last value", "first": "the mean of its start"}
@@ -53,9 +63,7 @@ def check_history(inputs: Tensor, steps: int, channels: int, *others: object, va
         )
 
 
-def standardize(
-    x: Tensor, how: Normalise | Literal["first"], first: int = 1
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+def standardize(x: Tensor, how: str, first: int = 1) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Return the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
 
     x: (B, steps, C) with NaN for missing values, which stay. instance: mean and standard deviation of each channel
@@ -92,9 +100,9 @@ class HistoryEmbedder(Embedder):
     index: Tensor
     coords: Tensor
 
-    def __init__(self, ctx: Context, normalise: Normalise, project: bool) -> None:
+    def __init__(self, ctx: Context, normalise: str, project: bool) -> None:
         super().__init__()
-        self.normalise = normalise
+        self.normalise = resolved_normalise(normalise, ctx.data)
         self.steps, self.channels = ctx.data.shape
         if not project and ctx.dim != self.steps:
             raise ValueError(

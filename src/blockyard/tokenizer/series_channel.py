@@ -12,11 +12,19 @@ With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Literal
 
 from torch import Tensor
 
 from blockyard.contracts import Context, DataSpec, Seq, Tokenizer, TokenSpec
-from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series, remarks_on_classes
+from blockyard.tokenizer._series import (
+    HistoryEmbedder,
+    Normalise,
+    check_one_length,
+    check_series,
+    remarks_on_classes,
+    resolved_normalise,
+)
 
 
 class SeriesChannel(Tokenizer):
@@ -24,15 +32,20 @@ class SeriesChannel(Tokenizer):
 
     Options:
         normalise: what is taken out of each history and put back into its prediction: its mean and standard
-            deviation (instance), its last value (last), or nothing
+            deviation (instance), its last value (last), or nothing (none); auto is none for series with a class each,
+            else instance
         project: map histories to model.dim with learned weights; without, model.dim is the length of the history
     """
 
     modality = "series"
     axes = 0
 
-    def __init__(self, *, normalise: Normalise = "instance", project: bool = True) -> None:
+    def __init__(self, *, normalise: Normalise | Literal["auto"] = "auto", project: bool = True) -> None:
         self.normalise, self.project = normalise, project
+
+    def resolved(self, data: DataSpec) -> dict[str, Any]:
+        """The normalisation of this data."""
+        return {"normalise": resolved_normalise(self.normalise, data)}
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """The normalisation of series with a class each."""

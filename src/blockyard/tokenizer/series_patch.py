@@ -15,7 +15,7 @@ Cost: O(N size C D) time
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,14 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, DataSpec, Embedder, Length, Seq, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import grid_coordinates
-from blockyard.tokenizer._series import Normalise, check_history, check_series, remarks_on_classes, standardize
+from blockyard.tokenizer._series import (
+    Normalise,
+    check_history,
+    check_series,
+    remarks_on_classes,
+    resolved_normalise,
+    standardize,
+)
 
 Missing = Literal["zero", "flag"]
 
@@ -39,7 +46,7 @@ class SeriesPatch(Tokenizer):
             patches do not fit
         normalise: what is taken out of each history and put back into its prediction: its mean and standard
             deviation (instance), its last value (last), the mean of its first patch, which later values do not
-            change (first), or nothing (none), as for series whose level or size tells their class
+            change (first), or nothing (none); auto is none for series with a class each, else instance
         missing: what stands for a missing value: zero, or zero and a second number that says so (flag)
     """
 
@@ -54,11 +61,15 @@ class SeriesPatch(Tokenizer):
         size: Length = 16,
         stride: Length = 8,
         pad_end: bool = True,
-        normalise: Normalise | Literal["first"] = "instance",
+        normalise: Normalise | Literal["auto", "first"] = "auto",
         missing: Missing = "zero",
     ) -> None:
         self.size, self.stride, self.pad_end = size, stride, pad_end
         self.normalise, self.missing = normalise, missing
+
+    def resolved(self, data: DataSpec) -> dict[str, Any]:
+        """The normalisation of this data."""
+        return {"normalise": resolved_normalise(self.normalise, data)}
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """The normalisation of series with a class each."""
@@ -74,7 +85,7 @@ class SeriesPatch(Tokenizer):
             variable=data.variable,
             shrink=((self.size, self.stride, self.stride if self.pad_end else 0),),
             patch=None if self.pad_end or self.stride != self.size else (self.size, channels),
-            causal=self.normalise in ("none", "first"),
+            causal=resolved_normalise(self.normalise, data) in ("none", "first"),
         )
 
     def count(self, steps: int) -> int:
@@ -95,6 +106,7 @@ class SeriesPatchEmbedder(Embedder):
     def __init__(self, ctx: Context, options: SeriesPatch) -> None:
         super().__init__()
         self.options = options
+        self.normalise = resolved_normalise(options.normalise, ctx.data)
         self.steps, self.channels = ctx.data.shape
         self.tokens, self.variable = ctx.tokens, ctx.tokens.variable
         numbers = options.size * self.channels * (2 if options.missing == "flag" else 1)
@@ -113,7 +125,7 @@ class SeriesPatchEmbedder(Embedder):
         if self.variable:
             return self._variable(inputs, lengths)
         options = self.options
-        scaled, scale = standardize(inputs, options.normalise, options.size)
+        scaled, scale = standardize(inputs, self.normalise, options.size)
         values = self._filled(scaled).transpose(1, 2)  # (B, C, steps)
         if options.pad_end:
             values = F.pad(values, (0, options.stride), mode="replicate")
@@ -141,7 +153,7 @@ class SeriesPatchEmbedder(Embedder):
             lengths = torch.full((batch,), steps, device=inputs.device)
         step = torch.arange(steps, device=inputs.device)
         inputs = inputs.masked_fill((step >= lengths[:, None])[..., None], float("nan"))
-        scaled, scale = standardize(inputs, options.normalise, options.size)
+        scaled, scale = standardize(inputs, self.normalise, options.size)
         values = self._filled(scaled)
         index, coords = (part.to(inputs.device) for part in grid_coordinates((max(options.count(steps), 1),)))
         start = index * options.stride  # (N,)

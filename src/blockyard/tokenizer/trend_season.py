@@ -56,7 +56,7 @@ class TrendSeason(Tokenizer):
 class TrendSeasonEmbedder(HistoryEmbedder):
     """Moving averages of the channels, then the rest of each."""
 
-    def __init__(self, ctx: Context, normalise: Normalise, project: bool, kernel: int) -> None:
+    def __init__(self, ctx: Context, normalise: str, project: bool, kernel: int) -> None:
         super().__init__(ctx, normalise, project)
         self.kernel = kernel
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.errors import fold
+from blockyard.report.load.arms import ArmRuns, ComparisonInput, counted
 from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.document import CurveRow, EffectsRow, ProvenanceRow
 from blockyard.report.load.run_record import LoadedRun
@@ -166,7 +167,7 @@ def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
             by_value.setdefault(value if isinstance(value, Hashable) else repr(value), {})[arm.name] = None
     by_value.pop(None, None)
     if len(by_value) > 1:
-        parts = [f"{value} ({_listed(list(names))})" for value, names in by_value.items()]
+        parts = [f"{value} ({fold(list(names))})" for value, names in by_value.items()]
         counts = Counter(arm for names in by_value.values() for arm in names)
         within = any(count > 1 for count in counts.values())
         note = ", also within an arm" if within else ""
@@ -267,32 +268,63 @@ def _version(package: str) -> Fact:
 
 
 def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield which arms and cells have no result, one sentence for each reason."""
+    refused: dict[str, list[str]] = {}
+    refused_settings: dict[str, list[str]] = {}
+    undecided: list[str] = []
+    cells: dict[tuple[str, str], list[tuple[ArmRuns, list[LoadedRun]]]] = {}  # by state and reasons
     for arm in arms:
-        if arm.refused and not arm.runs:
-            yield f"{arm.name} was refused: {'; '.join(arm.refused)}"
-            continue
         if arm.refused:
-            yield f"{arm.name}: a setting was refused: {'; '.join(arm.refused)}"
+            (refused_settings if arm.runs else refused).setdefault("; ".join(arm.refused), []).append(arm.name)
+            if not arm.runs:
+                continue
         if not arm.runs and arm.planned:
-            yield f"{arm.name}: no setting is chosen yet; none has finished on all its seeds"
+            undecided.append(arm.name)
             continue
         states: dict[str, list[LoadedRun]] = {}
         for run in arm.runs:
             if not run.done:
                 states.setdefault(run.state, []).append(run)
         for state, runs in states.items():
-            reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
-            reason = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            # With averages, each seed has several cells.
-            yield f"{arm.name}: {len(runs)} of {max(arm.planned, len(arm.runs))} cells {state}{reason}, {_seeds(runs)}"
+            told = state in ("failed", "interrupted")
+            reasons = dict.fromkeys(str(run.reason) for run in runs if told and run.reason)
+            cells.setdefault((state, "; ".join(reasons)), []).append((arm, runs))
+    for reason, names in refused.items():
+        yield f"{counted(names, 'arms')} {'was' if len(names) == 1 else 'were'} refused: {reason}"
+    for reason, names in refused_settings.items():
+        yield f"{counted(names, 'arms')}: a setting was refused: {reason}"
+    if undecided:
+        yield f"{counted(undecided, 'arms')}: no setting is chosen yet; none has finished on all its seeds"
+    for (state, reason), of_arms in cells.items():
+        yield _cells(of_arms, f"{state} ({reason})" if reason else state)
+
+
+def _cells(of_arms: list[tuple[ArmRuns, list[LoadedRun]]], what: str) -> str:
+    """Say how many cells of these arms are in a state, and which."""
+    # With averages, each seed has several cells.
+    planned = sum(max(arm.planned, len(arm.runs)) for arm, _ in of_arms)
+    if len(of_arms) == 1:
+        ((arm, runs),) = of_arms
+        return f"{arm.name}: {len(runs)} of {planned} cells {what}, {_seeds(runs)}"
+    names = [f"{arm.name} s{run.seed}" for arm, runs in of_arms for run in runs]
+    return f"{len(names)} of {planned} cells of {len(of_arms)} arms {what}: {fold(names)}"
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
+    """Yield which finished runs have no value, one sentence for each reason."""
+    by_reason: dict[str, list[tuple[ArmRuns, list[LoadedRun]]]] = {}
     for arm in arms if metric else ():
         runs = [run for run in arm.done if run.value(str(metric)) is None]
         if runs:
             reasons = dict.fromkeys(run.reason or "not recorded" for run in runs)
-            yield f"{arm.name}: {len(runs)} finished runs have no {metric} ({'; '.join(reasons)}), {_seeds(runs)}"
+            by_reason.setdefault("; ".join(reasons), []).append((arm, runs))
+    for reason, of_arms in by_reason.items():
+        if len(of_arms) == 1:
+            ((arm, runs),) = of_arms
+            yield f"{arm.name}: {len(runs)} finished runs have no {metric} ({reason}), {_seeds(runs)}"
+            continue
+        names = [f"{arm.name} s{run.seed}" for arm, runs in of_arms for run in runs]
+        yield f"{len(names)} finished runs of {len(of_arms)} arms have no {metric} ({reason}): {fold(names)}"
 
 
 def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
@@ -302,13 +334,13 @@ def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
         yield f"the arms had different tuning budgets; settings tried: {counts}"
     untuned = [arm.name for arm in arms if arm.tried is None and arm.runs]
     if tried and untuned:
-        yield f"some arms were tuned, but not {_listed(untuned)}"
+        yield f"some arms were tuned, but not {fold(untuned)}"
 
 
 def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
     last = [run.run for arm in arms for run in arm.done if run.summary.get("weights") not in (None, "best.ckpt")]
     if last:
-        yield f"tested with the last weights instead of the best: {_listed(last)}"
+        yield f"tested with the last weights instead of the best: {fold(last)}"
 
 
 def _of_the_data(arms: list[ArmRuns]) -> Iterator[str]:
@@ -322,18 +354,13 @@ def _of_the_data(arms: list[ArmRuns]) -> Iterator[str]:
                 names[arm.name] = None
     done = [arm.name for arm in arms if arm.done]
     for text, names in first.values():
-        yield text if list(names) == done else f"{_listed(list(names))}: {text}"
+        yield text if list(names) == done else f"{fold(list(names))}: {text}"
 
 
 def _seeds(runs: list[LoadedRun]) -> str:
     """Return "seed 1" or "seeds 1, 2"."""
     seeds = dict.fromkeys(run.seed for run in runs)
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 # Why an arm has no result. Such an arm failed, was refused or is not done yet; it is not one with too few seeds.

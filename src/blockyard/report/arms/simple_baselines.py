@@ -64,7 +64,7 @@ def _mean(values: Sequence[dict[str, float]]) -> dict[str, float]:
     return {key: of[0] if len(set(of)) == 1 else math.fsum(of) / len(of) for key, of in columns.items()}
 
 
-def below_a_baseline(
+def better_baseline(
     arms: Sequence[ArmRow], baselines: Sequence[BaselineRow], metric: str, direction: str
 ) -> str | None:
     """Return a sentence where every arm is worse than one baseline, the best of them; None where there is none.
@@ -84,10 +84,9 @@ def below_a_baseline(
         return None
     name = max(ahead, key=lambda name: sign * ahead[name])
     best = max(means.values(), key=lambda mean: sign * mean)
-    where = "below" if direction == "max" else "above"
     arms_are = "both arms" if len(means) == 2 else f"all {len(means)} arms"
     who = f"{arms_are} (at best {best:.3g}) are" if len(means) > 1 else f"the only arm ({best:.3g}) is"
-    return f"On {metric} {who} {where} the {KIND} {name} ({ahead[name]:.3g})."
+    return f"On {metric} {who} worse than the {KIND} {name} ({ahead[name]:.3g})."
 
 
 def _value(baselines: Sequence[BaselineRow], name: str, arm: str) -> float | None:

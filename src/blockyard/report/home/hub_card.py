@@ -128,6 +128,8 @@ def _answers(folder: RunFolder) -> Iterator[str]:
             f" arm {escape(arm)}.{verdict}{stale}"
         )
         yield f"> {escape(row['answer'] or 'No comparison yet.')}"
+        if row["better_baseline"]:
+            yield f"> {escape(row['better_baseline'])}"
 
 
 def _metrics(loaded: Loaded) -> dict[str, dict[int, float]]:

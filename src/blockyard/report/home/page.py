@@ -37,6 +37,7 @@ class SweepSummary(TypedDict):
     claim: str | None
     verdict: str | None
     answer: str | None
+    better_baseline: str | None
     metric: str | None
     stale: str | None
     time: str | None
@@ -120,6 +121,7 @@ def _sweep(folder: Path) -> SweepSummary:
         "claim": None,
         "verdict": None,
         "answer": None,
+        "better_baseline": None,
         "metric": None,
         "stale": None,
         "time": None,
@@ -146,6 +148,7 @@ def _sweep(folder: Path) -> SweepSummary:
     return row | {
         "verdict": str(expect.get("verdict")) if isinstance(expect, dict) else None,
         "answer": str(compared.get("answer") or "")[:MAX_TEXT],
+        "better_baseline": str(compared.get("better_baseline") or "")[:MAX_TEXT] or None,
         "metric": compared.get("metric"),
         "stale": compared.get("stale"),
     }

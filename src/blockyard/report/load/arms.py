@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blockyard.config import tree
 from blockyard.config.tree import Node
+from blockyard.errors import fold
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
@@ -160,6 +161,11 @@ def arm_names(runs: Mapping[str, RunConfig]) -> dict[str, str]:
         short = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 12].rstrip()}... {name[-8:]}"
         result[name] = short if short not in result.values() else f"{short} ({name})"
     return result
+
+
+def counted(names: Sequence[str], kind: str) -> str:
+    """Return one name, or of several their number, their kind and the first of them: "12 arms (a, b and 10 more)"."""
+    return names[0] if len(names) == 1 else f"{len(names)} {kind} ({fold(names)})"
 
 
 def format_value(value: Any) -> str:

@@ -436,6 +436,7 @@ class ComparisonDocument(TypedDict, total=False):
     ladder: LadderRow | None
     warnings: list[str]
     baselines: list[BaselineRow]
+    better_baseline: str | None
     external: list[ExternalRow]
     seeds: list[int]
     arms: list[ArmRow]

@@ -66,7 +66,7 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
         tuning=_trials(plan) if question.get("search") else _settings(plan, metrics, failed),
         notes=[str(note) for note in plan.facts.get("notes") or ()],
         standing=now if question.get("until") else None,
-        warnings=_added_seeds(plan) + _beyond_the_stop(plan, records, now),
+        warnings=[*plan.facts.get("remarks", ()), *_added_seeds(plan), *_beyond_the_stop(plan, records, now)],
     )
 
 

@@ -14,13 +14,14 @@ from typing import Any
 from blockyard.atomic_files import read_yaml
 from blockyard.config import tree
 from blockyard.config.tree import Node
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 from blockyard.report.load.arms import (
     ArmRuns,
     ComparisonInput,
     RunConfig,
     arm_names,
     choice_name,
+    counted,
     factors,
     format_value,
     semantic_options,
@@ -76,55 +77,72 @@ def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:
 
 
 def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
-    records, warnings = [], []
+    records: list[LoadedRun] = []
+    skipped: list[str] = []
     for path in paths:
         digits = path.name[1:]
         try:
             seed = int(digits) if path.name[:1] == "s" and digits.isdigit() else RunFolder.open(path).seed
             records.append(read_run(path, seed=seed))
         except (UserError, ValueError) as error:
-            warnings.append(f"skipped: {error}")
-    warnings += [f"{record.run}: {record.damage}" for record in records if record.damage]
+            skipped.append(str(error))
+    damaged: dict[str, list[str]] = {}
+    for record in records:
+        if record.damage:
+            damaged.setdefault(record.damage, []).append(record.run)
+    warnings = [f"skipped: {fold(skipped)}"] if skipped else []
+    warnings += [f"{counted(runs, 'runs')}: {damage}" for damage, runs in damaged.items()]
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
 def _by_identity(records: list[LoadedRun], warnings: list[str]) -> tuple[dict[str, RunConfig], Runs]:
     """Group the runs by identity, the arm that was started first in front."""
     every: Runs = {}
+    skipped: list[str] = []
     for record in records:
         try:
             key = str(record.facts.get("identity") or "") or RunFolder.open(record.path).identity
         except UserError as error:
-            warnings.append(f"skipped: {error}")
+            skipped.append(str(error))
             continue
         every.setdefault(key, []).append(record)
+    if skipped:
+        warnings.append(f"skipped: {fold(skipped)}")
     configs: dict[str, RunConfig] = {}
     runs: Runs = {}
+    edited: list[str] = []
+    unreadable: dict[str, list[str]] = {}
     for key, same in every.items():
-        config = _config(same, warnings)
-        if config is not None:
+        try:
+            config = _config(same)
+        except UserError as error:
+            unreadable.setdefault(str(error), []).append(f"{len(same)} runs of {same[0].path.parent.name}")
+        else:
             choices = same[0].facts.get("choices")
             configs[key] = RunConfig(config, choices if isinstance(choices, dict) else {})
             # Without the user's word no package of theirs is imported, which an identity would need.
             if not config.get("allow") and key != identity(config):
-                edited = "was edited, is damaged, or was written by another version"
-                warnings.append(f"{same[0].path.parent.name}: {CONFIG} {edited} (identity {identity(config)})")
+                edited.append(f"{same[0].path.parent.name} (identity {identity(config)})")
             runs[key] = _one_per_seed(same)
+    for problem, names in unreadable.items():
+        warnings.append(f"skipped: {fold(names)}, whose config is unreadable ({problem})")
+    if edited:
+        cause = f"{CONFIG} was edited, is damaged, or was written by another version"
+        warnings.append(f"{counted(edited, 'configs')}: {cause}")
     if not configs:
         raise UserError(f"none of the {len(records)} runs can be read: {'; '.join(warnings[:3])}")
     return configs, runs
 
 
-def _config(runs: list[LoadedRun], warnings: list[str]) -> Node | None:
-    """Return the config that runs of one identity share, from the first that can be read."""
-    problem = None
+def _config(runs: list[LoadedRun]) -> Node:
+    """Return the config that runs of one identity share, from the first that can be read. Raises UserError."""
+    problem = ""
     for run in runs:
         try:
             return read_yaml(run.path / CONFIG)
         except (OSError, ValueError) as error:
             problem = " ".join(str(error).split())
-    warnings.append(f"skipped: {len(runs)} runs of {runs[0].path.parent.name}, whose config is unreadable ({problem})")
-    return None
+    raise UserError(problem)
 
 
 def _one_per_seed(runs: list[LoadedRun]) -> list[LoadedRun]:

@@ -29,7 +29,7 @@ from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
-_BREAKS = re.compile(r"(?<=[{};,])\n+")
+_STYLE_SPACES = re.compile(r"\s*([{};])\s*|(?<=,)\s+")
 _INDENTS = re.compile(r"^ +", re.M)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
@@ -128,7 +128,7 @@ def encode(value: Any) -> str:
 
 def _without_script(comparison: ComparisonDocument) -> str:
     """Return the answer and the means as HTML, for browsers with scripts disabled."""
-    lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer")]
+    lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer", "better_baseline")]
     expect = comparison.get("expect")
     if expect:
         lines.append(f"Expected {expect['text']}: {expect['verdict']}, {expect['reason']}")
@@ -151,9 +151,9 @@ def read_part(name: str) -> str:
 
 
 def joined_style(names: Sequence[str]) -> str:
-    """Return the style sheets `names`, one after the other, without comments, and without lines of their own."""
-    body = "\n".join(_INDENTS.sub("", _STYLE_COMMENTS.sub("", read_part(f"{name}.css"))) for name in names)
-    return _BREAKS.sub("", body)
+    """Return the style sheets `names`, one after the other, without comments, and without spaces that say nothing."""
+    body = "\n".join(_STYLE_COMMENTS.sub("", read_part(f"{name}.css")) for name in names)
+    return _STYLE_SPACES.sub(r"\1", body)
 
 
 def joined_script(names: Sequence[str]) -> str:

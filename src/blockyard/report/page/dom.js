@@ -32,6 +32,9 @@ function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** The line of a comparison, or of a sweep, in which every arm is worse than a simple baseline. */
+const outdone = ({ better_baseline: text }) => (text ? h("p", { class: "outdone" }, text) : null);
+
 /** A select with its label; `options` are [value, text] pairs. */
 function choice(key, label, options, value, change) {
   const id = fresh("choice");

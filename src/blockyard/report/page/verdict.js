@@ -11,6 +11,7 @@ function drawAnswer(body) {
     data.stale ? h("p", { class: "stale", role: "note" }, data.stale, ".") : null,
     data.expect ? expectation(data.expect) : data.claim ? unjudged() : null,
     rest() ? h("p", { class: rest().length > 260 ? "answer long" : "answer" }, rest()) : null,
+    outdone(data),
     h("dl", { class: "facts" }, facts().map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null)))),
     warnings(),

@@ -323,11 +323,11 @@ def clause_lines(data: ComparisonDocument) -> list[str]:
 
 
 def head_lines(data: ComparisonDocument) -> list[str]:
-    """Return the claim, the verdict on the expectation and the answer, a line each."""
+    """Return the claim and the verdict on the expectation, a line each."""
     lines = []
     if data["claim"]:
         lines.append(f"claim: {data['claim']}")
     if data["expect"]:
         margin = f" (margin {data['margin']:.3g})" if data.get("margin") else ""
         lines.append(f"expected: {data['expect']['text']}: {data['expect']['verdict']}{margin}")
-    return [*lines, f"answer: {data['answer']}"]
+    return lines

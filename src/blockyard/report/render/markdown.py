@@ -49,7 +49,10 @@ def markdown(data: ComparisonDocument) -> str:
     """Return the tables and notes as Markdown that ends in a newline. data: `Comparison.as_dict()`."""
     better = "more" if data["direction"] == "max" else "less"
     parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {better} is better"]
-    parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
+    head = [*columns.head_lines(data), f"answer: {data['answer']}"]
+    parts += ["  \n".join(escape(line) for line in head)]
+    if outdone := data.get("better_baseline"):
+        parts += [f"**{escape(outdone)}**"]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
     header, rows = columns.baselines(data)
     parts += [_table(header, rows)] if rows else []

@@ -35,7 +35,7 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     screen = console or make_console()
     better = "more" if data["direction"] == "max" else "less"
     screen.print(f"{data['title']}: {data['metric']}, {better} is better", style="bold")
-    for line in columns.head_lines(data)[:-1]:
+    for line in columns.head_lines(data):
         screen.print(line)
     screen.print()
     screen.print(_table(*columns.quality(data), screen))
@@ -72,6 +72,8 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     _list(screen, "warnings", data["warnings"])
     screen.print()
     screen.print(data["answer"], style="bold")
+    if outdone := data.get("better_baseline"):
+        screen.print(outdone, style="bold red")
 
 
 def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:

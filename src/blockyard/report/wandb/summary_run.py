@@ -127,6 +127,7 @@ def _content(comparison: ComparisonDocument) -> dict[str, Any]:
         },
         "texts": {
             "answer": comparison.get("answer"),
+            "better_baseline": comparison.get("better_baseline"),
             "claim": comparison.get("claim"),
             "expect": expect["text"] if expect else None,
             "verdict": expect["verdict"] if expect else None,

@@ -119,6 +119,7 @@ def _answer(comparison: ComparisonDocument) -> str:
     expect = comparison.get("expect")
     lines = [f"**{_plain(comparison['claim'])}**" if comparison.get("claim") else ""]
     lines += [_plain(comparison.get("answer") or "")]
+    lines += [f"**{_plain(outdone)}**" if (outdone := comparison.get("better_baseline")) else ""]
     if expect:
         lines += [f"expected {_plain(expect['text'])}: {expect['verdict']} ({_plain(expect['reason'])})"]
     lines += [f"- {_plain(warning)}" for warning in comparison.get("warnings") or ()]

@@ -70,6 +70,16 @@ def final_metrics(path: Path) -> dict[str, float]:
         return {}
 
 
+def baseline_values(path: Path, metric: str) -> dict[str, float]:
+    """The value of a metric on test of each simple baseline that a finished run has recorded; empty without any."""
+    try:
+        baselines = read_json(path / SUMMARY)["baselines"]
+        values = {str(name): own.get(metric.removeprefix("test/")) for name, own in baselines.items()}
+        return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def read_progress(path: Path, config: Node, metric: str) -> CellProgress:
     """The progress of a running run, from the last rows of its metrics.csv.
 

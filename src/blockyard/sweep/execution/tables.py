@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from blockyard.sweep.cell.states import CellState, PlannedRun, read_progress, read_state
+from blockyard.sweep.cell.states import CellState, PlannedRun, baseline_values, read_progress, read_state
 from blockyard.sweep.cells import Cell, cell_name
 from blockyard.sweep.execution.estimate import Estimate, seconds_left
 from blockyard.sweep.plan.compact_json import without_secrets
@@ -68,7 +68,7 @@ class PlanStatus:
 
 
 def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
-    """Print the question, the table of cells, the refused arms and the planner's notes."""
+    """Print the question, the table of cells, the refused arms, the planner's notes and the remarks of `check`."""
     plan, screen = status.plan, console()
     for line in _question(plan):
         screen.print(line)
@@ -76,7 +76,7 @@ def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
     screen.print(_grid(status, retry))
     if len(plan.arms) > ARMS:
         screen.print(f"and {len(plan.arms) - ARMS} more arms")
-    notes = (f"note: {text}" for text in plan.facts.get("notes", ()))
+    notes = [f"note: {text}" for key in ("notes", "remarks") for text in plan.facts.get(key, ())]
     for line in [*_refused(plan), *_failed(status, retry), *notes]:
         screen.print(line)
 
@@ -214,6 +214,7 @@ class SweepScreen:
         self._started = time.monotonic()
         self.count = 0
         self.total = 0
+        self._baselines: Literal["not compared", "ahead", "reached"] = "not compared"
         self._shown: tuple[dict[str, PlannedRun], int | None] = ({}, None)  # what `show` was last called with
 
     def __enter__(self) -> SweepScreen:
@@ -264,6 +265,30 @@ class SweepScreen:
             metric, value = self._value(run.now.metrics)
             result = f" {metric} {value:.4g}" if value is not None else ""
             self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}{self._left(*self._shown)}")
+        if run.now.state == "done":
+            self._compare_with_baselines(run, name)
+
+    def _compare_with_baselines(self, run: PlannedRun, name: str) -> None:
+        """Print whether the first finished run is worse than a simple baseline, and later the first one that is not."""
+        value = run.now.metrics.get(self.metric)
+        if self._baselines == "reached" or value is None or not self.metric.startswith("test/"):
+            return
+        sign = -1.0 if (self.plan.facts.get("metric") or {}).get("direction") == "min" else 1.0
+        found = baseline_values(run.path, self.metric)
+        ranked = sorted(found, key=lambda baseline: sign * found[baseline], reverse=True)
+        if not ranked:
+            return
+        ahead = [baseline for baseline in ranked if not sign * value >= sign * found[baseline]]  # also of NaN
+        if not ahead:
+            self._baselines = "reached"
+            best = ranked[0]
+            self.say(f"{name}: {self.metric} {value:.3g}; the best simple baseline, {best}, has {found[best]:.3g}")
+        elif self._baselines == "not compared":
+            self._baselines = "ahead"
+            others = ", ".join(f"{baseline} {found[baseline]:.3g}" for baseline in ahead[1:])
+            more = f" ({others})" if others else ""
+            advice = ": stop with Ctrl-C to change the base first" if self.count < self.total else ""
+            self.say(f"{name}: {self.metric} {value:.3g}; {ahead[0]} has {found[ahead[0]]:.3g}{more}{advice}")
 
     def report_stop(self, signum: int) -> None:
         """Print that a signal has stopped the sweep."""

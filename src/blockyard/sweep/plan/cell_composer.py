@@ -13,7 +13,7 @@ from blockyard.contracts import Issue
 from blockyard.sweep.spec.override_text import key_of
 
 if TYPE_CHECKING:
-    from blockyard.engine.data_reader import DataReader
+    from blockyard.engine.data_reader import DataFacts, DataReader
 
 
 RUN_KEYS = ("init.from", "objective.teacher")  # options that name a run
@@ -41,7 +41,6 @@ class CellComposer:
         self._on_this_machine = not elsewhere
         self._models: dict[str, list[Issue]] = {}
         self._data = data
-        self.notes: dict[str, None] = {}  # about the data and schedules of configs, in their order
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
@@ -55,8 +54,11 @@ class CellComposer:
         if problems or self._data is None:
             return problems
         facts = self._data.read(composed.config)
-        self.notes |= dict.fromkeys(facts.notes)
         return [facts.problem] if facts.problem else []
+
+    def data_facts(self, config: Node) -> DataFacts | None:
+        """What `blockyard check` reports of the data of a sound config; None where no data is read."""
+        return None if self._data is None else self._data.read(config)
 
     def same_data(self, first: Node, second: Node) -> bool:
         """Whether two sound configs have the same data, as far as it is read here."""
@@ -69,4 +71,5 @@ class CellComposer:
 
     def train_size(self, config: Node) -> int | None:
         """The samples of the training split of a checked config; None where its data was not read."""
-        return None if self._data is None else self._data.read(config).train_samples
+        facts = self.data_facts(config)
+        return None if facts is None else facts.train_samples

@@ -16,7 +16,7 @@ from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.local_path import outputs_folder
 from blockyard.config.untrusted.targets import locate
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
@@ -207,6 +207,7 @@ def make_plan(
         "config_dirs": [str(Path(os.path.expanduser(folder)).absolute()) for folder in config_dirs],
         "metric": planner.metric,
         "notes": planner.notes(),
+        "remarks": planner.remarks(),
     }
     return SweepPlan(
         name=question.name,
@@ -237,6 +238,8 @@ class _Planner:
     climb: Climb = field(default_factory=Climb)
     mistakes: list[str] = field(default_factory=list)  # names that exist nowhere, in the overrides of an arm
     precisions: set[str | int] = field(default_factory=set)
+    unread: dict[str, None] = field(default_factory=dict)  # why data was not read, in the order of the configs
+    concerned: dict[str, list[str]] = field(default_factory=dict)  # a remark of `check` -> the arms that it concerns
     _folders: dict[str, str] = field(default_factory=dict)
 
     def check_base(self, overrides: Sequence[str]) -> None:
@@ -334,8 +337,27 @@ class _Planner:
                 [*self.question.tune, *self.question.space],
                 self.composer.train_size,
             ),
-            *self.composer.notes,
+            *self.unread,
         ]
+
+    def remarks(self) -> list[str]:
+        """The remarks of `check`, each once; behind the names of the arms that it concerns, unless these are all."""
+        planned = {variant.arm for variant in self.variants.values()}
+        lines = []
+        for remark, arms in self.concerned.items():
+            lines.append(remark if len(arms) == len(planned) else f"{fold(arms)}: {remark}")
+        return lines
+
+    def _add_remarks(self, arm: str, config: Node) -> None:
+        facts = self.composer.data_facts(config)
+        if facts is None:
+            return
+        if facts.note is not None:
+            self.unread[facts.note] = None
+        for remark in facts.remarks:
+            arms = self.concerned.setdefault(remark, [])
+            if arm not in arms:
+                arms.append(arm)
 
     def _overrides(self, arm: Arm, sized: dict[str, list[str]]) -> list[str]:
         return [*self.base, *arm.overrides, *sized.get(arm.name, ())]
@@ -362,6 +384,7 @@ class _Planner:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))
             return
         config = composed.config
+        self._add_remarks(arm.name, config)
         precision = cell_settings.precision(config, overrides)
         if precision is not None:
             self.precisions.add(precision)

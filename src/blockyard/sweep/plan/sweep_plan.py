@@ -94,7 +94,7 @@ class PlanFacts(TypedDict, total=False):
 
     time, command, folder, versions, git, host: see `runs.provenance`
     overrides, config_dirs: of the command line; file: the sweep file's path
-    notes: what the planner decided; search: the trials, once they have ended
+    notes: what the planner decided; remarks: of `check` on the configs; search: the trials, once they have ended
     match, ladder: the sizes that were solved for
     """
 
@@ -109,6 +109,7 @@ class PlanFacts(TypedDict, total=False):
     config_dirs: list[str]
     metric: MetricFacts
     notes: list[str]
+    remarks: list[str]
     match: MatchedSizes
     ladder: LadderSizes
     search: SearchRecord
