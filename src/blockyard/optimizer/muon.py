@@ -82,7 +82,7 @@ class Muon(MatrixOptimizer):
         self.momentum = momentum
         self.nesterov = nesterov
         self.ns_steps = ns_steps
-        self.arithmetic = arithmetic
+        self.arithmetic: Arithmetic = arithmetic
         self.scale = scale
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps

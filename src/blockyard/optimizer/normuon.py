@@ -72,7 +72,7 @@ class NorMuon(MatrixOptimizer):
     ) -> None:
         self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
         self.adamw_lr, self.momentum, self.second, self.ns_steps = adamw_lr, momentum, second, ns_steps
-        self.arithmetic = arithmetic
+        self.arithmetic: Arithmetic = arithmetic
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod
