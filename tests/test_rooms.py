@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 PACKAGE = ROOT / "src" / "blockyard"
 # `components` holds the tests of all families of components, `documents` those of the documentation, `battery` attacks,
 # `schedulers` runs real schedulers, `compat` holds runs of earlier releases, `support` is what tests share.
-WITHOUT_A_FOLDER = {"components", "documents", "battery", "schedulers", "compat", "support"}
+WITHOUT_A_FOLDER = {"components", "documents", "battery", "schedulers", "compat", "golden", "support"}
 
 
 def imported(tree: ast.AST) -> set[str]:

@@ -6,16 +6,25 @@ import csv
 import io
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from blockyard.atomic_files import read_yaml, write_yaml
+from blockyard.atomic_files import DELETED, passing_name, read_yaml, write_yaml
 from blockyard.cli import main
 from blockyard.runs.lock import RunLock
 from tests.runs.run_folders import run_folder
 from tests.sweep.sweep_runs import plan
+
+
+@pytest.fixture
+def ended() -> int:
+    """The id of a process that is gone."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
 
 
 @pytest.fixture
@@ -144,6 +153,21 @@ def test_a_deleted_run_is_gone(trained: Path, capsys: pytest.CaptureFixture[str]
     assert not list(trained.glob("gpt*"))
     assert main(["runs", "delete", str(next(trained.glob("vit-*/s0"))), "--yes"]) == 0
     assert [path.name for path in trained.glob("*/s*")] == ["s1"]
+
+
+def test_what_a_killed_deletion_left_is_named_and_then_removed(
+    trained: Path, ended: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = trained.glob("gpt-*/s0")
+    with monkeypatch.context() as killed:
+        killed.setattr("os.getpid", lambda: ended)
+        left = folder.rename(folder.with_name(passing_name(DELETED, "s0")))
+    assert main(["runs"]) == 0
+    assert f"{left.relative_to(trained.parent)} is left of a run that was being deleted" in capsys.readouterr().err
+    living = folder.with_name(passing_name(DELETED, "s1"))  # of a process that is at it
+    living.mkdir()
+    assert main(["runs", "delete", "no-such-run", "--yes"]) == 2
+    assert list(folder.parent.iterdir()) == [living]
 
 
 def test_the_folder_of_an_arm_stays_where_it_holds_something_else(trained: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from blockyard import atomic_files
+from blockyard.atomic_files import TEMPORARY, new_folder, passing_name, write_text
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.not_started import AlreadyDoneError
@@ -210,3 +212,28 @@ def test_a_link_in_place_of_a_file_of_the_run_leads_nowhere(tmp_path: Path, name
     with contextlib.suppress(UserError), create_run(run_config(tmp_path)) as again:
         again.metrics.append(1, {"train/loss": 1.0})
     assert victim.read_text() == "step,train/loss\n1,2\n3,4"
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_the_next_writer_removes_what_a_killed_one_left(
+    as_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's own folder too, where no run's lock is held; never what another process may be writing."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    names = [passing_name(TEMPORARY, "living")]  # of this process
+    with monkeypatch.context() as killed:
+        killed.setattr("os.getpid", lambda: process.pid)
+        left = passing_name(TEMPORARY, "out.csv"), passing_name(TEMPORARY, "exported")
+        killed.setattr("blockyard.atomic_files.replace._host", lambda: "00000000")
+        names.append(passing_name(TEMPORARY, "of another machine"))
+    for name in (*names, left[0], f"{TEMPORARY}mine.txt", "mine-1-2"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / left[1]).mkdir()
+    (tmp_path / left[1] / "model.safetensors").write_text("x")
+    if as_folder:
+        with new_folder(tmp_path / "new"):
+            pass
+    else:
+        write_text(tmp_path / "new", "x")
+    assert {path.name for path in tmp_path.iterdir()} == {*names, f"{TEMPORARY}mine.txt", "mine-1-2", "new"}

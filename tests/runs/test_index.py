@@ -82,7 +82,6 @@ _WRONG = {
     "metrics": {"test/accuracy": "high"},
     "directions": [],
     "choices": {"block": {"a": 1}},
-    "config_json": {},
     "tags": [7],
     "note": None,
     "archived": "no",
@@ -100,6 +99,25 @@ def test_a_row_with_a_value_of_another_type_is_read_from_its_folder(outputs: Pat
             "UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (json.dumps(json.loads(text) | {key: _WRONG[key]}),)
         )
     assert records(outputs) == expected
+
+
+@pytest.mark.parametrize("config", [None, b"{}"])
+def test_a_row_whose_config_is_not_text_is_read_from_its_folder(outputs: Path, config: bytes | None) -> None:
+    expected = records(outputs)
+    with sqlite3.connect(outputs / FILE) as connection:
+        connection.execute("UPDATE runs SET config = ? WHERE run = 'gpt-bbbb/s0'", (config,))
+    assert records(outputs) == expected
+
+
+def test_a_listing_parses_no_config(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config is most of a record: thousands are listed from the index without a look into it, escaped or not."""
+    expected = records(outputs)
+    parsed: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr("json.loads", lambda text, **more: parsed.append(text) or loads(text, **more))
+    assert records(outputs) == expected
+    assert parsed
+    assert not [text for text in parsed if "optimizer" in text]
 
 
 def test_a_config_in_the_index_that_is_none_is_refused(outputs: Path) -> None:
@@ -171,14 +189,18 @@ def test_a_listing_that_is_stopped_goes_on_where_it_was(outputs: Path, monkeypat
     assert len(read) == 3
 
 
+@pytest.mark.parametrize(("terminal", "line"), [(True, "\rreading runs: 1 of 3"), (False, "reading runs: 1 of 3\n")])
 def test_a_long_first_listing_shows_how_far_it_is(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: bool, line: str, outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal the standard error counts the runs that are read; elsewhere it says nothing."""
+    """The standard error counts the runs that are read: in one line of a terminal, and now and then in a log."""
     monkeypatch.setattr(index, "_PART", 1)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(index, "_LIVE", -1.0)
+    monkeypatch.setattr(index, "_PIPED", -1.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     records(outputs)
-    assert "reading runs: 1 of 3" in capsys.readouterr().err
+    assert line in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
     records(outputs)
     assert capsys.readouterr().err == ""
 

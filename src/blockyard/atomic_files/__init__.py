@@ -1,7 +1,8 @@
 """Atomic file writes: a temporary file in the same folder is synced, then renamed over the target.
 
-A writer that is killed leaves at most a file named `.tmp-...`, which is never read and which the next start of the run
-removes; in a run that is done, once nobody has written to it for a minute.
+A writer that is killed leaves at most a file or folder named `.tmp-NAME-PID-...`, which is never read. The next process
+that writes beside it removes it, unless its writer lives or was of another machine; so does the next start of a run,
+whose lock it holds, and in a run that is done, once nobody has written to it for a minute.
 
     replace.py     any file, and JSON with a checksum on request; removing what was left
     owner.py       whether another user decides what a file holds
@@ -16,14 +17,18 @@ from blockyard.atomic_files.csv_text import Formatted, csv_text
 from blockyard.atomic_files.owner import database_reason, link_reason, shared_reason
 from blockyard.atomic_files.replace import (
     CHECKSUM,
+    DELETED,
     TEMPORARY,
     is_regular,
+    leftovers,
     move_aside,
     new_folder,
     open_member,
+    passing_name,
     read_bytes,
     read_json,
     read_member,
+    remove_leftovers,
     remove_temporary,
     replacing,
     stamp,
@@ -35,20 +40,24 @@ from blockyard.atomic_files.yaml_file import read_yaml, read_yaml_as_json, write
 
 __all__ = [
     "CHECKSUM",
+    "DELETED",
     "TEMPORARY",
     "Formatted",
     "csv_text",
     "database_reason",
     "is_regular",
+    "leftovers",
     "link_reason",
     "move_aside",
     "new_folder",
     "open_member",
+    "passing_name",
     "read_bytes",
     "read_json",
     "read_member",
     "read_yaml",
     "read_yaml_as_json",
+    "remove_leftovers",
     "remove_temporary",
     "replacing",
     "shared_reason",

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import platform
 import re
 import shutil
 import stat
@@ -17,6 +18,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +102,10 @@ def _content(handle: int, status: os.stat_result, limit: int | None) -> bytes:
 
 
 TEMPORARY = ".tmp-"
+DELETED = ".deleted-"  # what is renamed so is removed next
 _TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}.*-[0-9]+-[0-9a-f]+", re.S)  # a name of `replacing`
+_OF_PROCESS = re.compile(r".*-(?P<pid>[0-9]+)-(?P<host>[0-9a-f]{8})[0-9a-f]{8}", re.S)
+_cleared: set[Path] = set()  # folders in which this process has looked for leftovers
 
 
 def sync_folder(folder: Path) -> None:
@@ -113,6 +118,62 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def passing_name(mark: str, name: str) -> str:
+    """Return a new name for something that this process is to rename or remove, or the next one if this is killed.
+
+    mark: TEMPORARY or DELETED
+    """
+    return f"{mark}{name[:80]}-{os.getpid()}-{_host()}{uuid.uuid4().hex[:8]}"
+
+
+@cache
+def _host() -> str:
+    """Eight digits for where process ids mean the same processes: this machine, or a container of it."""
+    place = platform.node()
+    with contextlib.suppress(OSError):
+        place += f" {os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{zlib.crc32(place.encode()):08x}"
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return what has a name of `passing_name` in a folder although its process is gone from this machine."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [folder / name for name in names if name.startswith((TEMPORARY, DELETED)) and _is_left(name)]
+
+
+def _is_left(name: str) -> bool:
+    match = _OF_PROCESS.fullmatch(name)
+    if match is None or match["host"] != _host():
+        return False
+    try:
+        os.kill(int(match["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # a process of another user
+        pass
+    return False
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes of this machine left in a folder; what cannot be removed stays."""
+    for path in leftovers(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _clear_once(folder: Path) -> None:
+    """Remove leftovers where this process writes for the first time."""
+    if folder not in _cleared:
+        _cleared.add(folder)
+        remove_leftovers(folder)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, synced and renamed to it if the block ends without an error.
@@ -121,7 +182,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f"{TEMPORARY}{path.name[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    _clear_once(path.parent)
+    temporary = path.parent / passing_name(TEMPORARY, path.name)
     try:
         yield temporary
         handle = os.open(temporary, os.O_RDONLY)
@@ -144,7 +206,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Otherwise nothing is left of it. Raises UserError where no folder can be made there, and OSError, which names
     `folder`, where it cannot be written to its end, such as on a full disk.
     """
-    temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
+    _clear_once(folder.parent)
+    temporary = folder.parent / passing_name(TEMPORARY, folder.name)
     try:
         temporary.mkdir(parents=True)
     except OSError as error:

@@ -56,7 +56,16 @@ from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.home.telling_apart import telling_apart
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.housekeeping import FolderSize, check_is_run, check_is_unchanged, delete, rename, size_of
+from blockyard.runs.housekeeping import (
+    FolderSize,
+    check_is_run,
+    check_is_unchanged,
+    delete,
+    finish_deletions,
+    rename,
+    rests_of_deleted,
+    size_of,
+)
 from blockyard.runs.index import records
 from blockyard.runs.lock import exclusive, held
 from blockyard.runs.notes import read_notes, write_notes
@@ -151,6 +160,11 @@ def run(arguments: Sequence[str]) -> int:
         write_csv(selected[: args.limit or None], columns)
     else:
         print_table(selected, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
+        for rest in rests_of_deleted(local_path(outputs, "outputs")):
+            sys.stderr.write(
+                f"blockyard: {printable(str(rest))} is left of a run that was being deleted; "
+                "the next `blockyard runs delete` removes it once no process does\n"
+            )
     return 0
 
 
@@ -266,6 +280,8 @@ def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> in
         return 0
     if action == "rename":
         return _rename(arguments, outputs)
+    if action == "delete":
+        finish_deletions(local_path(outputs, "outputs"))
     folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
     for run in folders:
         (check_is_unchanged if action == "delete" else check_is_run)(run, f"runs {action}")

@@ -12,16 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.atomic_files import is_regular, sync_folder, write_yaml
+from blockyard.atomic_files import DELETED, is_regular, passing_name, remove_leftovers, sync_folder, write_yaml
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RunFolder
 from blockyard.runs.identity import identity, run_name
-from blockyard.runs.lock import RunLock
+from blockyard.runs.lock import RunLock, held, lock_path
 from blockyard.runs.redact import redact_text
 from blockyard.runs.status import FILE as STATUS
 
@@ -76,7 +75,7 @@ def delete(run: RunFolder) -> None:
     """
     lock = RunLock(run.path).acquire()
     arm = run.path.parent
-    doomed = run.path.with_name(f".deleted-{run.path.name}-{secrets.token_hex(4)}")
+    doomed = run.path.with_name(passing_name(DELETED, run.path.name))
     try:
         os.rename(run.path, doomed)
         lock.path.unlink(missing_ok=True)
@@ -89,6 +88,24 @@ def delete(run: RunFolder) -> None:
         lock.release()
     with contextlib.suppress(OSError):  # other seeds, or files of somebody else, are there
         arm.rmdir()
+
+
+def rests_of_deleted(outputs: Path) -> list[Path]:
+    """Return what is left of runs whose deletion was cut short, in the folders of all arms."""
+    paths = sorted(outputs.glob(f"*/{DELETED}*"))
+    return [path for path in paths if not path.parent.name.startswith(".") and not path.parent.is_symlink()]
+
+
+def finish_deletions(outputs: Path) -> None:
+    """Remove what killed deletions have left of runs: files, the lock, and the arm's folder once it is empty."""
+    for rest in rests_of_deleted(outputs):
+        arm = rest.parent
+        remove_leftovers(arm)
+        run = arm / rest.name.removeprefix(DELETED).partition("-")[0]
+        with contextlib.suppress(OSError):  # other seeds, or files of somebody else, are there
+            if not os.path.lexists(rest) and not run.exists() and not held(run):
+                lock_path(run).unlink(missing_ok=True)
+            arm.rmdir()
 
 
 def _why_no_run(run: RunFolder) -> str | None:

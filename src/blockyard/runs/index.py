@@ -30,12 +30,12 @@ from blockyard.runs.status import STATES, read_status
 log = logging.getLogger("blockyard")
 
 FILE = ".runs.sqlite3"
-_VERSION = 2
+_VERSION = 3
 _WAIT = 5.0  # seconds for another process that writes the index
-_TABLE = "CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, signature TEXT, record TEXT)"
+_TABLE = "CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, signature TEXT, record TEXT, config TEXT)"
 _OF_SWEEPS = ("sweep", "arm")  # fields of a record that are not of the run's own files
 _PART = 200  # runs that are stored at a time
-_SHOWN = 0.2  # seconds between two lines of progress
+_LIVE, _PIPED = 0.2, 5.0  # seconds between two lines of progress, on a terminal and elsewhere
 
 
 def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
@@ -58,16 +58,17 @@ def _read_again(index: sqlite3.Connection, root: Path, missing: dict[str, str]) 
     missing: the signature of each run
     """
     fresh: dict[str, RunRecord] = {}
-    names, shown = list(missing), 0.0
+    names, live, shown = list(missing), sys.stderr.isatty(), time.monotonic()
     for start in range(0, len(names), _PART):
         part = {run: read_record(root / run) for run in names[start : start + _PART]}
         _store(index, {run: (missing[run], record) for run, record in part.items()}, ())
         fresh |= part
-        if len(names) > _PART and sys.stderr.isatty() and time.monotonic() - shown > _SHOWN:
+        if time.monotonic() - shown > (_LIVE if live else _PIPED):
             shown = time.monotonic()
-            sys.stderr.write(f"\rreading runs: {len(fresh):,} of {len(names):,}")
+            text = f"reading runs: {len(fresh):,} of {len(names):,}"
+            sys.stderr.write(f"\r{text}" if live else f"{text}\n")
             sys.stderr.flush()
-    if shown:
+    if live:
         sys.stderr.write(f"\r{' ' * 60}\r")
     return fresh
 
@@ -148,45 +149,49 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
         schema = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
         if schema != [("table", "runs", _TABLE.replace("IF NOT EXISTS ", ""))]:
             raise sqlite3.DatabaseError("another schema")
-        connection.execute("SELECT run, signature, record FROM runs LIMIT 1").fetchall()
+        connection.execute("SELECT run, signature, record, config FROM runs LIMIT 1").fetchall()
         return connection
     except BaseException:
         connection.close()
         raise
 
 
-def _stored(index: sqlite3.Connection) -> dict[str, tuple[Any, Any]]:
+def _stored(index: sqlite3.Connection) -> dict[str, tuple[Any, Any, Any]]:
+    """The signature, record and config of each row, by run."""
     try:
-        return {run: (sign, text) for run, sign, text in index.execute("SELECT run, signature, record FROM runs")}
+        return {run: (*row,) for run, *row in index.execute("SELECT run, signature, record, config FROM runs")}
     except sqlite3.Error as error:  # damaged further in
         log.debug("the index of runs cannot be read: %s", error)
         return {}
 
 
 def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: Collection[Any]) -> None:
-    entries = [(run, signature, json.dumps(_stored_fields(record))) for run, (signature, record) in fresh.items()]
+    entries = [
+        (run, signature, json.dumps(_stored_fields(record)), record.config_json)
+        for run, (signature, record) in fresh.items()
+    ]
     if not entries and not gone:
         return
     try:
         with index:
-            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entries)
+            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", entries)
             index.executemany("DELETE FROM runs WHERE run IS ?", [(run,) for run in gone])
     except sqlite3.Error as error:  # a full disk, a folder of somebody else's: the listing is right without it
         log.debug("the index of runs cannot be written: %s", error)
 
 
 def _stored_fields(record: RunRecord) -> dict[str, Any]:
-    """What a row holds: everything that the files of the run say."""
-    return {key: value for key, value in asdict(record).items() if key not in _OF_SWEEPS}
+    """What a row holds beside the config, which most listings never parse: all else that the run's files say."""
+    return {key: value for key, value in asdict(record).items() if key not in (*_OF_SWEEPS, "config_json")}
 
 
-def _record(run: str, signature: str, row: tuple[Any, Any] | None) -> RunRecord | None:
+def _record(run: str, signature: str, row: tuple[Any, Any, Any] | None) -> RunRecord | None:
     """A row's record; None where it is missing, out of date or not a record, so that the folder is read."""
     if row is None or row[0] != signature:
         return None
     try:
         value = {key: each for key, each in json.loads(row[1]).items() if key not in _OF_SWEEPS}
-        record = RunRecord(**value | {"tags": tuple(value["tags"])})
+        record = RunRecord(**value | {"tags": tuple(value["tags"]), "config_json": row[2]})
         if record.run == run and _is_whole(record):
             return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -77,7 +77,6 @@ class MeasuredRuns:
         """Return the times of an arm, or None where they are unknown."""
         key = identity(variant.config)
         if key not in self._runs and self._data is not None:
-            from blockyard.engine.baselines import compute_baselines
             from blockyard.sweep.execution.first_steps import measure
 
             self._runs[key] = measure(variant.config, variant.choices, self._threads)
