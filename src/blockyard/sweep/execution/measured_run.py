@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node
 from blockyard.contracts import Splits
+from blockyard.engine.baselines import compute_baselines
 from blockyard.runs.identity import identity
 from blockyard.sweep.cells import Variant
 from blockyard.sweep.plan.sweep_plan import SweepPlan
