@@ -42,7 +42,8 @@ def with_options_of(
             if is_inherited(entry.name):
                 parameters.append(entry.replace(annotation=hints[entry.name]))
                 annotations[entry.name] = hints[entry.name]
-        annotations.pop("options")
+        for name in own.parameters.keys() - {entry.name for entry in parameters}:  # `**options`
+            del annotations[name]
         names = {entry.name for entry in parameters}
 
         @functools.wraps(constructor)

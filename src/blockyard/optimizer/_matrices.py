@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from blockyard.contracts import Positive, UpdateRule
+from blockyard.contracts import Positive, Rate, UpdateRule
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._combined import CombinedOptimizer
 from blockyard.optimizer._decay import CautiousOptimizer, ParamGroup
 from blockyard.optimizer._newton_schulz import Arithmetic
@@ -20,18 +21,32 @@ NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=ada
 
 
 class MatrixOptimizer(GroupedOptimizer):
-    """Subclasses set the fields and implement `matrix_optimizer`.
+    """Subclasses implement `matrix_rule` and `matrix_optimizer`.
 
-    adamw_lr: learning rate of what AdamW updates; None is that of the matrices
-    betas, eps: of AdamW
     arithmetic: type that Newton-Schulz computes in; None of a rule without it
+
+    Options:
+        betas: decay rates of AdamW's first and second moment
+        eps: term added to the root of AdamW's second moment
+        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
     """
 
     tensors_per_weight = 1  # of hidden matrices; 2 of the rest
-    adamw_lr: Positive | None
-    betas: tuple[float, float]
-    eps: float
     arithmetic: Arithmetic | None = None
+
+    @with_options_of(GroupedOptimizer)
+    def __init__(
+        self,
+        *,
+        betas: tuple[Rate, Rate] = (0.9, 0.95),
+        eps: Positive = 1e-8,
+        adamw_lr: Positive | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.betas = (betas[0], betas[1])  # a config gives a list
+        self.eps = eps
+        self.adamw_lr = adamw_lr
 
     @property
     @abstractmethod

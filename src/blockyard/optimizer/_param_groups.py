@@ -19,9 +19,12 @@ from blockyard.contracts import (
     Context,
     DecayFactors,
     Embedder,
+    LayerDecay,
+    NonNegative,
     NoWeightDecay,
     OptimizerBuilder,
     Position,
+    Positive,
     RateFactors,
     UpdateRule,
     blocks_of_heads,
@@ -63,29 +66,32 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 class GroupedOptimizer(OptimizerBuilder):
-    """An optimizer whose parameters have learning rates and weight decays by name and by layer."""
+    """An optimizer whose parameters have learning rates and weight decays by name and by layer.
 
-    lr: float
-    weight_decay: float
-    layer_decay: float
-    rates: RateFactors
-    decays: DecayFactors
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        decay_by: what the decay follows: rate is the learning rate; independent the factor of the schedule alone, so
+            that it does not change with lr; fading the rate times that factor
+        cautious: decay those weights alone that the update does not make larger
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
+        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
 
-    decay_by: Decay = "rate"
-    cautious: bool = False
+    Raises ValueError for factors on, or kinds of, a weight decay of 0.
+    """
 
-    def set_groups(
+    def __init__(
         self,
-        lr: float,
-        weight_decay: float,
-        layer_decay: float,
-        rates: RateFactors,
-        decays: DecayFactors,
         *,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
         decay_by: Decay = "rate",
         cautious: bool = False,
+        layer_decay: LayerDecay = 1.0,
+        rates: RateFactors = NO_FACTORS,
+        decays: DecayFactors = NO_FACTORS,
     ) -> None:
-        """Keep the options of the groups. Raises ValueError for factors on, or kinds of, a weight decay of 0."""
         kinds = {"decay_by": decay_by != "rate", "cautious": cautious}
         if not weight_decay and any(kinds.values()):
             name = next(name for name, is_set in kinds.items() if is_set)

@@ -11,55 +11,41 @@ Biases, gains, embedding and position tables, class and register tokens do not d
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
-    NonNegative,
     Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
-from blockyard.optimizer._decay import CautiousOptimizer, Decay
-from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.optimizer._decay import CautiousOptimizer
+from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available
 
 
 class AdamW(GroupedOptimizer):
     """Adam with decoupled weight decay.
 
     Options:
-        lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows: rate is the learning rate; independent the factor of the schedule alone, so
-            that it does not change with lr; fading the rate times that factor
-        cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment
         eps: term added to the root of the second moment
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     tensors_per_weight = 2
 
+    @with_options_of(GroupedOptimizer)
     def __init__(
         self,
         *,
-        lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
-        decay_by: Decay = "rate",
-        cautious: bool = False,
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
+        super().__init__(**options)
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
 

@@ -15,7 +15,7 @@ one, and what is compared is the learning with r columns.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Gt, Le
@@ -24,17 +24,12 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
-    NonNegative,
-    Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
-from blockyard.optimizer._decay import Decay, ParamGroup
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._param_groups import NO_FACTORS
 
 Scale = Literal["match_rms_adamw", "original"]
 Share = Annotated[float, Gt(0), Le(1)]
@@ -44,44 +39,28 @@ class Dion(MatrixOptimizer):
     """Dion for hidden matrices, AdamW for the rest.
 
     Options:
-        lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows, as of adamw
-        cautious: decay those weights alone that the update does not make larger
         momentum: share of what a step used that stays in the momentum
         rank: columns of an update, as a share of the smaller side of its matrix, rounded up
         scale: match_rms_adamw gives an update of full rank the RMS of AdamW's, as of muon; original is the paper's
             sqrt(M / N)
-        betas: decay rates of AdamW's first and second moment
         eps: term added to the root of AdamW's second moment, and to lengths of columns
-        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     shards = False  # no QR decomposition of a matrix in parts
 
+    @with_options_of(MatrixOptimizer)
     def __init__(
         self,
         *,
-        lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
-        decay_by: Decay = "rate",
-        cautious: bool = False,
         momentum: Rate = 0.95,
         rank: Share = 0.25,
         scale: Scale = "match_rms_adamw",
-        betas: tuple[Rate, Rate] = (0.9, 0.95),
-        eps: Positive = 1e-8,
-        adamw_lr: Positive | None = None,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
-        self.adamw_lr, self.momentum, self.rank, self.scale = adamw_lr, momentum, rank, scale
-        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+        super().__init__(**options)
+        self.momentum = momentum
+        self.rank = rank
+        self.scale = scale
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

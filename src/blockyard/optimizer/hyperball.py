@@ -16,17 +16,17 @@ fewer tokens than channels, where updates have a low rank, what a step adds grew
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from blockyard.contracts import ChoiceOptions, LayerDecay, NonNegative, Positive, Rate, RateFactors, UpdateRule
+from blockyard.contracts import ChoiceOptions, Positive, Rate, UpdateRule
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
-from blockyard.optimizer._param_groups import NO_FACTORS
 from blockyard.weight_init import zeros_at_start
 
 Direction = Literal["muon", "adam"]
@@ -46,10 +46,9 @@ class Hyperball(MatrixOptimizer):
         eps: term added to the root of Adam's second moment, in both parts
         adamw_lr: learning rate of what AdamW updates
         weight_decay: of what AdamW updates, per step, times its learning rate; on linear maps only
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
     """
 
+    @with_options_of(MatrixOptimizer, without=("decay_by", "cautious", "decays"))
     def __init__(
         self,
         *,
@@ -59,18 +58,15 @@ class Hyperball(MatrixOptimizer):
         nesterov: bool = True,
         ns_steps: Iterations = 5,
         arithmetic: Arithmetic = "float32",  # of configs from before the option; conf/optimizer has the default
-        betas: tuple[Rate, Rate] = (0.9, 0.95),
-        eps: Positive = 1e-8,
         adamw_lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, NO_FACTORS)
-        self.adamw_lr, self.direction, self.momentum, self.nesterov = adamw_lr, direction, momentum, nesterov
+        super().__init__(lr=lr, adamw_lr=adamw_lr, **options)
+        self.direction = direction
+        self.momentum = momentum
+        self.nesterov = nesterov
         self.ns_steps = ns_steps
         self.arithmetic = arithmetic if direction == "muon" else None
-        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
         self.tensors_per_weight = 1 if direction == "muon" else 2
 
     @classmethod

@@ -13,7 +13,7 @@ values side by side as one matrix.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,18 +21,13 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
-    NonNegative,
-    Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
-from blockyard.optimizer._decay import Decay, ParamGroup
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
-from blockyard.optimizer._param_groups import NO_FACTORS
 
 Scale = Literal["match_rms_adamw", "original"]
 
@@ -41,51 +36,30 @@ class Muon(MatrixOptimizer):
     """Muon for hidden matrices, AdamW for the rest.
 
     Options:
-        lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows, as of adamw
-        cautious: decay those weights alone that the update does not make larger
         momentum: momentum of Muon
         nesterov: use Nesterov momentum
         ns_steps: number of Newton-Schulz iterations
         arithmetic: type that Newton-Schulz computes in; bfloat16 moves an update by 1 %, and is faster on a GPU
         scale: match_rms_adamw scales updates to the RMS of AdamW's, so that one lr suits both; original is Jordan's
-        betas: decay rates of AdamW's first and second moment
-        eps: term added to the root of AdamW's second moment
-        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
+    @with_options_of(MatrixOptimizer)
     def __init__(
         self,
         *,
-        lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
-        decay_by: Decay = "rate",
-        cautious: bool = False,
         momentum: Rate = 0.95,
         nesterov: bool = True,
         ns_steps: Iterations = 5,
         arithmetic: Arithmetic = "bfloat16",
         scale: Scale = "match_rms_adamw",
-        betas: tuple[Rate, Rate] = (0.9, 0.95),
-        eps: Positive = 1e-8,
-        adamw_lr: Positive | None = None,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
-        self.adamw_lr = adamw_lr
+        super().__init__(**options)
         self.momentum = momentum
         self.nesterov = nesterov
         self.ns_steps = ns_steps
         self.arithmetic: Arithmetic = arithmetic
         self.scale = scale
-        self.betas = (betas[0], betas[1])  # a config gives a list
-        self.eps = eps
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

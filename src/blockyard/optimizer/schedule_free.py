@@ -23,46 +23,36 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
-    NonNegative,
     Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._unit_weights import without_unit_weights
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
+from blockyard.optimizer._param_groups import GroupedOptimizer
 
 
 class ScheduleFree(GroupedOptimizer):
     """AdamW whose momentum is an average of the weights.
 
     Options:
-        lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on linear maps only
         betas: share of the average in the weights that gradients are taken at, and decay rate of the second moment
         eps: term added to the root of the second moment
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     tensors_per_weight = 3
 
+    @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
     def __init__(
         self,
         *,
         lr: Positive = 2e-3,
-        weight_decay: NonNegative = 0.05,
         betas: tuple[Rate, Rate] = (0.9, 0.99),
         eps: Positive = 1e-8,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        super().__init__(lr=lr, **options)
         self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
 
     @classmethod

@@ -8,37 +8,34 @@ Cost: one number of state per parameter, none without momentum
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
     NonNegative,
     Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer, fused_available
+from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available
 
 
 class SGD(GroupedOptimizer):
     """Gradient descent with momentum.
 
     Options:
-        lr: learning rate at the schedule's factor 1
         weight_decay: added to the gradient as weight_decay * w; on linear maps only
         momentum: momentum factor
         nesterov: use Nesterov momentum; requires momentum above 0
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
+    @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
     def __init__(
         self,
         *,
@@ -46,16 +43,14 @@ class SGD(GroupedOptimizer):
         weight_decay: NonNegative = 1e-4,
         momentum: Rate = 0.9,
         nesterov: bool = True,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
         if nesterov and not momentum:
             raise ValueError(
                 "optimizer.nesterov=true needs optimizer.momentum above 0; "
                 "set optimizer.momentum=0.9 or optimizer.nesterov=false"
             )
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        super().__init__(lr=lr, weight_decay=weight_decay, **options)
         self.momentum = momentum
         self.nesterov = nesterov
         self.tensors_per_weight = 1 if momentum else 0

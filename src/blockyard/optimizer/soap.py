@@ -14,6 +14,7 @@ one power iteration and a QR decomposition at a time. A side longer than `larges
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,62 +23,42 @@ from torch.optim import Optimizer
 from blockyard.contracts import (
     ChoiceOptions,
     Count,
-    DecayFactors,
-    LayerDecay,
-    NonNegative,
-    Positive,
     Rate,
-    RateFactors,
     UpdateRule,
 )
 from blockyard.contracts import Width as Side
-from blockyard.optimizer._decay import Decay, ParamGroup
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._param_groups import NO_FACTORS
 
 
 class SOAP(MatrixOptimizer):
     """SOAP for hidden matrices, AdamW for the rest.
 
     Options:
-        lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows, as of adamw
-        cautious: decay those weights alone that the update does not make larger
         betas: decay rates of the first and the second moment, of both parts
         shampoo: decay rate of the preconditioner; null is the second of betas
         frequency: steps from one improvement of the eigenbases to the next
         largest: sides of a matrix up to this size have an eigenbasis
         eps: term added to the roots of second moments
-        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
     tensors_per_weight = 2
     shards = False  # neither eigenvectors nor a QR decomposition of a matrix in parts
 
+    @with_options_of(MatrixOptimizer)
     def __init__(
         self,
         *,
-        lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
-        decay_by: Decay = "rate",
-        cautious: bool = False,
         betas: tuple[Rate, Rate] = (0.95, 0.95),
         shampoo: Rate | None = None,
         frequency: Count = 10,
         largest: Side = 4096,
-        eps: Positive = 1e-8,
-        adamw_lr: Positive | None = None,
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **options: Any,
     ) -> None:
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays, decay_by=decay_by, cautious=cautious)
-        self.adamw_lr, self.frequency, self.largest = adamw_lr, frequency, largest
-        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+        super().__init__(betas=betas, **options)
+        self.frequency = frequency
+        self.largest = largest
         self.shampoo = betas[1] if shampoo is None else shampoo
 
     @classmethod

@@ -19,15 +19,13 @@ from torch import nn
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
     NonNegative,
     Positive,
-    RateFactors,
     Text,
     UpdateRule,
 )
-from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.optimizer._param_groups import GroupedOptimizer
 from blockyard.optimizer.torch_optim import check_name, check_options, check_values, epsilon_of
 
 # beginning of a name -> why it is not taken
@@ -53,14 +51,11 @@ class TimmOptim(GroupedOptimizer):
 
     Options:
         name: as timm lists it, such as lamb, lion, adan, adopt, adabelief, madgrad, nadamw, lars or sgdw
-        lr: learning rate at the schedule's factor 1
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
         options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
+    @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
     def __init__(
         self,
         *,
@@ -68,9 +63,7 @@ class TimmOptim(GroupedOptimizer):
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.05,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **group_options: Any,
     ) -> None:
         from timm.optim import get_optimizer_class, get_optimizer_info  # importing timm takes seconds
 
@@ -87,7 +80,7 @@ class TimmOptim(GroupedOptimizer):
         self.make = partial(factory, lr=lr, **momentum)
         check_values(name, self.make, self.options)
         self.rule = self.update_rule({"name": name})
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        super().__init__(lr=lr, weight_decay=weight_decay, **group_options)
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

@@ -20,16 +20,14 @@ from torch import nn
 
 from blockyard.contracts import (
     ChoiceOptions,
-    DecayFactors,
-    LayerDecay,
     NonNegative,
     Positive,
-    RateFactors,
     Text,
     UpdateRule,
 )
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.errors import did_you_mean, fold
-from blockyard.optimizer._param_groups import NO_FACTORS, GroupedOptimizer
+from blockyard.optimizer._param_groups import GroupedOptimizer
 
 # What optimizers of libraries, named in a config, have in common: options against the signature, refusals.
 
@@ -85,14 +83,11 @@ class TorchOptim(GroupedOptimizer):
 
     Options:
         name: of the class, such as Adam, NAdam, RAdam, RMSprop, Adagrad, Adadelta, Adamax, Adafactor, Rprop or ASGD
-        lr: learning rate at the schedule's factor 1
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
         options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
-        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
-        rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
     """
 
+    @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
     def __init__(
         self,
         *,
@@ -100,9 +95,7 @@ class TorchOptim(GroupedOptimizer):
         lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.0,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
-        layer_decay: LayerDecay = 1.0,
-        rates: RateFactors = NO_FACTORS,
-        decays: DecayFactors = NO_FACTORS,
+        **group_options: Any,
     ) -> None:
         if name in LEFT_OUT:
             raise ValueError(f"optimizer.name={name} is not taken: {LEFT_OUT[name]}")
@@ -114,7 +107,7 @@ class TorchOptim(GroupedOptimizer):
         if weight_decay and "weight_decay" not in signature:
             raise ValueError(f"optimizer.weight_decay={weight_decay}: {name} has none; use optimizer.weight_decay=0")
         check_values(name, partial(self.kind, lr=lr), self.options)
-        self.set_groups(lr, weight_decay, layer_decay, rates, decays)
+        super().__init__(lr=lr, weight_decay=weight_decay, **group_options)
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
