@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 from blockyard.contracts import CountOrZero, NonNegative, Schedule
+from blockyard.contracts.inherited_options import with_options_of
 
 # An int counts steps; a float below 1 is a share of all steps.
 Length = CountOrZero | NonNegative
@@ -33,9 +35,13 @@ def progress(step: int, start: int, total: int) -> float:
 
 
 class WarmedUp(Schedule):
-    """A schedule that begins with a linear warm-up. Subclasses implement `after_warmup`."""
+    """A schedule that begins with a linear warm-up. Subclasses implement `after_warmup`.
 
-    def __init__(self, warmup: Length) -> None:
+    Options:
+        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
+    """
+
+    def __init__(self, *, warmup: Length = 0.05) -> None:
         check_length("schedule.warmup", warmup)
         self.warmup = warmup
 
@@ -62,3 +68,16 @@ class WarmedUp(Schedule):
                 f"reaches {highest:.2g} of what the optimizer is set to; use a share of the run, such as "
                 "schedule.warmup=0.05"
             )
+
+
+class Decaying(WarmedUp):
+    """A schedule that decays after its warm-up.
+
+    Options:
+        final: factor at the end of the run
+    """
+
+    @with_options_of(WarmedUp)
+    def __init__(self, *, final: NonNegative = 0.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.final = final

@@ -18,7 +18,7 @@ class Constant(WarmedUp):
     """
 
     def __init__(self, *, warmup: Length = 0) -> None:
-        super().__init__(warmup)
+        super().__init__(warmup=warmup)
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""

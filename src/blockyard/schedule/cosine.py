@@ -9,21 +9,11 @@ from __future__ import annotations
 
 import math
 
-from blockyard.contracts import NonNegative
-from blockyard.schedule._warmup import Length, WarmedUp, progress
+from blockyard.schedule._warmup import Decaying, progress
 
 
-class Cosine(WarmedUp):
-    """Cosine decay.
-
-    Options:
-        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
-        final: factor at the end of the run
-    """
-
-    def __init__(self, *, warmup: Length = 0.05, final: NonNegative = 0.0) -> None:
-        super().__init__(warmup)
-        self.final = final
+class Cosine(Decaying):
+    """Cosine decay."""
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""

@@ -8,11 +8,12 @@ Equation: final + (peak^i - final) (1 + cos(pi p)) / 2 in cycle i = 0, 1, ..., p
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
 from blockyard.contracts import Because
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.schedule._warmup import Length, WarmedUp, check_length, to_steps
 
 Multiplier = Annotated[int, Ge(1), Le(100), Because("the second cycle would be longer than any run")]
@@ -27,20 +28,20 @@ class CosineRestarts(WarmedUp):
         period: length of the first cycle, in steps (an int) or as a share of the run (a float below 1)
         multiplier: each cycle is so many times as long as the one before it
         peak: each cycle starts at so much of the factor that the one before it started at
-        warmup: length of the linear warm-up before the first cycle, likewise
         final: factor that each cycle falls to
     """
 
+    @with_options_of(WarmedUp)
     def __init__(
         self,
         *,
         period: Length = 0.25,
         multiplier: Multiplier = 1,
         peak: Factor = 1.0,
-        warmup: Length = 0.05,
         final: Share = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(warmup)
+        super().__init__(**options)
         check_length("schedule.period", period)
         if not period:
             raise ValueError("schedule.period=0 has no step; use a number of steps, or a share of the run above 0")

@@ -9,32 +9,31 @@ Equation: 1, then final + (1 - final) (1 - p) or (1 - sqrt(p)), p from 0 to 1 ov
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
-from blockyard.contracts import NonNegative
-from blockyard.schedule._warmup import Length, WarmedUp, check_length, progress, to_steps
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.schedule._warmup import Decaying, Length, check_length, progress, to_steps
 
 
-class WSD(WarmedUp):
+class WSD(Decaying):
     """Warm-up, stable, decay.
 
     Options:
-        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
-        decay: length of the decay at the end, likewise
+        decay: length of the decay at the end, in steps (an int) or as a share of the run (a float below 1)
         shape: shape of the decay: linear, or sqrt for 1 - sqrt(p)
-        final: factor at the end of the run
     """
 
+    @with_options_of(Decaying)
     def __init__(
         self,
         *,
-        warmup: Length = 0.05,
         decay: Length = 0.2,
         shape: Literal["linear", "sqrt"] = "sqrt",
-        final: NonNegative = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(warmup)
+        super().__init__(**options)
         check_length("schedule.decay", decay)
+        warmup = self.warmup
         if isinstance(warmup, float) and isinstance(decay, float) and warmup + decay > 1:
             raise ValueError(
                 f"schedule.warmup={warmup} and schedule.decay={decay} are shares of one run and sum to "
@@ -42,7 +41,6 @@ class WSD(WarmedUp):
             )
         self.decay = decay
         self.shape = shape
-        self.final = final
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""

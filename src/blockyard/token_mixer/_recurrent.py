@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context, check_decodes
@@ -101,19 +101,26 @@ class Recurrent(TokenMixer):
     """A cell over the tokens in order, then a projection. In a bidirectional model half of the state runs backwards.
 
     Each document of a packed sequence starts from the state after the prefix, as it would in a sequence of its own.
+
+    cell: makes the cell of a direction
+
+    Options:
+        expansion: state channels, both directions together, as a multiple of model.dim
+        bias: use biases in the cell and in the projection
     """
 
+    cell: Callable[..., nn.RNNBase]
     traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     hidden_multiple: ClassVar[int] = 2  # one for each direction
 
-    def __init__(self, ctx: Context, cell: Callable[..., nn.RNNBase], expansion: float, bias: bool) -> None:
+    def __init__(self, ctx: Context, *, expansion: Expansion = 1.0, bias: bool = True) -> None:
         super().__init__()
         check_context(self, ctx)
         self.causal = ctx.causal
         directions = 1 if ctx.causal else 2
         width = max(1, round(expansion * ctx.dim / directions))
-        self.ahead = cell(ctx.dim, width, bias=bias, batch_first=True)
-        self.back = None if ctx.causal else cell(ctx.dim, width, bias=bias, batch_first=True)
+        self.ahead = self.cell(ctx.dim, width, bias=bias, batch_first=True)
+        self.back = None if ctx.causal else self.cell(ctx.dim, width, bias=bias, batch_first=True)
         # oneDNN has an LSTM in bf16 only for CPUs with bf16 of their own, and torch raises elsewhere.
         self._in_float32 = isinstance(self.ahead, nn.LSTM) and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         self.proj_out = residual(ctx, width * directions, ctx.dim, bias=bias)

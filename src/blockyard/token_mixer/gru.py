@@ -10,17 +10,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from blockyard.contracts import Context, Expansion
 from blockyard.token_mixer._recurrent import Recurrent
 
 
 class GRU(Recurrent):
-    """A recurrent baseline with two gates.
+    """A recurrent baseline with two gates."""
 
-    Options:
-        expansion: state channels, both directions together, as a multiple of model.dim
-        bias: use biases in the cell and in the projection
-    """
-
-    def __init__(self, ctx: Context, *, expansion: Expansion = 1.0, bias: bool = True) -> None:
-        super().__init__(ctx, nn.GRU, expansion, bias)
+    cell = nn.GRU

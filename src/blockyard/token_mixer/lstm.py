@@ -10,17 +10,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from blockyard.contracts import Context, Expansion
 from blockyard.token_mixer._recurrent import Recurrent
 
 
 class LSTM(Recurrent):
-    """A recurrent baseline with three gates and a cell.
+    """A recurrent baseline with three gates and a cell."""
 
-    Options:
-        expansion: state channels, both directions together, as a multiple of model.dim
-        bias: use biases in the cell and in the projection
-    """
-
-    def __init__(self, ctx: Context, *, expansion: Expansion = 1.0, bias: bool = True) -> None:
-        super().__init__(ctx, nn.LSTM, expansion, bias)
+    cell = nn.LSTM

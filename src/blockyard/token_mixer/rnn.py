@@ -9,11 +9,12 @@ Cost: O(N (D E + E^2)) time, sequential in N; a decoding step takes constant tim
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
-from blockyard.contracts import Context, Expansion
+from blockyard.contracts import Context
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.token_mixer._recurrent import Recurrent
 
 
@@ -22,16 +23,15 @@ class RNN(Recurrent):
 
     Options:
         nonlinearity: activation of the new state
-        expansion: state channels, both directions together, as a multiple of model.dim
-        bias: use biases in the cell and in the projection
     """
 
+    @with_options_of(Recurrent)
     def __init__(
         self,
         ctx: Context,
         *,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
-        expansion: Expansion = 1.0,
-        bias: bool = True,
+        **options: Any,
     ) -> None:
-        super().__init__(ctx, partial(nn.RNN, nonlinearity=nonlinearity), expansion, bias)
+        self.cell = partial(nn.RNN, nonlinearity=nonlinearity)
+        super().__init__(ctx, **options)
