@@ -76,7 +76,7 @@ def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
     screen.print(_grid(status, retry))
     if len(plan.arms) > ARMS:
         screen.print(f"and {len(plan.arms) - ARMS} more arms")
-    notes = [f"note: {text}" for key in ("notes", "remarks") for text in plan.facts.get(key, ())]
+    notes = [f"note: {text}" for text in (*plan.facts.get("notes", ()), *plan.facts.get("remarks", ()))]
     for line in [*_refused(plan), *_failed(status, retry), *notes]:
         screen.print(line)
 
