@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node
 from blockyard.contracts import Splits
+from blockyard.engine.baselines import compute_baselines
 from blockyard.runs.identity import identity
 from blockyard.sweep.cells import Variant
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -81,7 +82,6 @@ class MeasuredRuns:
         key = identity(variant.config)
         if key not in self._runs and self._data is not None:
             began = time.monotonic()
-            from blockyard.engine.baselines import compute_baselines
             from blockyard.sweep.execution.first_steps import import_as_cells_do, measure
 
             import_as_cells_do()
