@@ -109,10 +109,11 @@ def test_what_a_dry_run_measured_is_announced_by_the_sweep(here: Path, monkeypat
 
     monkeypatch.setattr(first_steps, "measure", measure)
     for _ in range(2):  # a dry run measures again
-        assert estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, DataReader())).seconds == 28
+        dry = estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, DataReader())).seconds
+    assert dry == pytest.approx(28, abs=0.5)  # with the imports, of which there are none any more
     assert measured == [1, 1]
     assert list((here / "outputs" / ".baselines").iterdir())  # which the first cell does not compute again
-    assert estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, None)).seconds == 28
+    assert estimate(plan, plan.cells, data=DataReader(), measured=MeasuredRuns(plan, 1, None)).seconds == dry
     assert MeasuredRuns(plan, 2, None)(plan.variants["plain"]) is None
     (plan.folder / "measured.json").write_text("{")
     assert MeasuredRuns(plan, 1, None)(plan.variants["plain"]) is None
@@ -145,6 +146,10 @@ def test_arms_of_unequal_size_are_between_the_smallest_and_the_largest(here: Pat
     share = (sizes_of["middle"] - sizes_of["small"]) / (sizes_of["large"] - sizes_of["small"])
     assert result.seconds == pytest.approx(12 + 52 + 12 + share * 40)
     assert "from the first steps of small and large" in str(result)
+    imported = estimate(
+        plan, cells, data=DataReader(), measured=lambda variant: replace(measured(variant), imports=9.0)
+    )
+    assert imported.seconds == pytest.approx(9 + result.seconds)
 
 
 @pytest.mark.parametrize(

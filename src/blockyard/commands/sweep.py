@@ -4,7 +4,7 @@ Answer the question of a sweep file: plan every cell (arm x setting x seed), run
 arms, and write the page. FILE is a path, or the name of a file in sweeps/. Run the same command again after a crash,
 or after adding a seed or an arm: only missing cells are run.
 
-  --dry-run         show the cells, which are refused and why, and the cost; write nothing
+  --dry-run         show the cells, which are refused and why, and the cost; start no run, and keep the measured times
   --retry           also restart cells, or trials of a search, that have failed
   --executor NAME   local (default), ray or slurm; options as executor.KEY=VALUE
   --workers N       cells that run in parallel

@@ -274,22 +274,23 @@ def estimate(
     sizes = {cell.run: size for cell, size in zip(cells, flops, strict=True) if size}
     total = None if None in flops else math.fsum(size for size in flops if size is not None)
     times = _finished(plan, cells, run_sizes)
+    imports = 0.0
     if times is None:
         from_steps = _measured(plan, cells, flops, data, measured)
         if from_steps is None:
             return Estimate(len(cells), total, None, parallel, problem=run_sizes.problem, sizes=sizes)
-        times, arms = from_steps
+        times, imports, arms = from_steps
         source, alone = f"from the first steps of {' and '.join(arms)}", True
     else:
         source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
         alone = finished.alone
     slots = None if parallel is None else max(1, min(parallel, len(cells)))
-    one_by_one = math.fsum(times)
+    one_by_one = imports + math.fsum(times)
     at_most = one_by_one if alone and slots is not None and slots > 1 else None
     return Estimate(
         len(cells),
         total,
-        _with_workers(times, slots or 1),
+        imports + _with_workers(times, slots or 1),
         slots,
         at_most,
         max(times),
@@ -332,8 +333,10 @@ def _measured(
     flops: Sequence[float | None],
     data: DataReader | None,
     measured: Callable[[Variant], MeasuredRun | None] | None,
-) -> tuple[list[float], list[str]] | None:
-    """Seconds of each cell from the first steps of one or two arms, and their names; None where unmeasured."""
+) -> tuple[list[float], float, list[str]] | None:
+    """Seconds of each cell from the first steps of one or two arms, those of the imports before the first cell, and the
+    names of the arms; None where unmeasured.
+    """
     if data is None or measured is None:
         return None
     sizes = [size for size in flops if size]
@@ -342,15 +345,17 @@ def _measured(
         chosen = [sizes.index(min(sizes)), sizes.index(max(sizes))]
     points: list[tuple[float | None, float]] = []  # FLOPs and seconds of a whole run
     arms = []
+    imports = 0.0
     for index in chosen:
         variant = plan.variants[cells[index].variant]
         if data.read(variant.config).train_samples is None or (run := measured(variant)) is None:
             continue
         points.append((flops[index], run.seconds(variant.config, data.splits(variant.config)[1])))
+        imports = max(imports, run.imports)
         arms.append(variant.arm)
     if not points:
         return None
-    return [_seconds(size, points) for size in flops], arms
+    return [_seconds(size, points) for size in flops], imports, arms
 
 
 def _seconds(size: float | None, points: Sequence[tuple[float | None, float]]) -> float:

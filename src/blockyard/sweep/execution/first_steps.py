@@ -55,10 +55,16 @@ class _Clock(RunCallback):
         self.evaluated.append((len(self.steps), time.monotonic()))
 
 
+def import_as_cells_do() -> None:
+    """Import what the process that starts the cells has imported before the first one."""
+    for module in HEAVY:
+        importlib.import_module(module)
+
+
 def measure(config: Node, choices: dict[str, str | None], threads: int | None) -> MeasuredRun | None:
     """Train an arm for about `SECONDS` and return what its parts take.
 
-    None where it needs several processes, or is refused.
+    None where it needs several processes, or is refused. `import_as_cells_do` comes before it.
 
     threads: CPU threads of a cell; None leaves them to the config
     """
@@ -69,8 +75,6 @@ def measure(config: Node, choices: dict[str, str | None], threads: int | None) -
     trainer |= {"log_every": _EVERY, "eval_every": _EVERY, "limit_val": measured_batches(trainer), "limit_test": 1}
     if threads is not None:
         trainer["threads"] = threads
-    for module in HEAVY:  # which the server of the cells has imported before the first one
-        importlib.import_module(module)
     clock = _Clock()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="blockyard-") as outputs:

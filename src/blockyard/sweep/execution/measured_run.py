@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class MeasuredRun:
     start: before the first step; step: of one; evaluation: of a few batches (`measured_batches`)
     saving: of the state, after an evaluation
     total, steps_per_epoch: of the whole run
+    imports: of the modules, once for all runs of a sweep; 0 where an earlier measurement had imported them
     """
 
     start: float
@@ -39,6 +41,7 @@ class MeasuredRun:
     saving: float
     total: int
     steps_per_epoch: int
+    imports: float = 0.0
 
     def seconds(self, config: Node, splits: Splits) -> float:
         """The time of a whole run."""
@@ -78,9 +81,13 @@ class MeasuredRuns:
         """Return the times of an arm, or None where they are unknown."""
         key = identity(variant.config)
         if key not in self._runs and self._data is not None:
-            from blockyard.sweep.execution.first_steps import measure
+            began = time.monotonic()
+            from blockyard.sweep.execution.first_steps import import_as_cells_do, measure
 
-            self._runs[key] = measure(variant.config, variant.choices, self._threads)
+            import_as_cells_do()
+            imports = time.monotonic() - began
+            run = measure(variant.config, variant.choices, self._threads)
+            self._runs[key] = None if run is None else replace(run, imports=imports)
             compute_baselines(variant.config, *self._data.splits(variant.config), Path(self._plan.outputs))
             self._write()
         return self._runs.get(key)
