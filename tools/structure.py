@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tools.gauges import Gauges  # noqa: E402
 from tools.measures import Tree  # noqa: E402
 
 PAGE = ROOT / "docs" / "structure.md"
@@ -59,6 +60,22 @@ ROWS = {
     "messages that are riddles": (Tree.riddles, "0"),
     "README: lines / words / longest line": (Tree.readme, "<= 130 lines"),
 }
+# Density and repetition: what is counted, and the aim.
+GAUGES = {
+    "lines: source / core without outbuildings / tests": (Gauges.sizes, "<= 95 k / <= 80 k / <= 78 k"),
+    "options that repeat one of their family": (Gauges.repeated_options, "< 120"),
+    "files in which a training step is taken": (Gauges.training_steps, "1"),
+    "private parts of Lightning": (Gauges.lightning_parts, "<= 10"),
+    "imports of the core into outbuildings": (Gauges.imports_of_outbuildings, "0"),
+    "conditional expressions / comprehensions in 1,000 lines of code": (Gauges.packed, "<= 22 / <= 32"),
+    "private functions of at most 6 lines that are used once": (Gauges.short_private_functions, "< 60"),
+    "comment blocks in mid-file / constants after the first function": (Gauges.seams, "< 20 / < 60"),
+    "what, those, whose, which in 1,000 words of docstrings / docstrings that open so": (
+        Gauges.docstring_words,
+        "<= 5 / <= 1 %",
+    ),
+    "lines of comments": (Gauges.comments, ">= 2.5 %"),
+}
 
 
 def table(trees: dict[str, Tree], since: str | None) -> Iterator[str]:
@@ -67,6 +84,8 @@ def table(trees: dict[str, Tree], since: str | None) -> Iterator[str]:
     yield f"|---|{'---|' * len(trees)}---|"
     for name, (measure, aim) in ROWS.items():
         yield f"| {name} | {' | '.join(measure(tree) for tree in trees.values())} | {aim} |"
+    for name, (gauge, aim) in GAUGES.items():
+        yield f"| {name} | {' | '.join(gauge(Gauges(tree)) for tree in trees.values())} | {aim} |"
     commits = [tree.commits(since if label == "now" else None) for label, tree in trees.items()]
     yield f"| commits / longest subject / with a body | {' | '.join(commits)} | 72 characters |"
 
