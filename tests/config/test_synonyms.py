@@ -26,7 +26,7 @@ def test_no_choice_has_a_name_that_means_another_one(family: str) -> None:
     for choice in there.values():
         names = {*choice.aliases, *choice.related}
         assert not names & set(there), choice.name
-        assert all(name == name.lower().replace("-", "_") for name in names)
+        assert names == {name.lower().replace("-", "_") for name in names}
         assert not choice.summary.startswith(("aka", "related"))
 
 

@@ -90,3 +90,12 @@ def test_large_files_are_left_to_the_run(pairs: tuple[str, ...]) -> None:
     assert facts.train_samples is None
     assert "is read by the run" in str(facts.notes)
     assert DataReader(most_bytes=None).read(config).problem
+
+
+def test_data_that_was_read_before_is_loaded_and_keeps_its_own_batch_size() -> None:
+    """Its fingerprint names the file of its baselines."""
+    reader = DataReader()
+    first, _ = reader.splits(configured(*TINY)[0])
+    second, _ = reader.splits(configured(*TINY, "data.batch_size=32")[0])
+    assert second.data.fingerprint() == first.data.fingerprint()
+    assert (first.data.batch_size, second.data.batch_size) == (64, 32)

@@ -6,6 +6,7 @@ share the samples. Nothing is downloaded or trained. Trained tokenizers go to th
 
 from __future__ import annotations
 
+import copy
 import json
 import stat
 from collections.abc import Iterator
@@ -78,6 +79,11 @@ class DataReader:
             components.tokenizer = read.tokenizer
             components.source_tokenizer = read.source_tokenizer if own else read.tokenizer
             components.objective = read.objective
+            loaded = copy.copy(read.data)
+            for name in _NOT_READ:
+                if hasattr(loaded, name):
+                    setattr(loaded, name, getattr(components.data, name))
+            components.data = loaded
             return components, self._last[2]
         self._last = None  # two data sets would take twice the memory
         with torch.device("cpu"), kept():
