@@ -120,7 +120,7 @@ class BatchDataset(Dataset[Batch]):
         try:
             return self._batch(number)
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            if isinstance(error, Exception | OverdueError) and not isinstance(error, StopIteration):
                 raise
             # Of a component: it would end a worker process, or the epoch, without a word.
             raise RuntimeError(f"{type(error).__name__} was raised while batch {number} was read") from error
@@ -201,7 +201,7 @@ class TrainingLoader(DataLoader[Batch]):
     interrupts: Interrupts | None = None
     _workers: Sequence[BaseProcess] = ()
     _started = False
-    _id = 0  # under which torch watches the workers
+    _iterator: Any = None  # with which torch watches the workers
     _watch: StoppedWorkers | None = None
 
     def _get_iterator(self) -> Any:
@@ -212,8 +212,9 @@ class TrainingLoader(DataLoader[Batch]):
             )
         self._started = True
         iterator = super()._get_iterator()
-        self._workers, self._id = getattr(iterator, "_workers", ()), id(iterator)
+        self._workers = getattr(iterator, "_workers", ())
         if self._workers:
+            self._iterator = iterator
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
             if self.interrupts is not None:
@@ -261,7 +262,9 @@ class TrainingLoader(DataLoader[Batch]):
 
         if self._watch is not None:
             self._watch.close()
-        forget_workers(self._id)
+        if self._iterator is not None:
+            forget_workers(self._iterator)
+            self._iterator = None
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()

@@ -139,6 +139,12 @@ PARTS = (
         _HERE,
         "called before workers are killed: torch's handler would raise in the main thread, wherever that is",
     ),
+    Part(
+        "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._worker_pids_set",
+        TORCH,
+        _HERE,
+        "false where that was called: the iterator's own end would call it again, which prints an error",
+    ),
     *(
         Part(name, TORCH, "engine/loader.py", "read to watch the worker processes, which are started once")
         for name in (
@@ -294,10 +300,11 @@ def unscale_before_step(optimizer: torch.optim.Optimizer) -> None:
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
-def forget_workers(iterator: int) -> None:
-    """Let torch no longer raise where a data worker ends. iterator: the `id` of the iterator that started them."""
+def forget_workers(iterator: Any) -> None:
+    """Let torch no longer raise where a data worker ends. iterator: of a loader, that started them"""
     with contextlib.suppress(ValueError):
-        torch._C._remove_worker_pids(iterator)
+        torch._C._remove_worker_pids(id(iterator))
+    iterator._worker_pids_set = False
 
 
 def silence_libraries() -> None:
