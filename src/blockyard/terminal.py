@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -47,7 +46,7 @@ class Trimmed:
 
     def write(self, text: str) -> int:
         """Write whole lines."""
-        return sys.stdout.write(re.sub(r" +$", "", text, flags=re.M))
+        return sys.stdout.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
     def flush(self) -> None:
         """Flush standard output."""

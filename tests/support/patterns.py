@@ -45,12 +45,10 @@ def python_patterns() -> Iterator[Place]:
 def _of_module(path: Path, source: str) -> Iterator[Place]:
     name = ".".join(("blockyard", *path.relative_to(PACKAGE).with_suffix("").parts))
     tree = ast.parse(source)
-    assigned = {
-        node.value: target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
+    names = {
+        node.value: node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -58,13 +56,18 @@ def _of_module(path: Path, source: str) -> Iterator[Place]:
         if not isinstance(node.func.value, ast.Name) or node.func.value.id != "re":
             continue
         where = f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        if node.func.attr == "compile" and node in assigned:
-            compiled = getattr(importlib.import_module(name), assigned[node])
-            used = re.findall(rf"\b{assigned[node]}\.({'|'.join(FUNCTIONS)})\(", source)
+        text = _literal(node.args[0]) if node.args else None
+        if node.func.attr in FUNCTIONS:
+            yield Place(where, node.func.attr, text, _flags(node))
+        elif node.func.attr == "compile":
+            variable = names.get(node, "")
+            flags = _flags(node)
+            if text is None and node in [getattr(each, "value", None) for each in tree.body]:
+                compiled = getattr(importlib.import_module(name), variable)
+                text, flags = compiled.pattern, compiled.flags & ~re.UNICODE
+            used = re.findall(rf"\b{variable}\.({'|'.join(FUNCTIONS)})\(", source) if variable else []
             for method in sorted(set(used)) or ["search"]:
-                yield Place(where, method, compiled.pattern, compiled.flags & ~re.UNICODE)
-        elif node.func.attr in (*FUNCTIONS, "compile"):
-            yield Place(where, node.func.attr, _literal(node.args[0]), _flags(node))
+                yield Place(where, method, text, flags)
 
 
 def _literal(node: ast.expr) -> Any:
@@ -99,30 +102,60 @@ def javascript_patterns() -> Iterator[Place]:
 # Texts that take long.
 
 
-def texts(pattern: Any, flags: int, length: int = LENGTH) -> list[Any]:
-    """Return texts of `length` characters on which a pattern backtracks, if it does."""
-    items = list(parser.parse(pattern, flags & ~re.DEBUG))
-    pieces = list(dict.fromkeys(_pieces(items)))
-    found: dict[str, None] = {}
-    for before, piece in pieces:
-        for end in ("", "\n", "\x00", "!"):
-            found[before + piece * (length // len(piece)) + end] = None
-    kept = list(found)
-    return [text.encode("latin-1", "replace") for text in kept] if isinstance(pattern, bytes) else kept
+def texts(pattern: Any, flags: int, length: int = LENGTH) -> Iterator[Any]:
+    """Yield texts of `length` characters on which a pattern backtracks, if it does."""
+    yielded: set[tuple[str, str]] = set()
+    items = list(parser.parse(pattern, flags))
+    if not any(map(_repeats, items)):
+        return
+    for before, piece in _pieces(items):
+        if (before, piece) in yielded:
+            continue
+        yielded.add((before, piece))
+        for end in ("", "\x00"):
+            text = before + piece * (length // len(piece)) + end
+            yield text.encode("latin-1", "replace") if isinstance(pattern, bytes) else text
 
 
 def _pieces(items: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Yield pairs of a text that stands once and one that is repeated behind it."""
-    samples = [_sample(item) for item in items]
-    for start in range(len(items)):
-        for end in range(start + 1, min(len(items), start + 12) + 1):
+    samples = _samples_of(items)
+    for start in range(len(samples)):
+        for end in range(start + 1, min(len(samples), start + 5) + 1):
             if piece := "".join(samples[start:end]):
                 yield "", piece
                 yield before + "".join(samples[:start]), piece
-    for number, (kind, value) in enumerate(items):
-        lead = before + "".join(samples[:number])
+    lead = before
+    for kind, value in items:
+        if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT) and len(value[2]) == 1:
+            admitted = [each for each in _SAMPLES if value[2][0][0] is sre.IN and _admits(value[2][0], each)]
+            yield from ((lead, "a" + each) for each in admitted if admitted[0] == "a")
         for inner in _inner(kind, value):
-            yield from _pieces(list(inner), lead)
+            if any(_repeats(item) for item in inner) or kind is not sre.BRANCH:
+                yield from _pieces(list(inner), lead)
+        lead += _sample((kind, value))
+
+
+def _samples_of(items: list[Any]) -> list[str]:
+    """A text for each item; neighbouring letters are one text."""
+    samples: list[str] = []
+    literal = False
+    for item in items:
+        joins = literal and item[0] is sre.LITERAL
+        if joins:
+            samples[-1] += _sample(item)
+        else:
+            samples.append(_sample(item))
+        literal = item[0] is sre.LITERAL
+    return samples
+
+
+def _repeats(item: Any) -> bool:
+    """Whether an item has a repeat without a bound."""
+    kind, value = item
+    if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[1] is sre.MAXREPEAT:
+        return True
+    return any(_repeats(each) for inner in _inner(kind, value) for each in inner)
 
 
 def _inner(kind: Any, value: Any) -> list[Any]:

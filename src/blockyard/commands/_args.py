@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError in place of printing the usage and exiting."""
-        named = re.fullmatch(r"argument ([^:\s/]+)[^:]*: (.*)", message)
+        named = re.fullmatch(r"argument ([^:\s/]+)(?:[\s/][^:]*)?: (.*)", message)
         flag, text = named.groups() if named else ("command line", message)
         if text == "expected one argument":
             values = next((each.choices for each in self._actions if flag in each.option_strings), None)

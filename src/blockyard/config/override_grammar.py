@@ -108,7 +108,7 @@ def to_text(value: Any) -> str:
     if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
         return value
     # In Hydra's quotes a backslash stands for itself, except before a quote and at the end.
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
+    return "'" + re.sub(r"(?<!\\)(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
 def as_quoted(text: str) -> str:

@@ -10,7 +10,6 @@ Every batch leaves the loader ready for the model: samples taken, augmented, and
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
@@ -121,7 +120,7 @@ class BatchDataset(Dataset[Batch]):
         try:
             return self._batch(number)
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            if isinstance(error, Exception | OverdueError) and not isinstance(error, StopIteration):
                 raise
             # Of a component: it would end a worker process, or the epoch, without a word.
             raise RuntimeError(f"{type(error).__name__} was raised while batch {number} was read") from error
@@ -202,7 +201,7 @@ class TrainingLoader(DataLoader[Batch]):
     interrupts: Interrupts | None = None
     _workers: Sequence[BaseProcess] = ()
     _started = False
-    _reading: weakref.ref[Any] | None = None  # the iterator, for which torch watches the workers
+    _iterator: Any = None  # with which torch watches the workers
     _watch: StoppedWorkers | None = None
 
     def _get_iterator(self) -> Any:
@@ -214,8 +213,8 @@ class TrainingLoader(DataLoader[Batch]):
         self._started = True
         iterator = super()._get_iterator()
         self._workers = getattr(iterator, "_workers", ())
-        self._reading = weakref.ref(iterator)
         if self._workers:
+            self._iterator = iterator
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
             if self.interrupts is not None:
@@ -263,8 +262,9 @@ class TrainingLoader(DataLoader[Batch]):
 
         if self._watch is not None:
             self._watch.close()
-        if self._reading is not None:
-            forget_workers(self._reading())
+        if self._iterator is not None:
+            forget_workers(self._iterator)
+            self._iterator = None
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()

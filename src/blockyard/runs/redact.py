@@ -28,14 +28,14 @@ _VALUE = re.compile(
     r"""(?x)
     \b(?: hf_[A-Za-z0-9]{20,} | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,} | glpat-[\w-]{16,}
     | sk-[A-Za-z0-9_-]{20,} | wandb_v\d_[A-Za-z0-9_-]{16,} | xox[abpr]-[A-Za-z0-9-]{10,} | AKIA[0-9A-Z]{16}
-    | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]* | local-[0-9a-f]{40} )
+    | AIza[\w-]{30,} | eyJ[\w-]{10,}[\w.-]* | local-[0-9a-f]{40} )
     """
 )
 # The user part of a URL may be a secret, except the user `git`. Passwords may have an @, and a / behind a colon that
-# begins no port.
+# begins no port. Each part has a bound: every letter of a long text may begin an address.
 _URL = re.compile(
-    r"""(?x) (?P<scheme>\b[a-zA-Z][\w+.-]*://) (?!git@)
-    (?: [^/\s:@?\#]+ : (?!\d*/) [^\s?\#'"]* | [^/\s?\#'"]* ) @ """
+    r"""(?x) (?P<scheme>\b[a-zA-Z][\w+.-]{0,60}://) (?!git@)
+    (?: [^/\s:@?\#]{1,4000} : (?!\d{0,9}/) [^\s?\#'"]{0,4000} | [^/\s?\#'"]{0,4000} ) @ """
 )
 _QUERY = re.compile(
     r"""(?ix) (?P<name> [?&] (?: [\w-]*token | sig | signature | [\w-]*key | [\w-]*secret | passw(or)?d | auth
@@ -137,8 +137,13 @@ def _redact_inline(value: str) -> str:
     def hide(match: re.Match[str]) -> str:
         return f"{match['key']}{match['colon']}{REDACTED}" if is_secret_key(match["name"]) else match[0]
 
-    quoted = r"'[^']*'|\"[^\"]*\"|[^,{}\[\]]+"
-    return re.sub(rf"(?P<key>['\"]?(?P<name>[\w.-]+)['\"]?)(?P<colon>\s*:\s*)(?:{quoted})", hide, value)
+    return _ENTRY.sub(hide, value)
+
+
+_ENTRY = re.compile(
+    r"""(?x) (?P<key>['"]? (?<![\w.-]) (?P<name>[\w.-]+) ['"]?) (?P<colon>\s*:\s*)
+    (?: '[^']*' | "[^"]*" | [^,{}\[\]]+ ) """
+)
 
 
 def _can_hide(value: Any) -> bool:

@@ -138,6 +138,12 @@ PARTS = (
         _HERE,
         "called before workers are killed: torch's handler would raise in the main thread, wherever that is",
     ),
+    Part(
+        "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._worker_pids_set",
+        TORCH,
+        _HERE,
+        "false where that was called: the iterator's own end would call it again, which prints an error",
+    ),
     *(
         Part(name, TORCH, "engine/loader.py", "read to watch the worker processes, which are started once")
         for name in (

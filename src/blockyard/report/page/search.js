@@ -51,6 +51,28 @@ function one(run, part) {
 function same(value, wanted) {
   if (value === undefined || value === null || value === "null") return ["", "null", "none"].includes(wanted);
   if (wanted !== "" && !Number.isNaN(Number(wanted)) && !Number.isNaN(Number(value))) return Number(value) === Number(wanted);
-  const pattern = wanted.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".");
-  return new RegExp(`^${pattern}$`, "s").test(String(value));
+  return like(String(value), wanted);
+}
+
+/** Whether a text is of a pattern, in which * stands for any characters and ? for one; in steps of at most their product. */
+function like(text, pattern) {
+  let [at, next, star, from] = [0, 0, -1, 0];
+  while (at < text.length) {
+    if (pattern[next] === "*") {
+      star = next;
+      next += 1;
+      from = at;
+    } else if (pattern[next] === "?" || pattern[next] === text[at]) {
+      at += 1;
+      next += 1;
+    } else if (star >= 0) {
+      next = star + 1;
+      from += 1;
+      at = from;
+    } else {
+      return false;
+    }
+  }
+  while (pattern[next] === "*") next += 1;
+  return next === pattern.length;
 }

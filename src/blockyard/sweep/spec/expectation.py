@@ -17,9 +17,9 @@ from blockyard.errors import UserError, near
 
 FORM = 'write "a > b", "a >= b", "a ~ b" (no difference) or "(a - b) > (c - d)", joined by `and`'
 _NAMED = 12  # arms that a message lists
-_SIGN = re.compile(r"\s*(>=|<=|(?<![<>=~])[<>~](?![<>=~]))\s*")
-_SPACED_SIGN = re.compile(r"\s+(>=|<=|>|<|~)\s+")
-_DIFFERENCE = re.compile(r"\((.*\S)\s+-\s+(\S.*)\)")  # a name may contain a minus sign, but none between blanks
+# Of a text whose words are one blank apart.
+_SIGN = re.compile(r" ?(>=|<=|(?<![<>=~])[<>~](?![<>=~])) ?")
+_SPACED_SIGN = re.compile(r" (>=|<=|>|<|~) ")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def parse_expectation(text: str, arms: list[str], problems: list[str]) -> list[C
     arms: the names that it may use; empty where they are not known
     """
     claims = []
-    for part in re.split(r"\s+and\s+", text.strip()):
+    for part in " ".join(text.split()).split(" and "):
         # A name that comes from overrides may contain a sign; signs between blanks are never ambiguous.
         terms = _SPACED_SIGN.split(part.strip())
         terms = terms if len(terms) >= 3 else _SIGN.split(part.strip())
@@ -93,8 +93,11 @@ def parse_expectation(text: str, arms: list[str], problems: list[str]) -> list[C
 
 def _side(text: str, arms: list[str]) -> tuple[str, ...]:
     """The arm of one side of a comparison, or the two of a difference."""
-    difference = None if text in arms else _DIFFERENCE.fullmatch(text)
-    return (text,) if difference is None else (unquoted(difference[1]), unquoted(difference[2]))
+    if text in arms or not (text.startswith("(") and text.endswith(")")):
+        return (text,)
+    # A name may contain a minus sign, but none between blanks.
+    first, _, second = text[1:-1].rpartition(" - ")
+    return (unquoted(first), unquoted(second)) if first and second else (text,)
 
 
 def _twice(left: tuple[str, ...], right: tuple[str, ...]) -> list[str]:

@@ -57,7 +57,7 @@ for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("int", r"[-+]?(?:0|[1-9][0-9]{0,18})", "-+0123456789"),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.?[0-9]*)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.(?:inf|nan)", "-+0123456789."),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.(?:inf|nan)", "-+0123456789."),
 ):
     SweepLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 SweepLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))

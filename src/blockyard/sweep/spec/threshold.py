@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 
 from blockyard.runs.metrics import FILE, read_metrics
 
-FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 # Metrics are computed in single precision, in which 450 of 500 is a little less than 0.9.
 _ROUNDING = 1e-6
 _NAME = re.compile(r"(success|steps_to)\((.*)\)")
