@@ -5,7 +5,7 @@ missing data. Every problem is reported at once. Then the data is read as a run 
 reported: missing columns, classes without rows, splits that are too small. Data that would have to be downloaded, or
 whose files have more than 256 MiB, is left to the run. A valid config is printed as tables: component, choice,
 parameters and FLOPs per sample; parameter groups with their learning rate and weight decay; tokens, and the attention
-kernel to expect.
+kernel to expect; then notes, such as that the classes have very different sizes.
 
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
