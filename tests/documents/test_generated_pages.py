@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from blockyard.config.build import Components
 from blockyard.config.choices import catalog
+from blockyard.config.compose import compose
 from blockyard.config.schema import options
 from blockyard.config.untrusted.targets import locate
 from tests.support.every import every
@@ -77,6 +79,20 @@ def test_readme_quotes_the_question_and_its_answer() -> None:
     (record,) = (one for one in records if one["sweep"] == verdicts.QUOTED)
     assert f"**{record['verdict']}**" in text
     assert record["seeds"] >= verdicts.FEWEST
+
+
+def test_the_best_arm_of_the_quickstart_is_better_than_a_linear_model() -> None:
+    """A stranger's first answer compared three models that were worse than one."""
+    header = (ROOT / "sweeps/quickstart.yaml").read_text(encoding="utf-8")
+    records = json.loads(verdicts.DATA.read_text("utf-8"))
+    (record,) = (one for one in records if one["sweep"] == "quickstart")
+    assert (record["metric"], record["verdict"], record["seeds"]) == ("test/accuracy", "supported", 5)
+    for arm in record["arms"]:
+        assert f"{arm['name']} {arm['mean']:.3f} +- " in header
+    components = Components(compose(["experiment=vit_digits"]).config)
+    splits = components.load()
+    baselines = components.objective.baselines(splits.test, splits.train)
+    assert max(arm["mean"] for arm in record["arms"]) > baselines["linear"]["accuracy"]
 
 
 def test_the_recipe_of_the_digits_is_quoted_as_its_header_says() -> None:

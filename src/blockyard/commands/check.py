@@ -3,9 +3,10 @@
 Validate a config before anything is trained: unknown keys, wrong types, illegal combinations, shapes that do not fit,
 missing data. Every problem is reported at once. Then the data is read as a run reads it, and what a run would refuse is
 reported: missing columns, classes without rows, splits that are too small. Data that would have to be downloaded, or
-whose files have more than 256 MiB, is left to the run. Notes tell of texts that are cut, and of a warm-up that outlasts
-the run. A valid config is printed as tables: component, choice, parameters and forward FLOPs per sample; parameter
-groups with their learning rate and weight decay; tokens, and the attention kernel to expect.
+whose files have more than 256 MiB, is left to the run. A valid config is printed as tables: component, choice,
+parameters and forward FLOPs per sample; parameter groups with their learning rate and weight decay; tokens, and the
+attention kernel to expect; then notes, such as that the classes have very different sizes, that texts are cut, or that
+a warm-up outlasts the run.
 
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
