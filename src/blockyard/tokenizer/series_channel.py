@@ -12,7 +12,7 @@ With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -39,6 +39,9 @@ class SeriesChannel(Tokenizer):
 
     modality = "series"
     axes = 0
+
+    # Runs from before `auto` have `instance`, which was the default, and keep their identities.
+    same_values: ClassVar[dict[str, dict[str, str]]] = {"normalise": {"instance": "auto"}}
 
     def __init__(self, *, normalise: Normalise | Literal["auto"] = "auto", project: bool = True) -> None:
         self.normalise, self.project = normalise, project

@@ -15,7 +15,7 @@ Cost: O(N size C D) time
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -54,6 +54,8 @@ class SeriesPatch(Tokenizer):
     axes = 1
     own_patches = "tokenizer.stride=SIZE tokenizer.pad_end=false, with SIZE that of tokenizer.size"
     causal_patches = "tokenizer.normalise=first"
+    # Runs from before `auto` have `instance`, which was the default, and keep their identities.
+    same_values: ClassVar[dict[str, dict[str, str]]] = {"normalise": {"instance": "auto"}}
 
     def __init__(
         self,
