@@ -63,11 +63,15 @@ def test_it_holds_every_config(installed):
     } == shipped
 
 
-def test_it_holds_the_page(installed):
-    folder = Path("blockyard/report/page")
-    ours = {p.name for p in (ROOT / "src" / folder).iterdir() if p.suffix in (".html", ".css", ".js")}
-    assert {p.name for p in (installed / folder).iterdir() if p.suffix in (".html", ".css", ".js")} == ours
-    assert "style.css" in ours
+def files_of(package: Path) -> set[Path]:
+    return {path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
+def test_it_holds_every_file_of_the_package(installed):
+    """Also those that are not Python: the page, and the templates of `new` and `init`."""
+    files = files_of(ROOT / "src" / "blockyard")
+    assert files <= files_of(installed / "blockyard")
+    assert {Path("report/page/style.css"), Path("commands/templates/init/.gitignore-tpl")} <= files
 
 
 @pytest.mark.full

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
-from blockyard.commands.templates import KINDS, TEMPLATES, template_of
-from blockyard.commands.templates.shared import Template
+from blockyard.commands.new import BESIDE, families, kinds
 from blockyard.config import project_file
+from blockyard.config.choices import catalog
 from blockyard.verify.run import PROPERTIES, verify
 from tests.support.every import every
 from tools import pages
@@ -26,12 +26,30 @@ TINY_RUN = (
 )
 
 
+# A mistake that the test of each template must notice: a passage of the component, and what replaces it.
+BUGS = {
+    ("token_mixer",): ("self.proj(self.gain * mean)", "self.proj(mean)"),
+    ("token_mixer", "kind=carrying"): ("mean + seq.carry[GIVEN]", "mean - seq.carry[GIVEN]"),
+    ("channel_mixer",): (".square()", ""),
+    ("channel_mixer", "kind=routing"): ("scores.argmax(-1)", "scores.argmin(-1)"),
+    ("norm",): ("x.abs()", "x.square()"),
+    ("block",): ("self.channel_mixer(self.channel_norm(x), seq)", "self.channel_mixer(x, seq)"),
+    ("residual",): ("return output, state[0]", "return output, output"),
+    ("position",): ("torch.log1p(distance)", "torch.log1p(2 * distance)"),
+    ("head",): ("x.amax(1)\n", "x.mean(1)\n"),
+    ("model",): ("torch.tanh(logits / self.cap)", "torch.tanh(2 * logits / self.cap)"),
+    ("data",): ("digits[:, 0] + digits[:, -1]", "digits.sum(1)"),
+    ("tokenizer",): ("(letter) + 1", "(letter)"),
+    ("objective",): (".square()", ".abs()"),
+    ("parametrization",): ("return 1 / self.width_ratio(ctx) if", "return 2 / self.width_ratio(ctx) if"),
+    ("optimizer",): (".grad.sign()", ".grad"),
+    ("schedule",): ("** self.power", "* self.power"),
+    ("callbacks",): (".square()", ".abs()"),
+}
+FAMILIES = families()
 # Every template, as the arguments of `new` name it.
-ALL = [(family,) for family in TEMPLATES] + [(family, f"kind={kind}") for family in KINDS for kind in KINDS[family]]
-
-
-def template(case: Sequence[str]) -> Template:
-    return template_of(case[0], *(argument.removeprefix("kind=") for argument in case[1:]))
+CASES = [(family,) for family in FAMILIES]
+CASES += [(family, f"kind={kind}") for family in FAMILIES for kind in kinds(family)]
 
 
 @pytest.fixture
@@ -56,9 +74,9 @@ def run_its_test(path: Path) -> None:
     module.test_the_formula()
 
 
-@pytest.mark.parametrize("case", ALL, ids=" ".join)
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_a_new_component_passes_its_own_test(
-    case: Sequence[str], here: Path, capsys: pytest.CaptureFixture[str]
+    case: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     family, *kind = case
     assert main(["new", family, "mine", *kind]) == 0
@@ -70,7 +88,7 @@ def test_a_new_component_passes_its_own_test(
     # The formula is compared: a planted bug is noticed.
     component = here / "mypackage" / "mine.py"
     text = component.read_text()
-    old, new = template(case).bug
+    old, new = BUGS[case]
     assert text.count(old) == 1
     component.write_text(text.replace(old, new))
     for name in [name for name in sys.modules if name.startswith("mypackage")]:
@@ -81,10 +99,10 @@ def test_a_new_component_passes_its_own_test(
         run_its_test(here / "tests" / "test_mine.py")
 
 
-@pytest.mark.parametrize("family", [family for family, template in TEMPLATES.items() if not template.verified])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in catalog.VERIFIED])
 def test_a_new_component_trains(family: str, here: Path) -> None:
     assert main(["new", family, "mine"]) == 0
-    overrides = [*TINY_RUN, f"{family}=mine", *TEMPLATES[family].beside]
+    overrides = [*TINY_RUN, f"{family}=mine", *BESIDE.get(family, ())]
     kept = {override.partition("=")[0] for override in overrides[len(TINY_RUN) :]}
     overrides = [
         override for override in overrides[: len(TINY_RUN)] if override.partition("=")[0] not in kept
@@ -95,12 +113,12 @@ def test_a_new_component_trains(family: str, here: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [case for case in ALL if template(case).verified], ids=" ".join)
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] in catalog.VERIFIED], ids=" ".join)
 def test_a_new_component_keeps_what_it_declares(case: Sequence[str], here: Path) -> None:
     family, *kind = case
     name = f"my_{'_'.join(case).replace('=', '_')}"  # torch's compiler remembers modules by their names
     assert main(["new", family, name, *kind]) == 0
-    overrides = [f"{family}={name}", *template(case).beside, "allow=[mypackage]"]
+    overrides = [f"{family}={name}", *BESIDE.get(family, ()), "allow=[mypackage]"]
     verdicts = {each.name: each.verdict for each in verify(overrides, ["myconf"])}
     assert "broken" not in verdicts.values(), verdicts
     assert verdicts["gradients"] == "holds"
@@ -244,11 +262,11 @@ def _without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockyard.verify.run.PROPERTIES", quick)
 
 
-LONGER = [case for case in ALL if template(case).verified and case != ("head",)]
+LONGER = [case for case in CASES if case[0] in catalog.VERIFIED and case != ("head",)]
 
 
 @pytest.mark.usefixtures("_without_compilation")
-@pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in ALL])
+@pytest.mark.parametrize("case", [pytest.param(n, marks=[pytest.mark.full] * (n in LONGER)) for n in CASES])
 @pytest.mark.sampled(2)
 def test_the_next_command_succeeds(case: Sequence[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `new` prints as next works as it is printed."""
@@ -264,7 +282,7 @@ EXPLAINED = ("token_mixer", "callbacks", "data")
 
 
 @pytest.mark.parametrize(
-    "family", [name if name in EXPLAINED else pytest.param(name, marks=pytest.mark.full) for name in TEMPLATES]
+    "family", [name if name in EXPLAINED else pytest.param(name, marks=pytest.mark.full) for name in FAMILIES]
 )
 def test_the_command_that_explain_prints_succeeds(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The `train` line that `explain` prints of a new choice works as it is printed, and `list` shows the choice."""

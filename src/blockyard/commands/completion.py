@@ -76,9 +76,9 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     if command in ("sweep", "compare", "bundle", "board") and not typed.startswith("-"):
         return [*_sweep(command, before), *_own(module, typed), *_more(command, before, typed)]
     if command == "new" and typed.startswith("kind="):
-        from blockyard.commands.templates import KINDS
+        from blockyard.commands.new import kinds
 
-        return [f"kind={kind}" for kind in KINDS.get(next(iter(before), ""), ())]
+        return [f"kind={kind}" for kind in kinds(before[0])] if before else []
     if typed.startswith("-"):
         return flags_of(command)
     return [*_names(command, before), *_own(module, typed), *_more(command, before, typed)]
@@ -101,9 +101,9 @@ def _names(command: str, before: list[str]) -> list[str]:
     if command == "list":
         return list(catalog.groups())
     if command == "new":
-        from blockyard.commands.templates import TEMPLATES
+        from blockyard.commands.new import families
 
-        return [] if before else list(TEMPLATES)
+        return [] if before else families()
     if command == "soup":
         return _runs("")
     if command == "inspect":

@@ -27,24 +27,38 @@ Examples:
 from __future__ import annotations
 
 import importlib.util
+import json
 import keyword
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from blockyard.atomic_files import write_text
-from blockyard.commands.templates import KINDS, TEMPLATES, template_of
 from blockyard.config import project_file
 from blockyard.config.choices import catalog
 from blockyard.config.untrusted.local_path import check_inside, local_path
 from blockyard.errors import UserError, did_you_mean
 
-PACKAGE, CONF = "mypackage", "myconf"
 KEYS = ("kind", "package", "conf")
+PACKAGE = "mypackage"
+CONF = "myconf"
+# A folder for each family, and in it one for each further kind. The files contain CLASS, NAME, PACKAGE, CONF and
+# OVERRIDES, which are replaced. Every component begins with TEMPLATES / COMPONENT. The folder of a part of a model has
+# no choice, and its test no imports: TEMPLATES / CHOICE and TEMPLATES / TEST hold them.
+TEMPLATES = Path(__file__).with_name("templates") / "new"
+COMPONENT = "component.py-tpl"
+TEST = "test.py-tpl"
+CHOICE = "choice.yaml"
+# Overrides that a run of a new component needs, by family.
+BESIDE = {
+    "head": ("data=code_topics", "objective=classify"),
+    "data": ("tokenizer=symbols",),
+    "tokenizer": ("data=code", "model=decoder", "head=token", "objective=next_token"),
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -81,27 +95,57 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"wrote {_relative(each)}\n")
     if project and (package not in project.allow or str((folder / conf).absolute()) not in project.config_dirs):
         sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{conf}] and allow: [{package}]\n")
-    template = template_of(family, options.get("kind"))
-    verb = "verify" if template.verified else "check"
-    command = " ".join((f"{family}={name}", *template.beside))
+    verb = "verify" if family in catalog.VERIFIED else "check"
+    command = " ".join((f"{family}={name}", *BESIDE.get(family, ())))
     sys.stdout.write(f"next: blockyard {verb} {command}; python -m pytest tests/test_{name}.py\n")
     return 0
 
 
+def families() -> list[str]:
+    """Return the families with a template."""
+    return [family for family in catalog.families() if (TEMPLATES / family).is_dir()]
+
+
+def kinds(family: str) -> list[str]:
+    """Return the further templates of a family, by the names that `kind=` takes."""
+    folders = (path for path in TEMPLATES.glob(f"{family}/*") if path.is_dir())
+    return sorted(folder.name for folder in folders)
+
+
 def texts(family: str, name: str, package: str, conf: str, kind: str | None = None) -> dict[str, str]:
-    """The files by their paths below the project's folder."""
-    template = template_of(family, kind)
-    placeholders = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
-    placeholders["BESIDE"] = "".join(f', "{override}"' for override in template.beside)
-
-    def filled(text: str) -> str:
-        return re.sub("|".join(placeholders), lambda match: placeholders[match.group()], text)
-
-    return {
-        f"{package}/{name}.py": filled(template.component),
-        f"{conf}/{family}/{name}.yaml": filled(template.yaml),
-        f"tests/test_{name}.py": filled(template.test_head + template.test),
+    """Return the files of a new component by their paths below the project's folder."""
+    component, choice, test = _template(family, kind)
+    names = {
+        "NAME": name,
+        "CLASS": class_name(name),
+        "PACKAGE": package,
+        "CONF": conf,
+        "OVERRIDES": json.dumps([f"{family}={name}", f"allow=[{package}]", *BESIDE.get(family, ())]),
     }
+    return {
+        f"{package}/{name}.py": filled(component, names),
+        f"{conf}/{family}/{name}.yaml": filled(choice, names),
+        f"tests/test_{name}.py": filled(test, names),
+    }
+
+
+def _template(family: str, kind: str | None) -> tuple[str, str, str]:
+    """Return the texts of a template: the component, the choice that names it, and its test."""
+    folder = TEMPLATES / family / (kind or "")
+    component = _text(TEMPLATES / COMPONENT) + "\n" + _text(folder / COMPONENT)
+    test = _text(folder / TEST)
+    if (folder / CHOICE).exists():
+        return component, _text(folder / CHOICE), test
+    return component, _text(TEMPLATES / CHOICE), _text(TEMPLATES / TEST) + "\n\n" + test
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def filled(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with the value of each name in its place."""
+    return re.sub("|".join(names), lambda match: names[match.group()], text)
 
 
 def class_name(name: str) -> str:
@@ -119,21 +163,24 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     if len(names) != 2 or names[0].startswith("-"):
         raise UserError("new takes a family and a name: blockyard new token_mixer running_mean")
     family, name = names
-    if family not in TEMPLATES:
-        exists = family in catalog.families()
-        text = f"no template for {family}" if exists else f"unknown family {family}{did_you_mean(family, TEMPLATES)}"
-        more = f"; for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md" if exists else ""
-        raise UserError(f"{text} (families with a template: {', '.join(TEMPLATES)}){more}")
-    kinds = KINDS.get(family, {})
-    if (kind := options.get("kind")) is not None and kind not in kinds:
-        more = f"kinds: {', '.join(kinds)}" if kinds else f"{family} has one template: leave kind out"
-        raise UserError(f"kind={kind} is not a template of {family}{did_you_mean(kind, kinds)} ({more})")
+    with_template = families()
+    if family not in with_template:
+        listed = f"(families with a template: {', '.join(with_template)})"
+        if family in catalog.families():
+            way_out = f"for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md"
+            raise UserError(f"no template for {family} {listed}; {way_out}")
+        raise UserError(f"unknown family {family}{did_you_mean(family, with_template)} {listed}")
+    kind = options.get("kind")
+    of_family = kinds(family)
+    if kind is not None and kind not in of_family:
+        allowed = f"kinds: {', '.join(of_family)}" if of_family else f"{family} has one template: leave kind out"
+        raise UserError(f"kind={kind} is not a template of {family}{did_you_mean(kind, of_family)} ({allowed})")
     if not is_name(name):
         raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")
     if name in catalog.choices(family):
         raise UserError(f"{family}={name} is a choice of blockyard already; take another name")
-    template = template_of(family, kind)
-    if re.search(rf"\b{class_name(name)}\b", template.component + template.test_head + template.test):
+    component, _, test = _template(family, kind)
+    if re.search(rf"\b{class_name(name)}\b", component + test):
         raise UserError(f"{name} would be class {class_name(name)}, a name that the template uses; take another name")
     return family, name, options
 

@@ -58,6 +58,14 @@ class Pooled(Head):
         """The number of features that are pooled from a sequence: model.dim."""
         return ctx.dim
 
+    def forward(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N, D) -> (B, V)."""
+        return self.predict(self.pool(x, seq), seq)
+
+    def pool(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N, D) -> (B, features)."""
+        raise NotImplementedError
+
     def predict(self, h: Tensor, seq: Seq) -> Tensor:
         """The pooled vector h (B, features) -> (B, V). Raises ValueError for sequences of several documents."""
         check_one_document(self, seq)

@@ -46,10 +46,6 @@ class AttentionPool(Pooled):
         """A query whose scores start near zero, so that pooling starts as a mean."""
         init.normal("query")
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, V)."""
-        return self.predict(self.pool(x, seq), seq)
-
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D); a sequence without tokens reads zero."""
         x, valid = tokens_and_mask(x, seq)

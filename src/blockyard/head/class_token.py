@@ -37,10 +37,6 @@ class ClassToken(Pooled):
                 "or head=mean_pool"
             )
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, V)."""
-        return self.predict(self.pool(x, seq), seq)
-
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D)."""
         return x[:, 0]

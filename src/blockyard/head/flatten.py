@@ -34,10 +34,6 @@ class Flatten(Pooled):
             raise ValueError("head=flatten needs sequences of one length; use head=mean_pool")
         return ctx.tokens.max_len * ctx.dim
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, V)."""
-        return self.predict(self.pool(x, seq), seq)
-
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, N D). Raises ValueError for padding or another number of tokens."""
         x, valid = tokens_and_mask(x, seq)

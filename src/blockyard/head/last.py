@@ -24,10 +24,6 @@ class Last(Pooled):
         width: channels of the hidden layer; null means model.dim
     """
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, V)."""
-        return self.predict(self.pool(x, seq), seq)
-
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D); zero for a sequence without tokens."""
         x, valid = tokens_and_mask(x, seq)

@@ -72,10 +72,6 @@ class TokenPool(Pooled):
         init.normal("weight", std=1 / math.sqrt(self.length))
         init.zeros("token_bias")
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N1, D) -> (B, V)."""
-        return self.predict(self.pool(x, seq), seq)
-
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N1, D) -> (B, N2 D). Raises ValueError for padding or another number of tokens."""
         x, valid = tokens_and_mask(x, seq)

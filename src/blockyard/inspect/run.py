@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.engine.loggers import RunLogger, run_loggers
-from blockyard.engine.loggers.wandb import bounded
+from blockyard.engine.loggers._wandb import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult

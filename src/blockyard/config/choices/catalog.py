@@ -32,6 +32,11 @@ SAME = "same"
 MATCH, MATCH_OPTIONS = "match", ("params", "flops", "active", "state", "tokens", "by")
 # Families of which several choices may be used together: loggers side by side, callbacks merged into one collection.
 SEVERAL = ("logger", "callbacks")
+# Families of which `verify` holds components to properties; choices of others are the context.
+VERIFIED = (
+    *("token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "position", "head", "model"),
+    "parametrization",
+)
 
 
 _NAMES = ("aka:", "related:")  # comments of a YAML with names that other projects use

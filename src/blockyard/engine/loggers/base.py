@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
-from blockyard.runs.folder import RunFolder
+from blockyard.runs.folder import METRICS, RunFolder
+from blockyard.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +23,14 @@ log = logging.getLogger("blockyard")
 
 # Of gradients: parameter -> counts (bins,), edges (bins + 1,).
 Histograms: TypeAlias = "dict[str, tuple[np.ndarray, np.ndarray]]"
+
+CHOICES = "choices"
+# Keys of the config that are equal for every run, say where it lies, or are elsewhere in the record.
+_LEFT_OUT = ("outputs", "force", "allow", "logger", "executor", "hydra", "name", "tags")
+_WIRING = ("_partial_", "_recursive_", "_convert_")
+_OWN = "blockyard."
+# Keys of the summary that the metrics or the curves hold, or that say how these are read.
+_NOISE = ("metrics", "directions", "monitor", "kernels", "final", "refused", "classes")
 
 
 class RunLogger(ABC):
@@ -97,8 +106,20 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-# Of the summary: what is in the metrics, in the curves, or says how they are read.
-_NOISE = ("metrics", "directions", "monitor", "kernels", "final", "refused", "classes")
+def shown_name(folder: RunFolder) -> str:
+    """Return the name of a run where a logger has none of its own: the config's, or the arm's, and the seed."""
+    return f"{folder.shown.get('name') or folder.path.parent.name}/{folder.path.name}"
+
+
+def shown_tags(folder: RunFolder, more: Sequence[str]) -> list[str]:
+    """Return the tags of the config and `more`, each once."""
+    return list(dict.fromkeys(map(str, [*(folder.shown.get("tags") or ()), *more])))
+
+
+def recorded_metrics(folder: RunFolder) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of metrics.csv with their metrics."""
+    for row in read_metrics(folder.path / METRICS):
+        yield int(row["step"]), {name: value for name, value in row.items() if name != "step"}
 
 
 def summarized(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,25 +127,23 @@ def summarized(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
 
 
-# The config of a run as loggers get it: what was chosen by its short name, and no wiring.
-#
-# choices: {position: rope, block: pre_norm, ...}    to group and filter runs by
-# position: {theta: 10000.0, ...}, optimizer: ...    the options, under the keys of overrides
-
-CHOICES = "choices"
-# What is the same for every run, says where it lies, or is written elsewhere in the record.
-_LEFT_OUT = ("outputs", "force", "allow", "logger", "executor", "hydra", "name", "tags")
-_WIRING = ("_partial_", "_recursive_", "_convert_")
-_OWN = "blockyard."
-
-
 def presented(folder: RunFolder) -> Node:
-    """The config of a run without secrets, as plain nested data; classes of others keep their `_target_`."""
-    config = folder.shown
-    chosen = folder.facts().get(CHOICES)
-    names = {family: name for family, name in (chosen if isinstance(chosen, dict) else {}).items() if name is not None}
-    kept = {key: _plain(value) for key, value in config.items() if key not in _LEFT_OUT and value not in (None, {}, [])}
-    return {CHOICES: {family: name for family, name in names.items() if family not in _LEFT_OUT}, **kept}
+    """Return the config of a run as plain nested data without secrets and wiring.
+
+        choices: {position: rope, block: pre_norm, ...}    to group and filter runs by
+        position: {theta: 10000.0, ...}, optimizer: ...    options, under the keys of overrides
+
+    Classes of others keep their `_target_`.
+    """
+    recorded = folder.facts().get(CHOICES)
+    chosen = recorded if isinstance(recorded, dict) else {}
+    names = {family: name for family, name in chosen.items() if name is not None and family not in _LEFT_OUT}
+    options = {
+        key: _plain(value)
+        for key, value in folder.shown.items()
+        if key not in _LEFT_OUT and value not in (None, {}, [])
+    }
+    return {CHOICES: names, **options}
 
 
 def _plain(value: Any) -> Any:

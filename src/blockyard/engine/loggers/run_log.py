@@ -20,11 +20,10 @@ import numpy as np
 from blockyard.config.tree import Node
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.faults.own_generators import own_generators
-from blockyard.engine.loggers.base import Histograms, RunLogger, presented
+from blockyard.engine.loggers.base import Histograms, RunLogger, presented, recorded_metrics
 from blockyard.engine.loggers.configured import run_loggers
 from blockyard.errors import UserError
-from blockyard.runs.folder import METRICS, RunFolder
-from blockyard.runs.metrics import read_metrics
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.status import reason_of
 
 if TYPE_CHECKING:
@@ -32,15 +31,102 @@ if TYPE_CHECKING:
     from blockyard.contracts import Split
     from blockyard.runs.predictions_file import SamplePredictions
 
-# One logger, fed by a thread of its own: whatever it does, the run continues.
+log = logging.getLogger("blockyard")
 
-
-_WAITING = 10_000  # rows queued for a logger that is slow to start
+_FINISH_SECONDS = 12.0
 _START_SECONDS = 2.0  # that a logger waits for the first row
+_THREAD_SECONDS = 30.0  # that a thread may take to start
 _ABANDON_SECONDS = 3.0
 _GRACE_SECONDS = 1.0  # for a logger that was abandoned
-_Call = Callable[[RunLogger], None]
+_WAITING = 10_000  # rows queued for a logger that is slow to start
 BINS = 64  # of a histogram of gradients
+_Call = Callable[[RunLogger], None]
+
+
+class RunLog:
+    """Writes metrics.csv in this thread, and feeds each logger in another. For the main process.
+
+    finish_seconds: the longest that the end of a run waits for all loggers together
+    """
+
+    def __init__(self, folder: RunFolder, *loggers: RunLogger | None, finish_seconds: float = _FINISH_SECONDS) -> None:
+        self.folder = folder
+        self.finish_seconds = finish_seconds
+        self._feeds = [Feed(folder, logger) for logger in loggers if logger is not None]
+        self._finished = False
+        for feed in self._feeds:
+            with own_generators():
+                feed.logger.ready()
+
+    def start(self) -> None:
+        """Save the loggers' ids, then start their threads."""
+        for feed in self._feeds:
+            feed.start(presented(self.folder))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record the metrics of a step in metrics.csv and with the loggers."""
+        plain = {name: float(value) for name, value in values.items() if value is not None}
+        self.folder.metrics.append(step, plain)
+        for feed in self._feeds:
+            feed.log(step, plain)
+
+    def callbacks(self) -> dict[str, RunCallback]:
+        """What looks at the steps for a logger, by name; nothing where no logger asks for it."""
+        watching = [feed for feed in self._feeds if feed.logger.watches_gradients]
+        if not watching:
+            return {}
+
+        def send(step: int, histograms: Histograms) -> None:
+            for feed in watching:
+                feed.call(lambda logger: logger.gradients(step, histograms))
+
+        return {"_gradients": GradientHistograms(send)}
+
+    def show(self, components: Components, split: Split, kept: SamplePredictions) -> None:
+        """Give the loggers that ask for them the first test samples. An error is a warning, and the run goes on."""
+        count = max((feed.logger.test_samples for feed in self._feeds), default=0)
+        if not count:
+            return
+        from blockyard.engine.loggers.shown_samples import shown_samples
+
+        try:
+            with own_generators():
+                shown = shown_samples(components, split, kept, count)
+        except Exception as error:  # a split of somebody's own, or one whose data has moved since
+            log.warning("the test samples are not shown by loggers: %s", reason_of(error))
+            return
+        for feed in self._feeds:
+            if feed.logger.test_samples:
+                feed.call(lambda logger: logger.samples(shown[: logger.test_samples]))
+
+    def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
+        """Close the record; returns within `finish_seconds`, or those of a logger. A second call does nothing."""
+        if self._finished:
+            return
+        self._finished = True
+        started = time.monotonic()
+        for feed in self._feeds:
+            feed.end(state, summary or {})
+        for feed in self._feeds:
+            limit = max(self.finish_seconds, feed.logger.finish_seconds)
+            feed.join(max(started + limit - time.monotonic(), 0.0), limit)
+        self.folder.metrics.close()
+
+
+def replay(folder: RunFolder) -> None:
+    """Send metrics.csv and the summary to the loggers of the run's config. Raises what a logger raises."""
+    for logger in run_loggers(folder.config):
+        logger.ready()
+        with folder.lock():
+            logger.prepare(folder)
+        try:
+            logger.start(folder, presented(folder))
+            for step, values in recorded_metrics(folder):
+                logger.log(step, values)
+            logger.finish(folder.status.state, folder.summary())
+        except BaseException:
+            logger.abandon()
+            raise
 
 
 class Feed:
@@ -182,110 +268,6 @@ def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
             return True
         frame = frame.tb_next
     return False
-
-
-log = logging.getLogger("blockyard")
-
-_FINISH_SECONDS = 12.0
-
-
-class RunLog:
-    """Writes metrics.csv in this thread, and feeds each logger in another. For the main process.
-
-    finish_seconds: the longest that the end of a run waits for all loggers together
-    """
-
-    def __init__(self, folder: RunFolder, *loggers: RunLogger | None, finish_seconds: float = _FINISH_SECONDS) -> None:
-        self.folder = folder
-        self.finish_seconds = finish_seconds
-        self._feeds = [Feed(folder, logger) for logger in loggers if logger is not None]
-        self._finished = False
-        for feed in self._feeds:
-            with own_generators():
-                feed.logger.ready()
-
-    def start(self) -> None:
-        """Save the loggers' ids, then start their threads."""
-        for feed in self._feeds:
-            feed.start(presented(self.folder))
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the metrics of a step in metrics.csv and with the loggers."""
-        plain = {name: float(value) for name, value in values.items() if value is not None}
-        self.folder.metrics.append(step, plain)
-        for feed in self._feeds:
-            feed.log(step, plain)
-
-    def callbacks(self) -> dict[str, RunCallback]:
-        """What looks at the steps for a logger, by name; nothing where no logger asks for it."""
-        watching = [feed for feed in self._feeds if feed.logger.watches_gradients]
-        if not watching:
-            return {}
-
-        def send(step: int, histograms: Histograms) -> None:
-            for feed in watching:
-                feed.call(lambda logger: logger.gradients(step, histograms))
-
-        return {"_gradients": GradientHistograms(send)}
-
-    def show(self, components: Components, split: Split, kept: SamplePredictions) -> None:
-        """Give the loggers that ask for them the first test samples. An error is a warning, and the run goes on."""
-        count = max((feed.logger.test_samples for feed in self._feeds), default=0)
-        if not count:
-            return
-        from blockyard.engine.loggers.shown_samples import shown_samples
-
-        try:
-            with own_generators():
-                shown = shown_samples(components, split, kept, count)
-        except Exception as error:  # a split of somebody's own, or one whose data has moved since
-            log.warning("the test samples are not shown by loggers: %s", reason_of(error))
-            return
-        for feed in self._feeds:
-            if feed.logger.test_samples:
-                feed.call(lambda logger: logger.samples(shown[: logger.test_samples]))
-
-    def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
-        """Close the record; returns within `finish_seconds`, or those of a logger. A second call does nothing."""
-        if self._finished:
-            return
-        self._finished = True
-        started = time.monotonic()
-        for feed in self._feeds:
-            feed.end(state, summary or {})
-        for feed in self._feeds:
-            limit = max(self.finish_seconds, feed.logger.finish_seconds)
-            feed.join(max(started + limit - time.monotonic(), 0.0), limit)
-        self.folder.metrics.close()
-
-
-# Sends a finished run to its loggers.
-
-
-def replay(folder: RunFolder) -> None:
-    """Send metrics.csv and the summary to the loggers of the run's config. Raises what a logger raises."""
-    for logger in run_loggers(folder.config):
-        _replay(folder, logger)
-
-
-def _replay(folder: RunFolder, logger: RunLogger) -> None:
-    logger.ready()
-    with folder.lock():
-        logger.prepare(folder)
-    try:
-        logger.start(folder, presented(folder))
-        for row in read_metrics(folder.path / METRICS):
-            logger.log(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
-        logger.finish(folder.status.state, folder.summary())
-    except BaseException:
-        logger.abandon()
-        raise
-
-
-# A thread whose start is bounded in time.
-
-
-_THREAD_SECONDS = 30.0
 
 
 class LoggerThread:

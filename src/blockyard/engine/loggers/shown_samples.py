@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +53,22 @@ def shown_samples(components: Components, split: Split, kept: SamplePredictions,
     return rows
 
 
-def _answers(components: Components, kept: SamplePredictions, row: int) -> Iterator[str | float | None]:
-    """The target and what was predicted, classes by their names."""
+def _answers(
+    components: Components, kept: SamplePredictions, row: int
+) -> tuple[str | float | None, str | float | None]:
+    """Return the target of a row and its prediction, classes by their names; None and None for tokens."""
     if kept.kind == "tokens":
-        return iter((None, None))
+        return None, None
     if kept.kind == "values":
-        return iter(float(kept[name][row][0]) for name in ("target", "prediction"))
+        return float(kept["target"][row][0]), float(kept["prediction"][row][0])
     names = components.data.spec.class_names
-    numbers = int(kept["target"][row]), int(kept["top"][row, 0])
-    return iter(None if each < 0 else str(names[each]) if names else str(each) for each in numbers)
+
+    def class_name(number: int) -> str | None:
+        if number < 0:
+            return None
+        return str(names[number]) if names else str(number)
+
+    return class_name(int(kept["target"][row])), class_name(int(kept["top"][row, 0]))
 
 
 def _content(components: Components, split: Split, index: int) -> dict[str, Any]:

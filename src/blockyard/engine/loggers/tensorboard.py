@@ -13,7 +13,7 @@ from typing import Any
 
 from blockyard.config.tree import Node
 from blockyard.contracts import Count, Text
-from blockyard.engine.loggers.base import RunLogger, flatten
+from blockyard.engine.loggers.base import RunLogger, flatten, shown_name
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import slug
 
@@ -48,13 +48,9 @@ class TensorBoard(RunLogger):
 
         directory = folder.path / "tensorboard"
         if self.group is not None:
-            name = self.name or f"{folder.shown.get('name') or folder.path.parent.name}/{folder.path.name}"
+            name = self.name or shown_name(folder)
             _link(folder.path.parents[1] / "tensorboard", self.group, name, directory)
-        self._writer = SummaryWriter(
-            log_dir=str(directory),
-            purge_step=self._purge,
-            flush_secs=self.flush_seconds,
-        )
+        self._writer = SummaryWriter(str(directory), purge_step=self._purge, flush_secs=self.flush_seconds)
         table = "\n".join(f"| {key} | {value} |" for key, value in flatten(config).items())
         self._writer.add_text("config", f"| option | value |\n|---|---|\n{table}")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
+import string
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from blockyard.config.choices.catalog import section
 from blockyard.contracts import DataModule
@@ -44,60 +44,55 @@ def hub_card(loaded: Loaded, model: LibraryModel, licence: str | None = None) ->
     Free text, such as the claim of a sweep, is escaped. Paths of this machine are left out.
     """
     metrics = _metrics(loaded)
-    front = yaml.safe_dump(_front(loaded, model, metrics, licence), sort_keys=False, allow_unicode=True, width=110)
-    parts = [
-        f"---\n{front}---",
-        f"# {escape(loaded.folder.path.parent.name)}",
-        _opening(loaded, model),
-        "## Question",
-        *_answers(loaded.folder),
-        "## Metrics",
-        *_metric_lines(loaded, metrics),
-        "## Data",
-        *_data(loaded),
-        "## Parts",
-        _table(["family", "choice"], [[family, choice] for family, choice in _choices(loaded).items()]),
-        "## Use",
-        *_use(model),
-        "## Licence",
-        f"`{licence}`, as stated at the export."
-        if licence
-        else "None was stated at the export (`license=`), so nobody but the author may say what is allowed.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    template = string.Template(Path(__file__).with_name("hub_card.md").read_text(encoding="utf-8"))
+    stated = f"`{licence}`, as stated at the export."
+    unstated = "None was stated at the export (`license=`), so nobody but the author may say what is allowed."
+    return template.substitute(
+        front=_front(loaded, model, metrics, licence).to_yaml(),
+        name=escape(loaded.folder.path.parent.name),
+        opening=_opening(loaded, model),
+        answers="\n\n".join(_answers(loaded.folder)),
+        metrics="\n\n".join(_metric_lines(loaded, metrics)),
+        data=_data(loaded),
+        parts=_table(["family", "choice"], list(_choices(loaded).items())),
+        use="\n\n".join(_use(model)),
+        licence=stated if licence else unstated,
+    )
 
 
 def _front(
     loaded: Loaded, model: LibraryModel, metrics: dict[str, dict[int, float]], licence: str | None
-) -> dict[str, Any]:
-    data, task = _choice(loaded, "data"), _choice(loaded, "objective")
+) -> ModelCardData:
+    data = _choice(loaded, "data")
+    task = _choice(loaded, "objective")
     pipeline = PIPELINES.get(model.auto)
-    own = {name: by_seed[loaded.folder.seed] for name, by_seed in metrics.items() if loaded.folder.seed in by_seed}
     hub = loaded.data.hub_name()
-    dataset = {"type": hub or data, "name": data}
-    results: list[dict[str, Any]] = [
-        {
-            "task": {"type": pipeline or task, "name": task},
-            "dataset": dataset | {"split": split},
-            "metrics": [
-                {"type": name.partition("/")[2], "name": name, "value": value}
-                for name, value in own.items()
-                if name.startswith(f"{prefix}/") and math.isfinite(value)
-            ],
-        }
-        for prefix, split in SPLITS.items()
-    ]
-    results = [result for result in results if result["metrics"]]
-    names = dict.fromkeys(metric["type"] for result in results for metric in result["metrics"])
-    return {
-        "library_name": "transformers",
-        "license": licence or UNKNOWN,
-        **({"pipeline_tag": pipeline} if pipeline else {}),
-        "tags": list(dict.fromkeys(["blockyard", model.model_type, data, task])),
-        **({"datasets": [hub]} if hub else {}),
-        **({"metrics": list(names)} if names else {}),
-        **({"model-index": [{"name": loaded.folder.path.parent.name, "results": results}]} if results else {}),
-    }
+    results = []
+    for name, by_seed in metrics.items():
+        split, _, metric = name.partition("/")
+        value = by_seed[loaded.folder.seed]
+        if math.isfinite(value):
+            result = EvalResult(
+                task_type=pipeline or task,
+                task_name=task,
+                dataset_type=hub or data,
+                dataset_name=data,
+                dataset_split=SPLITS[split],
+                metric_type=metric,
+                metric_name=name,
+                metric_value=value,
+            )
+            results.append(result)
+    return ModelCardData(
+        library_name="transformers",
+        license=licence or UNKNOWN,
+        pipeline_tag=pipeline,
+        tags=["blockyard", model.model_type, data, task],
+        datasets=[hub] if hub else None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=loaded.folder.path.parent.name if results else None,
+        eval_results=results or None,
+    )
 
 
 def _opening(loaded: Loaded, model: LibraryModel) -> str:
@@ -115,18 +110,18 @@ def _opening(loaded: Loaded, model: LibraryModel) -> str:
 
 def _answers(folder: RunFolder) -> Iterator[str]:
     """Yield a paragraph for each sweep with a cell that is this run."""
-    root = folder.path.parents[1]
-    of_run = [row for row in sweeps(root) if folder.name in row["runs"]]
+    of_run = [row for row in sweeps(folder.path.parents[1]) if folder.name in row["runs"]]
     if not of_run:
         yield "The run does not belong to a sweep."
     for row in of_run:
-        arm = row["arms"][row["runs"].index(folder.name)]
-        verdict = f" Verdict: **{escape(row['verdict'])}**." if row["verdict"] else ""
-        stale = f" {escape(row['stale'])}" if row["stale"] else ""
-        yield (
-            f"{escape(row['claim'] or 'No claim is stated')}: the sweep {escape(row['name'])}, of which this is the"
-            f" arm {escape(arm)}.{verdict}{stale}"
-        )
+        claim = escape(row["claim"] or "No claim is stated")
+        arm = escape(row["arms"][row["runs"].index(folder.name)])
+        sentences = [f"{claim}: the sweep {escape(row['name'])}, of which this is the arm {arm}."]
+        if row["verdict"]:
+            sentences.append(f"Verdict: **{escape(row['verdict'])}**.")
+        if row["stale"]:
+            sentences.append(escape(row["stale"]))
+        yield " ".join(sentences)
         yield f"> {escape(row['answer'] or 'No comparison yet.')}"
         if row["better_baseline"]:
             yield f"> {escape(row['better_baseline'])}"
@@ -164,42 +159,47 @@ def _seeds(folder: RunFolder) -> Iterator[RunFolder]:
 
 
 def _metric_lines(loaded: Loaded, metrics: dict[str, dict[int, float]]) -> Iterator[str]:
-    evaluated = _evaluated(loaded)
     if not metrics:
-        yield (
-            "These weights were not evaluated."
-            if evaluated in (None, loaded.weights)
-            else (f"The run was evaluated with {escape(evaluated)}, and these weights, `{loaded.weights}`, were not.")
-        )
+        evaluated = _evaluated(loaded)
+        if evaluated in (None, loaded.weights):
+            yield "These weights were not evaluated."
+        else:
+            yield f"The run was evaluated with {escape(evaluated)}, and these weights, `{loaded.weights}`, were not."
         return
-    seeds = sorted(set().union(*metrics.values()))
-    several = len(seeds) > 1
+    count = len(set().union(*metrics.values()))
     columns = ["metric", f"seed {loaded.folder.seed}, these weights"]
-    columns += [f"mean and standard deviation of {len(seeds)} seeds"] if several else []
+    if count > 1:
+        columns.append(f"mean and standard deviation of {count} seeds")
     rows = []
     for name, by_seed in metrics.items():
         row = [name, f"{by_seed[loaded.folder.seed]:.4g}"]
-        if several:
-            own = list(by_seed.values())
-            row.append(f"{statistics.fmean(own):.4g} ± {statistics.stdev(own):.2g}" if len(own) == len(seeds) else "-")
+        values = list(by_seed.values())
+        if count > 1 and len(values) == count:
+            row.append(f"{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}")
+        elif count > 1:
+            row.append("-")
         rows.append(row)
     yield _table(columns, rows)
-    if not several:
+    if count == 1:
         yield "Of one seed: what another would give is not known."
 
 
-def _data(loaded: Loaded) -> Iterator[str]:
+def _data(loaded: Loaded) -> str:
+    """Return a table of the data: its name, sizes, fingerprint, source and licence."""
     facts = loaded.folder.facts().get("data")
     recorded = facts if isinstance(facts, dict) else {}
-    # Of files of the user's own the docstring names where the format comes from, not the data.
-    source = "" if getattr(loaded.data, "path", None) else section(_docstring(loaded.data), "Source")
     rows = [["data", _choice(loaded, "data")]]
     sizes = [f"{split} {recorded[split]}" for split in ("train", "validation", "test") if split in recorded]
-    rows += [["samples", ", ".join(sizes)]] if sizes else []
-    rows += [["fingerprint", str(recorded["fingerprint"])]] if "fingerprint" in recorded else []
-    rows += [["source", source]] if source else []
-    rows += [["licence", loaded.data.licence() or "not known to blockyard"]]
-    yield _table(["", ""], rows)
+    if sizes:
+        rows.append(["samples", ", ".join(sizes)])
+    if "fingerprint" in recorded:
+        rows.append(["fingerprint", str(recorded["fingerprint"])])
+    # The docstring of a module that reads the user's files names the source of their format, not of the data.
+    source = "" if getattr(loaded.data, "path", None) else section(_docstring(loaded.data), "Source")
+    if source:
+        rows.append(["source", source])
+    rows.append(["licence", loaded.data.licence() or "not known to blockyard"])
+    return _table(["", ""], rows)
 
 
 def _docstring(data: DataModule) -> str:
@@ -209,16 +209,17 @@ def _docstring(data: DataModule) -> str:
 
 
 def _use(model: LibraryModel) -> Iterator[str]:
-    loader = model.auto
-    names = [loader, *(["AutoTokenizer"] if model.has_tokenizer else [])]
-    lines = [f"from transformers import {', '.join(names)}", "", f'model = {loader}.from_pretrained("FOLDER")']
-    lines += ['tokenizer = AutoTokenizer.from_pretrained("FOLDER")'] if model.has_tokenizer else []
-    yield "\n".join(["```python", *lines, "```"])
-    if model.remarks:
-        yield "Predictions are those of the run, and so are token ids, with these differences:"
-        yield "\n".join(f"- {escape(remark)}" for remark in model.remarks)
-    else:
+    classes = [model.auto]
+    lines = [f'model = {model.auto}.from_pretrained("FOLDER")']
+    if model.has_tokenizer:
+        classes.append("AutoTokenizer")
+        lines.append('tokenizer = AutoTokenizer.from_pretrained("FOLDER")')
+    yield "\n".join(["```python", f"from transformers import {', '.join(classes)}", "", *lines, "```"])
+    if not model.remarks:
         yield "Token ids and predictions are those of the run."
+        return
+    yield "Predictions are those of the run, and so are token ids, with these differences:"
+    yield "\n".join(f"- {escape(remark)}" for remark in model.remarks)
 
 
 def _choices(loaded: Loaded) -> dict[str, str]:

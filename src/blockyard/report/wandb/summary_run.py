@@ -17,9 +17,17 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node, is_node
-from blockyard.engine.loggers._wandb import resolve, tear_down
+from blockyard.engine.loggers._wandb import (
+    RunSettings,
+    bounded,
+    close_run,
+    conclude,
+    define,
+    open_run,
+    resolve,
+    tear_down,
+)
 from blockyard.engine.loggers._wandb_artifacts import log_sweep
-from blockyard.engine.loggers.wandb import RunSettings, bounded, close_run, conclude, define, open_run
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.document import ArmRow, ComparisonDocument, GapRow
 from blockyard.runs.folder import RUN, read_facts
