@@ -155,7 +155,7 @@ def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
     named_so = known_keys.choices_for(str(name), family)
     missing = known_keys.absent(str(name), family)
-    others = [other for other in _families_first() if name in catalog.choices(other)]
+    others = [other for other in _families_first() if str(name) in catalog.choices(other)]
     # A name such as `default` is that of choices in many families, none of which it may mean here.
     elsewhere = others[:1] if len(others) == 1 or others[:1] in (["experiment"], ["preset"]) else []
     if named_so:
