@@ -308,14 +308,16 @@ def layers(
     return keys.Key(read, write)
 
 
-def near_layers(default: Callable[[int], bool], tokens: int) -> keys.Key:
+def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
     """Return the keys of layers of which some have a window, and another base of positions if there is one.
 
-    default: whether a layer has a window, where a config does not say so; tokens: that it sees
+    period: layers of which the last has no window, where a config names neither them nor, as `name`, another number
+    tokens: the width of a window, where a config does not say so
     """
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
-        types = layer_types(settings, values, default)
+        every = settings.integer(name, period, is_dimension=False) if name else period
+        types = layer_types(settings, values, lambda layer: (layer + 1) % every != 0)
         near = LayerFacts(window(settings, tokens), base=values.get("near_base"))
         return [near if is_near else LayerFacts() for is_near in types]
 

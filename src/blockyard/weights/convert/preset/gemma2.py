@@ -40,7 +40,7 @@ CONVERTER = llama.decoder(
         _cap("attn_logit_softcapping", "token_mixer.softcap", 50.0),
         keys.key("query_pre_attn_scalar", "token_mixer.score_scale", _scale, _divisor),
         _cap("final_logit_softcapping", "head.softcap", 30.0),
-        llama.near_layers(lambda layer: layer % 2 == 0, 4096),
+        llama.near_layers(2, 4096),
         keys.fixed("use_bidirectional_attention", None, False),
         keys.ignored("hidden_act cache_implementation"),  # which the class does not read: of an older one
     ],

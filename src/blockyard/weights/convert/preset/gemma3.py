@@ -11,16 +11,6 @@ from __future__ import annotations
 from blockyard.weights.convert import keys
 from blockyard.weights.convert import llama_family as llama
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules
-from blockyard.weights.convert.settings import LibrarySettings
-
-EVERY = 6  # llama.layers of which one has no llama.window, where a config does not name them
-
-
-def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
-    every = settings.integer("sliding_window_pattern", EVERY, is_dimension=False)
-    types = llama.layer_types(settings, values, lambda layer: (layer + 1) % every != 0)
-    near = llama.LayerFacts(llama.window(settings, 4096), base=values["near_base"])
-    return [near if is_near else llama.LayerFacts() for is_near in types]
 
 
 def _gain(ours: str, theirs: str, factor: float) -> ConversionRule:
@@ -45,7 +35,7 @@ CONVERTER = llama.decoder(
         llama.ATTENTION_BIAS,
         keys.overrides("tokenizer.scale=sqrt_dim"),
         keys.number("query_pre_attn_scalar", "divisor", 256, lambda run: run.head_dim, above=0),
-        llama.layers(_read_layers, llama.written_types),
+        llama.near_layers(6, 4096, "sliding_window_pattern"),
         keys.fixed("attn_logit_softcapping", None),
         keys.fixed("final_logit_softcapping", None),
         keys.stated("use_bidirectional_attention", False, None),

@@ -71,7 +71,7 @@ CONVERTER = llama.decoder(
         keys.Key(_read_positions, lambda run: {"rope_parameters": written_rotary(run)}),
         *(llama.eps(1e-5), keys.tied(False), keys.flag("attention_bias", "token_mixer.bias", True)),
         keys.option("token_mixer.sink", "learned"),
-        llama.near_layers(lambda layer: layer % 2 == 0, 128),
+        llama.near_layers(2, 128),
         llama.experts("num_local_experts"),
         keys.overrides(f"{MEMBER}.activation=quick_gelu"),
         keys.stated("swiglu_alpha", ALPHA),
