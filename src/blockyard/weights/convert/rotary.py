@@ -36,7 +36,7 @@ def rotary(
 ) -> list[str]:
     """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
 
-    usual: the share of the channels that rotate, as of `DecoderSizes`; theta: the base where a config has none
+    usual: the share of the channels that rotate, None where all must; theta: the base where a config has none
     """
     rope = dict(declared_rotary(settings) if rope is None else rope)
     where = f"{settings.name}: rope_parameters"
