@@ -183,6 +183,15 @@ def test_keys_of_released_configs(case: str) -> None:
         understood(preset_of(case), config | RELEASED[case] | {"another_key": 1})
 
 
+@pytest.mark.parametrize(
+    ("key", "option"), [("attn_logit_softcapping", "token_mixer.softcap"), ("final_logit_softcapping", "head.softcap")]
+)
+def test_a_soft_cap_of_null_is_read(key: str, option: str) -> None:
+    config = whole(CASES["gemma2"].config())
+    assert f"{option}=null" not in understood("gemma2", config).overrides
+    assert f"{option}=null" in understood("gemma2", config | {key: None}).overrides
+
+
 def test_the_pattern_of_windows_is_read_under_the_key_that_the_library_reads() -> None:
     config = whole(CASES["gemma3"].config())
     del config["layer_types"]

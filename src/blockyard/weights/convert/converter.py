@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,6 @@ class Foreign:
     rules: from their weights to ours, and back
     data: the data that the model was made for
     vocabulary, outputs: token ids that it reads, and numbers that it predicts
-    text: overrides that compose a run of text from the project's own data, where the model reads text alone
     ignored: whether a weight of theirs, by name, holds nothing that ours needs
     partly: why this config is of a part of the class that the converter is for, as of `Converter`
     """
@@ -44,9 +43,15 @@ class Foreign:
     data: DataSpec
     vocabulary: int | None = None
     outputs: int | None = None
-    text: list[str] = field(default_factory=list)
     ignored: Callable[[str], bool] = frozenset[str]().__contains__
     partly: str = ""
+
+    @property
+    def text(self) -> list[str]:
+        """Overrides that compose a run of text from the project's own data, where the model reads text alone."""
+        if self.data.modality != "text" or self.data.source is not None or self.data.target is not None:
+            return []
+        return ["data=code", f"data.context={self.data.shape[0]}"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,6 @@ class Trained:
     def layers(self) -> list[dict[str, Node]]:
         """The nodes of each layer by family, of those in which layers may differ."""
         return nodes_of_layers(dict(self.config), self.ctx.depth)
-
-    @property
-    def kv_heads(self) -> int:
-        """The number of key and value heads."""
-        return int(self.option("token_mixer.num_kv_heads") or self.ctx.heads)
 
     @property
     def head_dim(self) -> int:
@@ -141,8 +141,3 @@ def expansion(hidden: int, dim: int) -> str:
 def _ratio(hidden: int, dim: int) -> float:
     ratio = hidden / dim
     return ratio if round(ratio * dim) == hidden else math.nextafter(ratio, math.inf)
-
-
-def boolean(value: bool) -> str:
-    """As an override writes it."""
-    return "true" if value else "false"

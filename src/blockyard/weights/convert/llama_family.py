@@ -1,6 +1,6 @@
 """What the decoders of Llama's family share in their configs and weights: sizes and layers of two kinds.
 
-    Llama            every converter of the family reads `DecoderSizes` and writes `shared`
+    Llama            every converter of the family has the keys of `sizes`
       Mistral        a window in every layer
       Qwen3          norms of queries and keys, windows in some layers
       SmolLM3        layers without positions, windows in some layers
@@ -21,27 +21,36 @@ experts, `raw` no norm in front of attention, `recurrent` another mixer in its p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from blockyard.config.override_grammar import to_override
 from blockyard.contracts import BASE_KIND, DataSpec
 from blockyard.errors import UserError, quoted
-from blockyard.weights.convert.converter import Foreign, Trained, boolean
-from blockyard.weights.convert.rotary import FULL, SLIDING, rotary, written_rotary
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import Converter, Trained
+from blockyard.weights.convert.rotary import (
+    FULL,
+    SLIDING,
+    rotary,
+    rotations,
+    window_base,
+    written_rotary,
+    written_rotations,
+)
 from blockyard.weights.convert.rules import (
     BothWays,
     ConversionRule,
     modules,
-    per_block,
     same,
     stacked_modules,
     table_and_head,
 )
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
+from blockyard.weights.convert.settings import ABSENT, LibraryConfig, LibrarySettings, inverse
 
 QK_EPS = 1e-6  # of our norms of queries and keys
 CONTEXT = 4096  # tokens of a run of an imported model; its rotary positions have no limit of their own
@@ -115,150 +124,267 @@ class LayerFacts:
         return overrides if self.rotated else [*overrides, "position=none"]
 
 
-class DecoderSizes:
-    """What the configs of the family share.
+def heads(prefix: str = "token_mixer") -> keys.Key:
+    """Return the keys of the heads of keys and values, and of the width of a head. prefix: of the options"""
 
-    attention: options of every attention; mixer: those of the channel mixer
+    def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
+        dim, heads = values["model.dim"], values["model.heads"]
+        kv_heads = settings.optional_integer("num_key_value_heads") or heads
+        width = settings.optional_integer("head_dim") or dim // heads
+        values |= {"kv_heads": kv_heads, "head_dim": width}
+        options = {f"{prefix}.num_kv_heads": kv_heads}
+        if width * heads != dim:
+            options |= {f"{prefix}.key_dim": width, f"{prefix}.value_dim": width}
+        values |= options
+        return [to_override(option, value) for option, value in options.items()]
+
+    def write(run: Trained) -> LibraryConfig:
+        return {
+            "num_key_value_heads": run.option(f"{prefix}.num_kv_heads") or run.ctx.heads,
+            "head_dim": run.option(f"{prefix}.key_dim") or run.ctx.dim // run.ctx.heads,
+        }
+
+    return keys.Key(read, write)
+
+
+HEADS = heads()
+
+
+def sizes(heads: keys.Key = HEADS, *, activation: str = "hidden_act", usual: str = "silu") -> list[keys.Key]:
+    """Return the keys of the family.
+
+    activation: the key of the activation; usual: theirs, where a config names none
     """
 
-    def __init__(
-        self,
-        settings: LibrarySettings,
-        *,
-        activation: tuple[str, str] = ("hidden_act", "silu"),
-        theta: float = 10000.0,
-        rope: Mapping[str, Any] | None = None,
-        share: float | None = None,
-    ) -> None:
-        """activation: its key, and theirs where a config names none; theta: the base where a config has none.
+    def read_activation(settings: LibrarySettings, _: keys.Values) -> str:
+        return settings.one_of(activation, ACTIVATIONS, usual)
 
-        rope: the mapping of rotary positions, where it is not that of the config
-        share: of the channels that rotate, where a config does not say so; None where all must
-        """
-        self.settings = settings
-        self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
-        self.heads = settings.integer("num_attention_heads")
-        self.kv_heads = settings.optional_integer("num_key_value_heads") or self.heads
-        self.head_dim = settings.optional_integer("head_dim") or self.dim // self.heads
-        self.hidden, self.vocabulary = settings.integer("intermediate_size"), settings.integer("vocab_size")
-        self.positions = settings.integer("max_position_embeddings", 2048, is_dimension=False)
-        self.activation = settings.one_of(activation[0], ACTIVATIONS, activation[1])
-        self.attention = [f"token_mixer.num_kv_heads={self.kv_heads}"]
-        if self.head_dim * self.heads != self.dim:
-            self.attention += [f"token_mixer.key_dim={self.head_dim}", f"token_mixer.value_dim={self.head_dim}"]
-        self.overrides = [
-            *(f"model.dim={self.dim}", f"model.depth={self.depth}", f"model.heads={self.heads}"),
-            *rotary(settings, rope, share, theta=theta),
-        ]
+    return [
+        keys.whole("hidden_size", "model.dim"),
+        keys.whole("num_hidden_layers", "model.depth"),
+        keys.whole("num_attention_heads", "model.heads"),
+        heads,
+        keys.whole("intermediate_size", "hidden", write=lambda run: run.hidden),
+        keys.vocabulary(),
+        keys.positions("max_position_embeddings", 2048, is_dimension=False),
+        keys.key(activation, "activation", read_activation, _written_activation),
+        keys.SPECIAL_TOKENS,
+        keys.written(pad_token_id=None),
+    ]
 
-    def gated(self, key: str = "intermediate_size", prefix: str = "channel_mixer") -> list[str]:
-        """The overrides of a gated channel mixer. key: of its hidden width."""
-        hidden = self.settings.integer(key)
-        if hidden % 8:
-            self.settings.problems.append(f"{key}={hidden}: expected a multiple of 8")
-        return [f"{prefix}.expansion={hidden / self.dim!r}", f"{prefix}.activation={self.activation}"]
 
-    def eps(self, default: float) -> str:
-        """The override of the norms' epsilon."""
-        return f"norm.eps={self.settings.number('rms_norm_eps', default)!r}"
+def _written_activation(run: Trained) -> str:
+    mixers = [layer["channel_mixer"] for layer in run.layers]
+    activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
+    return inverse(ACTIVATIONS).get(str(next(activations, None)), "silu")
 
-    def normed_eps(self, default: float) -> str:
-        """The same where queries and keys are normalised, too, by norms with an epsilon of their own."""
-        if (eps := self.settings.number("rms_norm_eps", default)) != QK_EPS:
-            self.settings.problems.append(
-                f"rms_norm_eps={eps}: expected {QK_EPS}, that of our norms of queries and keys"
-            )
-        return f"norm.eps={eps!r}"
 
-    def window(self, default: int | None, *, has_switch: bool = False) -> int | None:
-        """Tokens that a windowed layer sees; None where no layer has a window.
+def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
+    members = mixer.get("members")
+    return next(iter(members.values()), {}) if isinstance(members, Mapping) else {}
 
-        default: where a config has no such key; has_switch: whether the class has windows only where a key says so
-        """
-        if not has_switch:
-            self.settings.must("use_sliding_window", True, why="the class does not read it")
-        elif not self.settings.flag("use_sliding_window", False):
-            self.settings.take("sliding_window", None)
-            return None
-        return self.settings.optional_integer("sliding_window", default, is_dimension=False)
 
-    def layer_types(self, default: Sequence[str], other: str = SLIDING) -> list[str]:
-        """Whether each layer attends to all tokens, or is the other type. Raises UserError for anything else."""
-        types = self.settings.take("layer_types", None)
-        types = default if types is None else types
-        valid = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
-        if not valid or len(types) != self.depth:
-            raise UserError(
-                f"{self.settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the "
-                f"{self.depth} layers"
-            )
-        return list(types)
+def positions(theta: float = 10000.0, share: float | None = None) -> keys.Key:
+    """Return the key of rotary positions.
 
-    def foreign(
-        self,
-        overrides: Sequence[str],
-        rules: Sequence[ConversionRule],
-        layers: Sequence[LayerFacts] = (),
-        *,
-        ignored: tuple[str, ...] = (),
-    ) -> Foreign:
-        """Everything as one. rules: those of blocks have `{n}`; ignored: beginnings of names that are not read."""
-        context = min(self.positions, CONTEXT)
-        return Foreign(
-            [*self.overrides, *self.attention, *overrides, *of_layers(layers, self.attention)],
-            [each for rule in rules for each in (per_block([rule], self.depth) if _of_block(rule) else [rule])],
-            DataSpec("text", (context,)),
-            self.vocabulary,
-            self.vocabulary,
-            text=["data=code", f"data.context={context}"],
-            ignored=lambda name: name.endswith("rotary_emb.inv_freq") or name.startswith(ignored),
+    theta: the base where a config has none; share: of the channels that rotate, where a config does not say so; None
+        where all must
+    """
+
+    def write(run: Trained) -> LibraryConfig:
+        of_share = {"partial_rotary_factor": float(run.option("position.fraction") or 1.0)}
+        return {"rope_parameters": written_rotary(run) | ({} if share is None else of_share)}
+
+    return keys.Key(lambda settings, _: rotary(settings, None, share, theta=theta), write)
+
+
+def positions_of_types(full: tuple[str, float], near: tuple[str, float]) -> keys.Key:
+    """Return the key of rotary positions whose base is another one in layers with a window, the value `near_base`.
+
+    full, near: the keys of the bases in older files, and their defaults
+    """
+
+    def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
+        of_types = rotations(settings, full, near)
+        values["near_base"] = window_base(settings, of_types[SLIDING])
+        return rotary(settings, of_types[FULL])
+
+    return keys.Key(read, lambda run: {"rope_parameters": written_rotations(run)})
+
+
+def gated(
+    settings: LibrarySettings, values: keys.Values, name: str = "intermediate_size", prefix: str = "channel_mixer"
+) -> list[str]:
+    """Return the overrides of a gated channel mixer. name: the key of its hidden width"""
+    hidden = settings.integer(name)
+    if hidden % 8:
+        settings.problems.append(f"{name}={hidden}: expected a multiple of 8")
+    options = {"expansion": hidden / values["model.dim"], "activation": values["activation"]}
+    return [to_override(f"{prefix}.{option}", value) for option, value in options.items()]
+
+
+def normed_eps(default: float) -> keys.Key:
+    """Return the key of the norms' epsilon where queries and keys are normalised, too, with an epsilon of their own."""
+
+    def take(settings: LibrarySettings, _: keys.Values) -> float:
+        eps = settings.number("rms_norm_eps", default)
+        if eps != QK_EPS:
+            settings.problems.append(f"rms_norm_eps={eps}: expected {QK_EPS}, that of our norms of queries and keys")
+        return eps
+
+    return keys.key("rms_norm_eps", "norm.eps", take, lambda run: run.option("norm.eps"))
+
+
+def eps(default: float) -> keys.Key:
+    """Return the key of the norms' epsilon."""
+    return keys.number("rms_norm_eps", "norm.eps", default)
+
+
+GATED_NAMES = ("gate_proj", "up_proj", "down_proj")  # of the gate, the value and what joins them
+GATED = keys.Key(gated)
+ATTENTION_BIAS = keys.flag("attention_bias", "token_mixer.bias", False)
+MLP_BIAS = keys.flag("mlp_bias", "channel_mixer.bias", False)
+
+
+def window(settings: LibrarySettings, default: int | None, *, has_switch: bool = False) -> int | None:
+    """Return the tokens that a windowed layer sees; None where no layer has a window.
+
+    default: where a config has no such key; has_switch: whether the class has windows only where a key says so
+    """
+    if not has_switch:
+        settings.must("use_sliding_window", True, why="the class does not read it")
+    elif not settings.flag("use_sliding_window", False):
+        settings.take("sliding_window", None)
+        return None
+    return settings.optional_integer("sliding_window", default, is_dimension=False)
+
+
+def layer_types(
+    settings: LibrarySettings, values: keys.Values, default: Callable[[int], bool], other: str = SLIDING
+) -> list[bool]:
+    """Return whether each layer is of the other type, and does not attend to all tokens.
+
+    default: whether a layer is, where a config does not say so. Raises UserError for anything else.
+    """
+    depth, types = values["model.depth"], settings.take("layer_types", None)
+    if types is None:
+        return [default(layer) for layer in range(depth)]
+    valid = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
+    if not valid or len(types) != depth:
+        raise UserError(
+            f"{settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the {depth} layers"
         )
+    return [each == other for each in types]
 
 
-def _of_block(rule: ConversionRule) -> bool:
-    return any("{n}" in name for name in (*rule.ours, *rule.theirs))
+def written_types(run: Trained) -> LibraryConfig:
+    """Return the keys of windows in some layers. Several windows are read back as the first one."""
+    windows = [layer["token_mixer"].get("window") for layer in run.layers]
+    used = [window for window in windows if window is not None]
+    return {
+        "layer_types": [FULL if window is None else SLIDING for window in windows],
+        "sliding_window": used[0] if used else None,
+    }
+
+
+def switched_types(run: Trained) -> LibraryConfig:
+    """Return the same keys, and the one that says whether a layer has a window."""
+    config = written_types(run)
+    return config | {"use_sliding_window": config["sliding_window"] is not None}
+
+
+def layers(
+    facts: Callable[[LibrarySettings, keys.Values], Sequence[LayerFacts]],
+    write: Callable[[Trained], LibraryConfig] | None = None,
+) -> keys.Key:
+    """Return the keys of layers that differ, behind those of attention, whose options a window keeps."""
+
+    def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
+        attention = [
+            to_override(option, value) for option, value in values.items() if option.startswith("token_mixer.")
+        ]
+        return of_layers(facts(settings, values), attention)
+
+    return keys.Key(read, write)
+
+
+def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
+    """Return the keys of layers of which some have a window, and another base of positions if there is one.
+
+    period: layers of which the last has no window, where a config names neither them nor, as `name`, another number
+    tokens: the width of a window, where a config does not say so
+    """
+
+    def read(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
+        every = settings.integer(name, period, is_dimension=False) if name else period
+        types = layer_types(settings, values, lambda layer: (layer + 1) % every != 0)
+        near = LayerFacts(window(settings, tokens), base=values.get("near_base"))
+        return [near if is_near else LayerFacts() for is_near in types]
+
+    return layers(read, written_types)
 
 
 def of_layers(layers: Sequence[LayerFacts], attention: Sequence[str]) -> list[str]:
-    """The overrides of `layers`: none where all are as the config says."""
+    """Return the overrides of `layers`: none where all are as the config says."""
     kinds = {layer.name: layer.overrides(attention) for layer in layers if layer.name != BASE_KIND}
     if not kinds:
-        return ["layers=same"]
+        return []
     names = [layer.name for layer in layers]
     period = next(p for p in range(1, len(names) + 1) if names == (names[:p] * len(names))[: len(names)])
     pattern = f"layers.pattern=[{','.join(names[:period])}]"
-    return ["layers=same", pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
+    return [pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
 
 
-def attention_rules(sizes: DecoderSizes, maps: Sequence[BothWays] = ()) -> list[ConversionRule]:
+def decoder(
+    preset: str,
+    architecture: str,
+    table: Sequence[keys.Key],
+    rules: Callable[[keys.Values], Iterable[ConversionRule]],
+    skipped: tuple[str, ...] = (),
+    **options: Any,
+) -> Converter:
+    """Return a converter of the family. skipped: beginnings of names that are not read; the others as of `declared`"""
+    return keys.declared(
+        preset,
+        architecture,
+        [keys.overrides("layers=same"), *table],
+        rules,
+        lambda values: DataSpec("text", (min(values["positions"], CONTEXT),)),
+        skipped=lambda name: name.endswith("rotary_emb.inv_freq") or name.startswith(skipped),
+        **options,
+    )
+
+
+def attention_rules(values: keys.Values, maps: Sequence[BothWays] = ()) -> list[ConversionRule]:
     """Of the projections of attention. maps: of queries, keys and values."""
-    layer = "model.layers.{n}.self_attn"
-    widths = [sizes.heads * sizes.head_dim, *[sizes.kv_heads * sizes.head_dim] * 2]
+    layer, head = "model.layers.{n}.self_attn", values["head_dim"]
+    widths = [values["model.heads"] * head, *[values["kv_heads"] * head] * 2]
     names = [f"{layer}.{each}_proj" for each in "qkv"]
-    rules = stacked_modules("blocks.{n}.token_mixer.proj_in", names, widths, maps)
+    rules = stacked_modules("blocks.{n}.token_mixer.proj_in", names, maps, widths)
     return rules + modules({"blocks.{n}.token_mixer.proj_out": f"{layer}.o_proj"})
 
 
 def gated_rules(
-    hidden: int,
     ours: str = "blocks.{n}.channel_mixer",
     theirs: str = "model.layers.{n}.mlp",
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    names: tuple[str, str, str] = GATED_NAMES,
 ) -> list[ConversionRule]:
     """Of a gated channel mixer. names: of the gate, the value and what joins them, in their module."""
     gate, value, down = names
-    rules = stacked_modules(f"{ours}.proj_in", [f"{theirs}.{gate}", f"{theirs}.{value}"], [hidden] * 2)
+    rules = stacked_modules(f"{ours}.proj_in", [f"{theirs}.{gate}", f"{theirs}.{value}"])
     return rules + modules({f"{ours}.proj_out": f"{theirs}.{down}"})
 
 
 def expert_rules(
-    count: int, hidden: int, theirs: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    count: int,
+    theirs: str = "model.layers.{n}.mlp",
+    names: tuple[str, str, str] = GATED_NAMES,
 ) -> list[ConversionRule]:
     """Of a router and its gated experts; theirs: their module in a block."""
     ours = "blocks.{n}.channel_mixer"
     rules = [same(f"{ours}.router.weight", f"{theirs}.gate.weight")]
     for number in range(count):
-        rules += gated_rules(hidden, f"{ours}.expert.{number}", f"{theirs}.experts.{number}", names)
+        rules += gated_rules(f"{ours}.expert.{number}", f"{theirs}.experts.{number}", names)
     return rules
 
 
@@ -288,31 +414,73 @@ def shared_expert_rules(number: int, hidden: int, theirs: str) -> list[Conversio
     ]
 
 
-def table_rules(is_tied: bool) -> list[ConversionRule]:
+def table_rules(values: keys.Values) -> list[ConversionRule]:
     """Of the table, the final norm and the head."""
-    tables = table_and_head("model.embed_tokens.weight", is_tied=is_tied)
+    tables = table_and_head("model.embed_tokens.weight", is_tied=values["head.tied"])
     return [*tables, same("final_norm.weight", "model.norm.weight")]
 
 
-def dense_layers(settings: LibrarySettings, depth: int) -> list[bool]:
-    """Whether each layer has no experts. Raises UserError for a list of something else than layers."""
+def llama_rules(values: keys.Values) -> list[ConversionRule]:
+    """Of Llama without its norms in the blocks: attention, gated channel mixer, table, final norm and head."""
+    return [*attention_rules(values), *gated_rules(), *table_rules(values)]
+
+
+def rules_of_layers(
+    dense: Sequence[bool], plain: Sequence[ConversionRule], routed: Sequence[ConversionRule]
+) -> list[ConversionRule]:
+    """Return `plain` for each layer without experts, and `routed` for the others."""
+    return [rule.named(n=layer) for layer, is_dense in enumerate(dense) for rule in (plain if is_dense else routed)]
+
+
+def read_dense_layers(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
+    """Read the layers that have no experts. Raises UserError for a list of something else than layers."""
+    depth = values["model.depth"]
     every, named = settings.integer("decoder_sparse_step", 1, is_dimension=False), settings.take("mlp_only_layers", [])
     named = [] if named is None else named
     if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < depth for n in named):
         raise UserError(f"{settings.name}: mlp_only_layers={quoted(named)}: expected numbers of the {depth} layers")
-    return [layer in named or bool((layer + 1) % every) for layer in range(depth)]
+    return dense_facts(settings, values, [layer in named or bool((layer + 1) % every) for layer in range(depth)])
 
 
-def experts(settings: LibrarySettings, sizes: DecoderSizes, count: int, key: str, *, normalise: bool) -> list[str]:
-    """The overrides of gated experts that a softmax chooses. key: of their hidden width."""
-    settings.take("router_aux_loss_coef", None)  # of training, as are these
-    settings.take("output_router_logits", None)
-    settings.must("router_jitter_noise", 0.0)
-    member = "channel_mixer.members.glu"
-    return [
-        *(f"channel_mixer.count={count}", f"channel_mixer.active={settings.integer('num_experts_per_tok')}"),
-        *(f"channel_mixer.normalise={boolean(normalise)}", *sizes.gated(key, member)),
-    ]
+def experts(
+    name: str,
+    width: str = "intermediate_size",
+    *,
+    alias: str = "",
+    count: Any = ABSENT,
+    normalise: bool | None = None,
+    write: Callable[[Trained], LibraryConfig] | None = None,
+) -> keys.Key:
+    """Return the keys of gated experts that a softmax chooses, whose number and hidden width become values.
+
+    name: the key of their number, alias: another one; width: the key of their hidden width; count: the default
+    normalise: the default of the key that normalises the weights of the chosen ones; None where they always are
+    write: of a class that has layers without experts
+    """
+
+    def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
+        settings.taken |= {"router_aux_loss_coef", "output_router_logits"}  # of training, as is the jitter
+        settings.must("router_jitter_noise", 0.0)
+        number = settings.integer(alias if alias in settings.values else name, count, is_dimension=False)
+        is_normalised = normalise is None or settings.flag("norm_topk_prob", normalise)
+        active = settings.integer("num_experts_per_tok")
+        values |= {"experts": number, "active": active, "expert_hidden": settings.integer(width)}
+        options = {"count": number, "active": active, "normalise": is_normalised}
+        overrides = [to_override(f"channel_mixer.{option}", value) for option, value in options.items()]
+        return overrides + gated(settings, values, width, "channel_mixer.members.glu")
+
+    def write_all(run: Trained) -> LibraryConfig:
+        names = {name: "count", "num_experts_per_tok": "active", "router_aux_loss_coef": "weight"}
+        return {key: run.option(f"channel_mixer.{option}") for key, option in names.items()}
+
+    return keys.Key(read, write or write_all)
+
+
+def dense_facts(settings: LibrarySettings, values: keys.Values, dense: Sequence[bool]) -> list[LayerFacts]:
+    """Return the facts of layers of which some have no experts, the value `dense`."""
+    values["dense"] = dense
+    mixer = ("channel_mixer=glu", *gated(settings, values)) if any(dense) else ()
+    return [LayerFacts(dense=mixer if is_dense else ()) for is_dense in dense]
 
 
 # Options of training that experts have: what `read` says of them does not matter.
@@ -321,8 +489,8 @@ UNCOMPARED_OF_EXPERTS = frozenset(
 )
 
 
-def written_experts(run: Trained) -> tuple[list[int], Mapping[str, Any], LibraryConfig]:
-    """The layers without experts, the options of those with experts, and the keys that the classes share.
+def written_experts(run: Trained, name: str) -> LibraryConfig:
+    """The keys of experts in some layers. name: the key of their number
 
     Raises UserError where no layer has experts, or one has no channel mixer.
     """
@@ -336,55 +504,13 @@ def written_experts(run: Trained) -> tuple[list[int], Mapping[str, Any], Library
     mixer = run.layers[routed]["channel_mixer"]
     hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]
     normalise = mixer.get("normalise")
-    config = {
+    return {
+        name: mixer["count"],
+        "mlp_only_layers": dense,
+        "decoder_sparse_step": 1,
+        "router_aux_loss_coef": mixer["weight"],
         "intermediate_size": shapes[dense[0]][1] if dense else hidden,
         "moe_intermediate_size": hidden,
         "num_experts_per_tok": mixer["active"],
         "norm_topk_prob": mixer["active"] > 1 if normalise is None else normalise,
-    }
-    return dense, mixer, config
-
-
-def shared(run: Trained) -> LibraryConfig:
-    """The keys of the family."""
-    names = inverse(ACTIVATIONS)
-    mixers = [layer["channel_mixer"] for layer in run.layers]
-    activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
-    return {
-        "vocab_size": run.ctx.outputs,
-        "hidden_size": run.ctx.dim,
-        "intermediate_size": run.hidden,
-        "num_hidden_layers": run.ctx.depth,
-        "num_attention_heads": run.ctx.heads,
-        "num_key_value_heads": run.kv_heads,
-        "head_dim": run.head_dim,
-        "hidden_act": names.get(str(next(activations, None)), "silu"),
-        "max_position_embeddings": run.ctx.tokens.max_len,
-        "rms_norm_eps": run.option("norm.eps") or 1e-6,
-        "rope_parameters": written_rotary(run),
-        "tie_word_embeddings": bool(run.option("head.tied")),
-        "pad_token_id": None,
-        "bos_token_id": run.ctx.tokens.start,
-        "eos_token_id": run.ctx.tokens.end,
-    }
-
-
-def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
-    members = mixer.get("members")
-    return next(iter(members.values()), {}) if isinstance(members, Mapping) else {}
-
-
-def windows(run: Trained) -> list[int | None]:
-    """The window of each layer, None where it attends to all tokens."""
-    return [layer["token_mixer"].get("window") for layer in run.layers]
-
-
-def written_types(run: Trained) -> LibraryConfig:
-    """The keys about windows, where layers may differ in them. Several windows are read back as the first one."""
-    of_layers = windows(run)
-    used = [window for window in of_layers if window is not None]
-    return {
-        "layer_types": [FULL if window is None else SLIDING for window in of_layers],
-        "use_sliding_window": bool(used),
-        "sliding_window": used[0] if used else None,
     }

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError, quoted
-from blockyard.weights.convert.converter import Trained, boolean
+from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.declared_sizes import flag, mapping, real_number, whole_number
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
@@ -35,7 +36,7 @@ def rotary(
 ) -> list[str]:
     """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
 
-    usual: the share of the channels that rotate, as of `DecoderSizes`; theta: the base where a config has none
+    usual: the share of the channels that rotate, None where all must; theta: the base where a config has none
     """
     rope = dict(declared_rotary(settings) if rope is None else rope)
     where = f"{settings.name}: rope_parameters"
@@ -92,7 +93,7 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
         if of_scores <= 0:
             raise UserError(f"{where}: mscale_all_dim={scales[1]} makes the factor of the scores {of_scores:g}")
         overrides.append(f"position.gain={of_rotation / of_scores!r}")
-    return [*overrides, f"position.truncate={boolean(flag(where, 'truncate', rope.pop('truncate', True)))}"]
+    return [*overrides, to_override("position.truncate", flag(where, "truncate", rope.pop("truncate", True)))]
 
 
 def written_rotary(run: Trained) -> LibraryConfig:
@@ -139,8 +140,8 @@ def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
     return real_number(f"{settings.name}: rope_parameters", "rope_theta", rope["rope_theta"])
 
 
-def written_rotations(run: Trained, config: Mapping[str, Any]) -> LibraryConfig:
-    """The rotary positions of each type of layer. config: from `shared`."""
+def written_rotations(run: Trained) -> LibraryConfig:
+    """The rotary positions of each type of layer."""
     near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
     local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
-    return {FULL: config["rope_parameters"], SLIDING: local}
+    return {FULL: written_rotary(run), SLIDING: local}

@@ -88,17 +88,20 @@ def table_and_head(theirs: str, head: str = "lm_head.weight", *, is_tied: bool) 
     return [ConversionRule(ours, (theirs,), lambda x: [x[0]] * 2, lambda x: [x[0]], aliases=(head,))]
 
 
-def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[BothWays] = ()) -> ConversionRule:
+def stacked(
+    ours: str, theirs: Sequence[str], maps: Sequence[BothWays] = (), sizes: Sequence[int] = ()
+) -> ConversionRule:
     """Matrices (or biases) of theirs that we store below each other as one.
 
-    sizes: outputs of each; maps: for each of theirs, what is done before stacking and after taking apart
+    maps: for each of theirs, what is done before stacking and after taking apart
+    sizes: outputs of each, where they are not equal
     """
 
     def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         return [torch.cat([maps[i][0](part) if maps else part for i, part in enumerate(parts)])]
 
     def part(whole: Sequence[Tensor]) -> Sequence[Tensor]:
-        parts = whole[0].split(list(sizes))
+        parts = whole[0].split(list(sizes)) if sizes else whole[0].tensor_split(len(theirs))
         return [maps[i][1](each) if maps else each for i, each in enumerate(parts)]
 
     return ConversionRule((ours,), tuple(theirs), join, part)
@@ -107,12 +110,12 @@ def stacked(ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequen
 def stacked_modules(
     ours: str,
     theirs: Sequence[str],
-    sizes: Sequence[int],
     maps: Sequence[BothWays] = (),
+    sizes: Sequence[int] = (),
     kinds: Iterable[str] = KINDS,
 ) -> list[ConversionRule]:
     """The same for modules, such as the maps to queries, keys and values: their matrices, and their biases."""
-    return [stacked(f"{ours}.{kind}", [f"{each}.{kind}" for each in theirs], sizes, maps) for kind in kinds]
+    return [stacked(f"{ours}.{kind}", [f"{each}.{kind}" for each in theirs], maps, sizes) for kind in kinds]
 
 
 def permuted(order: Tensor) -> BothWays:
@@ -137,9 +140,20 @@ def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[Conv
     return [same(f"{ours}.{kind}", f"{theirs}.{kind}") for ours, theirs in names.items() for kind in kinds]
 
 
+def block_modules(
+    names: Mapping[str, str], theirs: str, kinds: Iterable[str] = KINDS, ours: str = "blocks.{n}"
+) -> list[ConversionRule]:
+    """Equal modules of a block, ours -> names below their block `theirs`."""
+    return modules({f"{ours}.{name}": f"{theirs}.{other}" for name, other in names.items()}, kinds)
+
+
 def per_block(rules: Iterable[ConversionRule], depth: int) -> list[ConversionRule]:
-    """The rules for each block, whose number replaces `{n}`."""
-    return [rule.named(n=n) for rule in rules for n in range(depth)]
+    """The rules, of which one with `{n}` is repeated for the number of each block."""
+    repeated = []
+    for rule in rules:
+        is_of_block = any("{n}" in name for name in (*rule.ours, *rule.theirs))
+        repeated += [rule.named(n=n) for n in range(depth)] if is_of_block else [rule]
+    return repeated
 
 
 def differing_copies(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> dict[str, str]:

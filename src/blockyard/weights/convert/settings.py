@@ -18,89 +18,24 @@ def inverse(names: Mapping[str, str]) -> dict[str, str]:
     return {ours: theirs for theirs, ours in reversed(list(names.items()))}
 
 
-_ABSENT = object()
+ABSENT: Any = object()  # the default of a key that must be there
 _LONGEST = 64  # numbers in a list
 # Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.
-HARMLESS = frozenset(
-    [
-        "_attn_implementation",
-        "_label_trainable_num_channels",
-        "_name_or_path",
-        "_num_labels",
-        "architectures",
-        "attn_implementation",
-        "bad_words_ids",
-        "begin_suppress_tokens",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "cls_token_id",
-        "ctc_loss_reduction",
-        "ctc_zero_infinity",
-        "decoder_start_token_id",
-        "directionality",
-        "diversity_penalty",
-        "do_sample",
-        "dtype",
-        "early_stopping",
-        "eos_token_id",
-        "finetuning_task",
-        "forced_bos_token_id",
-        "forced_decoder_ids",
-        "forced_eos_token_id",
-        "gradient_checkpointing",
-        "id2label",
-        "init_std",
-        "initializer_factor",
-        "is_encoder_decoder",
-        "initializer_range",
-        "keys_to_ignore_at_inference",
-        "label2id",
-        "length_penalty",
-        "mask_token_id",
-        "max_length",
-        "min_length",
-        "model_type",
-        "n_ctx",
-        "no_repeat_ngram_size",
-        "num_beams",
-        "num_return_sequences",
-        "output_attentions",
-        "output_hidden_states",
-        "pad_token_id",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-        "predict_special_tokens",
-        "prefix",
-        "pretraining_tp",
-        "problem_type",
-        "repetition_penalty",
-        "return_dict",
-        "return_dict_in_generate",
-        "sep_token_id",
-        "suppress_tokens",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-        "task_specific_params",
-        "temperature",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-        "typical_p",
-        "unk_token_id",
-        "use_bfloat16",
-        "use_cache",
-        "xla_device",
-    ]
-)
+_HARMLESS = """
+    _attn_implementation _label_trainable_num_channels _name_or_path _num_labels architectures attn_implementation
+    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward cls_token_id ctc_loss_reduction
+    ctc_zero_infinity decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping
+    eos_token_id finetuning_task forced_bos_token_id forced_decoder_ids forced_eos_token_id gradient_checkpointing
+    id2label init_std initializer_factor initializer_range is_encoder_decoder keys_to_ignore_at_inference label2id
+    length_penalty mask_token_id max_length min_length model_type n_ctx no_repeat_ngram_size num_beams
+    num_return_sequences output_attentions output_hidden_states pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type predict_special_tokens prefix
+    pretraining_tp problem_type repetition_penalty return_dict return_dict_in_generate sep_token_id
+    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+    task_specific_params temperature tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    typical_p unk_token_id use_bfloat16 use_cache xla_device
+"""
+HARMLESS = frozenset(_HARMLESS.split())
 # Dropout is of training, where our own options of the same name are.
 _TRAINING = ("dropout", "_pdrop", "dropout_prob", "dropout_rate", "layerdrop")
 # What every converter needs to be so where it is there.
@@ -128,16 +63,16 @@ class LibrarySettings:
         self.problems: list[str] = []
         self.taken: set[str] = set()
 
-    def take(self, key: str, default: Any = _ABSENT) -> Any:
+    def take(self, key: str, default: Any = ABSENT) -> Any:
         """The value of a key. Raises UserError where it is absent and has no default."""
         self.taken.add(key)
         if key in self.values:
             return self.values[key]
-        if default is _ABSENT:
+        if default is ABSENT:
             raise UserError(f"{self.name} has no {key}")
         return default
 
-    def integer(self, key: str, default: Any = _ABSENT, *, least: int = 1, is_dimension: bool = True) -> int:
+    def integer(self, key: str, default: Any = ABSENT, *, least: int = 1, is_dimension: bool = True) -> int:
         """A whole number within its bounds. Raises UserError for anything else.
 
         is_dimension: whether a weight has this dimension, or a larger one; a default is of the library and not checked
@@ -160,7 +95,7 @@ class LibrarySettings:
             raise UserError(f"{self.name}: {key}={quoted(value)} is not a list of 1 to {_LONGEST} whole numbers")
         return [whole_number(self.name, key, each, is_dimension=False) for each in value]
 
-    def number(self, key: str, default: Any = _ABSENT, *, above: float = -math.inf) -> float:
+    def number(self, key: str, default: Any = ABSENT, *, above: float = -math.inf) -> float:
         """A finite number above a bound; above 0 and at most 1 where it is an epsilon. Raises UserError otherwise."""
         value = real_number(self.name, key, self.take(key, default))
         if "eps" in key and not 0 < value <= 1:
@@ -169,7 +104,7 @@ class LibrarySettings:
             raise UserError(f"{self.name}: {key}={value}: expected a number above {above:g}")
         return value
 
-    def flag(self, key: str, default: Any = _ABSENT) -> bool:
+    def flag(self, key: str, default: Any = ABSENT) -> bool:
         """True or false. Raises UserError for anything else."""
         return flag(self.name, key, self.take(key, default))
 
@@ -182,12 +117,12 @@ class LibrarySettings:
         value = self.take(key, None)
         return {} if value is None else mapping(self.name, key, value)
 
-    def must(self, key: str, *allowed: Any, default: Any = _ABSENT, why: str = "") -> None:
+    def must(self, key: str, *allowed: Any, default: Any = ABSENT, why: str = "") -> None:
         """Notes a problem where a value is none of the allowed ones.
 
         default: the value where the key is absent; the first allowed one where the class has such a default, or no key
         """
-        value = self.take(key, allowed[0] if default is _ABSENT else default)
+        value = self.take(key, allowed[0] if default is ABSENT else default)
         if value not in allowed:
             expected = " or ".join(map(repr, allowed))
             self.problems.append(f"{key}={quoted(value)}{f' ({why})' if why else ''}: expected {expected}")

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, same, stacked_modules
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings, inverse
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import Foreign, Trained
+from blockyard.weights.convert.rules import ConversionRule, block_modules, modules, same, stacked_modules
+from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 CLASSIFIER = "BertForSequenceClassification"
@@ -30,15 +31,13 @@ LAYER = {
 }
 
 
-def layers(
-    names: dict[str, str], prefix: str, depth: int, dim: int, inner: str = "attention.self"
-) -> list[ConversionRule]:
-    """Rules of blocks whose attention keeps queries, keys and values apart, or has none."""
-    rules = modules({f"blocks.{{n}}.{ours}": f"{prefix}.{{n}}.{theirs}" for ours, theirs in names.items()})
+def layers(names: dict[str, str], prefix: str, inner: str = "attention.self") -> list[ConversionRule]:
+    """Return the rules of blocks whose attention keeps queries, keys and values apart, or has none."""
+    rules = block_modules(names, f"{prefix}.{{n}}")
     if inner:
-        parts = [f"{prefix}.{{n}}.{inner}.{each}" for each in ("query", "key", "value")]
-        rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts, [dim] * 3)
-    return per_block(rules, depth)
+        parts = [f"{prefix}.{{n}}.{inner}.{part}" for part in ("query", "key", "value")]
+        rules += stacked_modules("blocks.{n}.token_mixer.proj_in", parts)
+    return rules
 
 
 def table(module: str, is_tied: bool) -> ConversionRule:
@@ -60,45 +59,27 @@ def table(module: str, is_tied: bool) -> ConversionRule:
     return ConversionRule(ours, (word_table, types, *more), to_ours, to_theirs, aliases=aliases)
 
 
-class EncoderSizes:
-    """What the configs of BERT, FNet, GIT and ViLT share, and what the head of a masked language model takes of it."""
+def encoder(activation: str = "gelu", *, has_masked_head: bool = False) -> list[keys.Key]:
+    """Return the keys of BERT, FNet, GIT and ViLT.
 
-    def __init__(self, settings: LibrarySettings, activation: str = "gelu") -> None:
-        """activation: theirs, where a config names none."""
-        self.dim, self.depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
-        activation = settings.one_of("hidden_act", ACTIVATIONS, activation)
-        eps = settings.number("layer_norm_eps", 1e-12)
-        self.overrides = [
-            f"model.dim={self.dim}",
-            f"model.depth={self.depth}",
-            expansion(settings.integer("intermediate_size", 3072), self.dim),
-            f"channel_mixer.activation={activation}",
-            f"norm.eps={eps!r}",
-        ]
-        self.masked_head = ["head.tied=false", f"head.hidden={activation}", f"head.hidden_eps={eps!r}"]
+    activation: theirs, where a config names none
+    has_masked_head: the head of masked language models has the activation and the epsilon of the blocks
+    """
+    of_head = ("head.hidden", "head.hidden_eps") if has_masked_head else ("", "")
+    return [
+        keys.whole("hidden_size", "model.dim", 768),
+        keys.whole("num_hidden_layers", "model.depth", 12),
+        keys.hidden("intermediate_size", 3072),
+        keys.choice("hidden_act", f"channel_mixer.activation {of_head[0]}", ACTIVATIONS, activation),
+        keys.number("layer_norm_eps", f"norm.eps {of_head[1]}", 1e-12),
+    ]
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """BERT's config as overrides."""
-    sizes = EncoderSizes(settings)
-    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
-    settings.must("position_embedding_type", "absolute")
-    settings.take("type_vocab_size", 2)
-    vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 512)
-    names = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
-    rules = layers(LAYER, "bert.encoder.layer", sizes.depth, sizes.dim) + modules(names)
-    if CLASSIFIER in (settings.values.get("architectures") or ()):
-        return _classifier(settings, overrides, rules, vocabulary, positions)
-    rules += masked_head(settings.is_tied(True), "bert")
-    return Foreign(
-        [*overrides, *sizes.masked_head],
-        rules,
-        DataSpec("text", (positions,)),
-        vocabulary,
-        vocabulary,
-        text=["data=code", f"data.context={positions}"],
-        ignored=is_elsewhere,
-    )
+HEADS = keys.whole("num_attention_heads", "model.heads", 12)
+TYPES = keys.Key(keys.ignored("type_vocab_size").read, lambda _: {"type_vocab_size": 2})
+SPECIAL_TOKENS = keys.written(pad_token_id=None, mask_token_id=lambda run: run.ctx.tokens.mask)
+BERT = [HEADS, keys.fixed("position_embedding_type", "absolute"), TYPES, SPECIAL_TOKENS]
+NORM = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
 
 
 def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
@@ -119,17 +100,29 @@ def is_elsewhere(name: str) -> bool:
     return name.startswith(others) or name.endswith(("position_ids", "token_type_ids"))
 
 
-def _classifier(
-    settings: LibrarySettings, overrides: list[str], rules: list[ConversionRule], vocabulary: int, positions: int
-) -> Foreign:
-    """Of a class from the first token, [CLS], which is our class token: its vector and that of the first position."""
+def _read_classes(settings: LibrarySettings, values: keys.Values) -> None:
+    """Read the number of classes, and the token id of [CLS]."""
     labels = settings.optional_integer("num_labels") or len(settings.mapping("id2label") or (0, 1))
     first = settings.integer("cls_token_id", 101, least=0)
-    if first >= vocabulary:
-        settings.problems.append(f"cls_token_id={first}: expected a token id below vocab_size={vocabulary}")
-    settings.take("tie_word_embeddings", True)  # of the masked language model
-    own = ("embedder.symbols.weight", "position.table", "prefix.class_token")
-    names = [f"bert.embeddings.{each}_embeddings.weight" for each in ("word", "position", "token_type")]
+    if first >= values["vocabulary"]:
+        settings.problems.append(f"cls_token_id={first}: expected a token id below vocab_size={values['vocabulary']}")
+    values |= {"outputs": labels, "first": first}
+
+
+def _written_classes(run: Trained) -> LibraryConfig:
+    labels = {str(n): f"LABEL_{n}" for n in range(run.ctx.outputs)}
+    return {
+        "num_labels": run.ctx.outputs,
+        "id2label": labels,
+        "label2id": {label: int(n) for n, label in labels.items()},
+        "cls_token_id": 0,  # any id: what its vector lacks is in the first position
+    }
+
+
+def _first_token(first: int) -> ConversionRule:
+    """Return the rule of [CLS], which is our class token: its vector and that of the first position."""
+    ours = ("embedder.symbols.weight", "position.table", "prefix.class_token")
+    names = tuple(f"bert.embeddings.{part}_embeddings.weight" for part in ("word", "position", "token_type"))
 
     def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         word_table, position_table = parts[0] + parts[2][0], parts[1]
@@ -139,59 +132,56 @@ def _classifier(
         position_table = torch.cat([parts[2] - parts[0][first], parts[1]])
         return [parts[0], position_table, torch.zeros(2, parts[0].shape[1])]
 
-    head = {"head.hidden": "bert.pooler.dense", "head.proj": "classifier"}
-    overrides += ["head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"]
-    return Foreign(
-        overrides,
-        [*rules, ConversionRule(own, tuple(names), to_ours, to_theirs), *modules(head)],
-        DataSpec("text", (positions - 1,), variable=True, target="class", classes=labels),
-        vocabulary,
-        labels,
-        ignored=lambda name: name.endswith(("position_ids", "token_type_ids")),
-    )
+    return ConversionRule(ours, names, to_ours, to_theirs)
 
 
-def write(run: Trained) -> LibraryConfig:
-    """BERT's config of a model of ours."""
-    config = shared(run) | {"num_attention_heads": run.ctx.heads}
-    if run.shape("prefix.class_token"):
-        return config | {
-            "architectures": [CLASSIFIER],
-            "vocab_size": run.ctx.tokens.vocabulary,
-            "max_position_embeddings": run.ctx.tokens.max_len + 1,
-            "num_labels": run.ctx.outputs,
-            "id2label": {str(n): f"LABEL_{n}" for n in range(run.ctx.outputs)},
-            "label2id": {f"LABEL_{n}": n for n in range(run.ctx.outputs)},
-            "cls_token_id": 0,  # any id: what its vector lacks is in the first position
-        }
-    return config
-
-
-def shared(run: Trained) -> LibraryConfig:
-    """The keys of BERT and FNet."""
-    names = inverse(ACTIVATIONS)
-    return {
-        "vocab_size": run.ctx.outputs,
-        "hidden_size": run.ctx.dim,
-        "num_hidden_layers": run.ctx.depth,
-        "intermediate_size": run.hidden,
-        "hidden_act": names.get(run.option("channel_mixer.activation"), "gelu"),
-        "max_position_embeddings": run.ctx.tokens.max_len,
-        "layer_norm_eps": run.option("norm.eps") or 1e-12,
-        "type_vocab_size": 2,
-        "tie_word_embeddings": bool(run.option("head.tied")),
-        "pad_token_id": None,
-        "mask_token_id": run.ctx.tokens.mask,
-    }
-
-
-CONVERTER = Converter(
+_MASKED = keys.declared(
     "bert",
-    "transformers",
     "BertForMaskedLM",
-    read,
-    write,
-    model_type="bert",
-    others=(CLASSIFIER, "BertForPreTraining"),
-    uncompared=frozenset({"head.tied"}),
+    [
+        *encoder(has_masked_head=True),
+        *BERT,
+        keys.vocabulary(30522),
+        keys.positions("max_position_embeddings", 512),
+        keys.tied(True, "tied"),
+        keys.overrides("head.tied=false"),
+    ],
+    lambda values: [*layers(LAYER, "bert.encoder.layer"), *modules(NORM), *masked_head(values["tied"], "bert")],
+    skipped=is_elsewhere,
+)
+_CLASSIFIER = keys.declared(
+    "bert",
+    CLASSIFIER,
+    [
+        *(*encoder(), *BERT, keys.written(architectures=[CLASSIFIER])),
+        keys.whole("vocab_size", "vocabulary", 30522, lambda run: run.ctx.tokens.vocabulary),
+        keys.whole("max_position_embeddings", "positions", 512, lambda run: run.ctx.tokens.max_len + 1),
+        keys.Key(_read_classes, _written_classes),
+        keys.ignored("tie_word_embeddings"),  # of the masked language model
+        keys.overrides("head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"),
+    ],
+    lambda values: [
+        *(*layers(LAYER, "bert.encoder.layer"), *modules(NORM), _first_token(values["first"])),
+        *modules({"head.hidden": "bert.pooler.dense", "head.proj": "classifier"}),
+    ],
+    lambda values: DataSpec(
+        "text", (values["positions"] - 1,), variable=True, target="class", classes=values["outputs"]
+    ),
+    skipped=lambda name: name.endswith(("position_ids", "token_type_ids")),
+)
+
+
+def _read(settings: LibrarySettings) -> Foreign:
+    is_classifier = CLASSIFIER in (settings.values.get("architectures") or ())
+    return (_CLASSIFIER if is_classifier else _MASKED).read(settings)
+
+
+def _write(run: Trained) -> LibraryConfig:
+    converter = _CLASSIFIER if run.shape("prefix.class_token") else _MASKED
+    assert converter.write is not None
+    return converter.write(run)
+
+
+CONVERTER = replace(
+    _MASKED, read=_read, write=_write, others=(CLASSIFIER, "BertForPreTraining"), uncompared=frozenset({"head.tied"})
 )

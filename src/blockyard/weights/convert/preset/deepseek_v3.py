@@ -12,90 +12,106 @@ import math
 
 import torch
 
+from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
+from blockyard.weights.convert import keys
+from blockyard.weights.convert import llama_family as llama
+from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.declared_sizes import real_number
-from blockyard.weights.convert.llama_family import (
-    NORMS,
-    UNCOMPARED_OF_EXPERTS,
-    DecoderSizes,
-    LayerFacts,
-    expert_rules,
-    experts,
-    gated_rules,
-    shared,
-    shared_expert_rules,
-    table_rules,
-    written_experts,
-)
-from blockyard.weights.convert.rotary import declared_rotary, yarn_gain
+from blockyard.weights.convert.rotary import declared_rotary, rotary, written_rotary, yarn_gain
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, permuted, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
 MLP = "model.layers.{n}.mlp"
-NO_BITS = "weights of fewer bits are not read"
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """DeepSeek V3's config as overrides."""
-    settings.must("quantization_config", None, why=NO_BITS)
-    settings.must("attention_bias", False)
-    settings.must("moe_layer_freq", 1)
-    settings.must("topk_method", "noaux_tc")
-    settings.must("scoring_func", "sigmoid")
-    for unread in ("num_mtp_layers", "num_nextn_predict_layers", "ep_size", "qk_head_dim", "aux_loss_alpha", "seq_aux"):
-        settings.take(unread, None)
-    rope = declared_rotary(settings)
-    sizes = DecoderSizes(settings)
-    if sizes.kv_heads != sizes.heads:
-        settings.problems.append(f"num_key_value_heads={sizes.kv_heads}: expected {sizes.heads}, that of the queries")
+def _read_heads(settings: LibrarySettings, values: keys.Values) -> None:
+    """Check the heads of keys and values. The width of a head is that of the rotated channels in the library."""
+    heads = values["model.heads"]
+    kv_heads = settings.optional_integer("num_key_value_heads") or heads
+    settings.optional_integer("head_dim")
+    if kv_heads != heads:
+        settings.problems.append(f"num_key_value_heads={kv_heads}: expected {heads}, that of the queries")
+
+
+def _read_attention(settings: LibrarySettings, values: keys.Values) -> list[str]:
+    """Read rotary positions and latent attention."""
+    rope, overrides = declared_rotary(settings), rotary(settings)
     key, rotated = settings.integer("qk_nope_head_dim", 128), settings.integer("qk_rope_head_dim", 64)
     if rotated % 2:
         raise UserError(f"{settings.name}: qk_rope_head_dim={rotated}: expected an even number of channels")
     value, rank = settings.integer("v_head_dim", 128), settings.integer("kv_lora_rank", 512)
     query_rank = settings.optional_integer("q_lora_rank", 1536)
-    scale = "null"
+    scale = None
     if rope.get("rope_type", rope.get("type", "default")) != "default" and rope.get("mscale_all_dim"):
         where = f"{settings.name}: rope_parameters"
-        factor, gain = (real_number(where, each, rope.get(each)) for each in ("factor", "mscale_all_dim"))
-        scale = repr((key + rotated) ** -0.5 * yarn_gain(factor, gain) ** 2)
-    sizes.attention = [
-        *(f"token_mixer.rank={rank}", f"token_mixer.query_rank={query_rank or 'null'}"),
-        *(f"token_mixer.key_dim={key}", f"token_mixer.rotated_dim={rotated}", f"token_mixer.value_dim={value}"),
-        f"token_mixer.score_scale={scale}",
+        factor, gain = (real_number(where, name, rope.get(name)) for name in ("factor", "mscale_all_dim"))
+        scale = (key + rotated) ** -0.5 * yarn_gain(factor, gain) ** 2
+    sizes = {"key_dim": key, "rotated_dim": rotated, "value_dim": value, "rank": rank, "query_rank": query_rank}
+    values |= {"attention": sizes, "pairs": settings.flag("rope_interleave", True)}
+    options = sizes | {"score_scale": scale}
+    return overrides + [to_override(f"token_mixer.{option}", value) for option, value in options.items()]
+
+
+def _written_attention(run: Trained) -> LibraryConfig:
+    """Return the keys of positions and attention, whose llama.sizes the shapes of the weights say."""
+    heads, rope = run.ctx.heads, written_rotary(run)
+    latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
+    value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // heads
+    key = latent[0] // heads - value
+    rotated = run.shape("blocks.0.token_mixer.proj_in.weight")[0] - latent[1]
+    query = run.shape("blocks.0.token_mixer.query_norm.weight")
+    rotated = rotated - query[0] if query else (rotated - heads * key) // (heads + 1)
+    scale = run.layers[0]["token_mixer"].get("score_scale")
+    return {
+        "num_key_value_heads": heads,
+        "rope_parameters": rope | _scaled(scale, key + rotated, rope),
+        "rope_interleave": True,
+        "q_lora_rank": query[0] if query else None,
+        "kv_lora_rank": latent[1],
+        "qk_nope_head_dim": key,
+        "qk_rope_head_dim": rotated,
+        "v_head_dim": value,
+    }
+
+
+def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
+    """Read the first llama.layers, which have no llama.experts. Modules behind the last layer are skipped."""
+    depth, dense = values["model.depth"], settings.integer("first_k_dense_replace", 3, least=0, is_dimension=False)
+    if dense >= depth:
+        raise UserError(f"{settings.name}: first_k_dense_replace={dense}: no layer of {depth} has experts")
+    values["skipped"] = (f"model.layers.{depth}.",)
+    return llama.dense_facts(settings, values, [layer < dense for layer in range(depth)])
+
+
+def _written_experts(run: Trained) -> LibraryConfig:
+    config = llama.written_experts(run, "n_routed_experts")
+    dense = config["mlp_only_layers"]
+    if dense != list(range(len(dense))):
+        raise UserError("layers without channel_mixer=llama.experts must be the first ones")
+    of_qwen = ("mlp_only_layers", "decoder_sparse_step", "router_aux_loss_coef")
+    return {name: value for name, value in config.items() if name not in of_qwen} | {
+        "first_k_dense_replace": len(dense),
+    }
+
+
+def _routed(option: str, usual: float) -> keys.Write:
+    """Return an option of the llama.experts of the last layer, and the usual value where it is null."""
+    return lambda run: run.layers[-1]["channel_mixer"].get(option) or usual
+
+
+def _rules(values: keys.Values) -> list[ConversionRule]:
+    routed = llama.expert_rules(values["experts"])
+    routed += llama.shared_expert_rules(
+        values["channel_mixer.shared"], values["expert_hidden"], f"{MLP}.shared_experts"
+    )
+    routed.append(same("blocks.{n}.channel_mixer.offset", f"{MLP}.gate.e_score_correction_bias"))
+    return [
+        *_attention_rules(values["model.heads"], *values["attention"].values(), pairs=values["pairs"]),
+        *(*modules(llama.NORMS), *llama.table_rules(values)),
+        *llama.rules_of_layers(values["dense"], llama.gated_rules(), routed),
     ]
-    dense = settings.integer("first_k_dense_replace", 3, least=0, is_dimension=False)
-    if dense >= sizes.depth:
-        raise UserError(f"{settings.name}: first_k_dense_replace={dense}: no layer of {sizes.depth} has experts")
-    name = "num_local_experts" if "num_local_experts" in settings.values else "n_routed_experts"
-    count, hidden = settings.integer(name, 256, is_dimension=False), settings.integer("moe_intermediate_size", 2048)
-    number = settings.integer("n_shared_experts", 1, is_dimension=False)
-    is_tied = settings.is_tied(False)
-    normalise = settings.flag("norm_topk_prob", True)
-    overrides = [
-        *experts(settings, sizes, count, "moe_intermediate_size", normalise=normalise),
-        *(f"channel_mixer.shared={number}", "channel_mixer.balance=bias"),
-        f"channel_mixer.num_groups={settings.integer('n_group', 8, is_dimension=False)}",
-        f"channel_mixer.active_groups={settings.integer('topk_group', 4, is_dimension=False)}",
-        f"channel_mixer.scale={settings.number('routed_scaling_factor', 2.5)!r}",
-        *(sizes.eps(1e-6), f"head.tied={boolean(is_tied)}"),
-    ]
-    pairs = settings.flag("rope_interleave", True)
-    rules = [
-        *_attention_rules(sizes.heads, key, rotated, value, rank, query_rank, pairs=pairs),
-        *(*modules(NORMS), *table_rules(is_tied)),
-    ]
-    routed = [
-        *expert_rules(count, hidden, "model.layers.{n}.mlp"),
-        *shared_expert_rules(number, hidden, "model.layers.{n}.mlp.shared_experts"),
-    ]
-    routed.append(same("blocks.{n}.channel_mixer.offset", "model.layers.{n}.mlp.gate.e_score_correction_bias"))
-    mixer = ("channel_mixer=glu", *sizes.gated())
-    for layer in range(sizes.depth):
-        rules += [rule.named(n=layer) for rule in (gated_rules(sizes.hidden) if layer < dense else routed)]
-    layers = [LayerFacts(dense=mixer if layer < dense else ()) for layer in range(sizes.depth)]
-    return sizes.foreign(overrides, rules, layers, ignored=(f"model.layers.{sizes.depth}.",))
 
 
 def _attention_rules(
@@ -118,63 +134,56 @@ def _attention_rules(
         rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *permuted(of_queries)))
     return [
         *rules,
-        stacked(f"{OURS}.proj_in.weight", names, [queries, joined], maps),
+        stacked(f"{OURS}.proj_in.weight", names, maps, [queries, joined]),
         mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *permuted(of_latent)),
     ]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """DeepSeek V3's config of a model of ours. Raises UserError where its first layers alone cannot be dense."""
-    dense, mixer, of_experts = written_experts(run)
-    if dense != list(range(len(dense))):
-        raise UserError("layers without channel_mixer=experts must be the first ones")
-    config = {key: value for key, value in shared(run).items() if key != "head_dim"} | of_experts
-    attention = run.layers[0]["token_mixer"]
-    latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
-    value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // run.ctx.heads
-    key = latent[0] // run.ctx.heads - value
-    rotated = run.shape("blocks.0.token_mixer.proj_in.weight")[0] - latent[1]
-    query = run.shape("blocks.0.token_mixer.query_norm.weight")
-    rotated = rotated - query[0] if query else (rotated - run.ctx.heads * key) // (run.ctx.heads + 1)
-    rope = {**config["rope_parameters"], **_scaled(attention.get("score_scale"), key + rotated, config)}
-    return config | {
-        "rope_parameters": rope,
-        "rope_interleave": True,
-        "q_lora_rank": query[0] if query else None,
-        "kv_lora_rank": latent[1],
-        "qk_nope_head_dim": key,
-        "qk_rope_head_dim": rotated,
-        "v_head_dim": value,
-        "n_routed_experts": mixer["count"],
-        "n_shared_experts": mixer.get("shared") or 0,
-        "n_group": mixer.get("num_groups") or 1,
-        "topk_group": mixer.get("active_groups") or 1,
-        "routed_scaling_factor": float(mixer.get("scale") or 1.0),
-        "first_k_dense_replace": len(dense),
-        "num_nextn_predict_layers": 0,
-        "attention_bias": False,
-    }
-
-
-def _scaled(scale: float | None, width: int, config: LibraryConfig) -> LibraryConfig:
+def _scaled(scale: float | None, width: int, rope: LibraryConfig) -> LibraryConfig:
     """What says a factor on the scores other than 1 / sqrt(width). Raises UserError where nothing does."""
     gain = 1.0 if scale is None else math.sqrt(scale * math.sqrt(width))
-    factor = config["rope_parameters"].get("factor", 1.0)
+    factor = rope.get("factor", 1.0)
     if math.isclose(gain, 1.0, rel_tol=1e-9):
         return {}
-    if config["rope_parameters"]["rope_type"] != "yarn" or gain < 1 or factor <= 1:
+    if rope["rope_type"] != "yarn" or gain < 1 or factor <= 1:
         raise UserError(f"token_mixer.score_scale={scale}: only position.scaling=yarn can have another than the usual")
     return {"mscale_all_dim": (gain - 1) / (0.1 * math.log(factor))}
 
 
 # What the shapes of the weights say.
 SIZES = frozenset(f"token_mixer.{each}" for each in ("rank", "query_rank", "key_dim", "rotated_dim", "value_dim"))
-CONVERTER = Converter(
+CONVERTER = llama.decoder(
     "deepseek_v3",
-    "transformers",
     "DeepseekV3ForCausalLM",
-    read,
-    write,
-    model_type="deepseek_v3",
-    uncompared=(UNCOMPARED_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
+    [
+        *(
+            *llama.sizes(keys.Key(_read_heads)),
+            keys.Key(_read_attention, _written_attention),
+            llama.eps(1e-6),
+            keys.tied(False),
+        ),
+        llama.experts(
+            "n_routed_experts",
+            "moe_intermediate_size",
+            alias="num_local_experts",
+            count=256,
+            normalise=True,
+            write=_written_experts,
+        ),
+        keys.whole("n_shared_experts", "channel_mixer.shared", 1, _routed("shared", 0), is_dimension=False),
+        keys.whole("n_group", "channel_mixer.num_groups", 8, _routed("num_groups", 1), is_dimension=False),
+        keys.whole("topk_group", "channel_mixer.active_groups", 4, _routed("active_groups", 1), is_dimension=False),
+        keys.number("routed_scaling_factor", "channel_mixer.scale", 2.5, _routed("scale", 1.0)),
+        keys.option("channel_mixer.balance", "bias"),
+        llama.layers(_read_layers),
+        keys.fixed("quantization_config", None, why="weights of fewer bits are not read"),
+        keys.stated("attention_bias", False),
+        keys.fixed("moe_layer_freq", 1),
+        keys.fixed("topk_method", "noaux_tc"),
+        keys.fixed("scoring_func", "sigmoid"),
+        keys.ignored("num_mtp_layers num_nextn_predict_layers ep_size qk_head_dim aux_loss_alpha seq_aux"),
+        keys.written(num_nextn_predict_layers=0),
+    ],
+    _rules,
+    uncompared=(llama.UNCOMPARED_OF_EXPERTS | SIZES | {"token_mixer.absorbed"}) - {"channel_mixer.balance"},
 )

@@ -14,10 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError, quoted
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
+from blockyard.weights.convert import keys
+from blockyard.weights.convert import llama_family as llama
+from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.declared_sizes import real_number
-from blockyard.weights.convert.llama_family import DecoderSizes, shared
 from blockyard.weights.convert.preset.mamba2 import INFINITE, mixer_rules
 from blockyard.weights.convert.rules import BothWays, ConversionRule, modules, same, scaled, stacked, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
@@ -28,63 +30,84 @@ NORMS = {
     "blocks.{n}.token_norm": f"{THEIRS}.input_layernorm",
     "blocks.{n}.channel_norm": f"{THEIRS}.pre_ff_layernorm",
 }
-PLAIN_BIASES = ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias")
 ONES = ("lm_head", "embedding", "key", "attention_out", "attention_in", "ssm_in", "ssm_out")
 MEMBER = "token_mixer.members"
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """Falcon-H1's config as overrides."""
-    sizes = DecoderSizes(settings)
-    sizes.attention = [each.replace("token_mixer.", f"{MEMBER}.attention.") for each in sizes.attention]
-    for key in PLAIN_BIASES:
-        settings.must(key, False)
-    settings.must("mamba_conv_bias", True)
-    settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE)
-    settings.must("attn_layer_indices", None)
-    settings.must("mamba_use_mlp", True)
-    for key in ("num_logits_to_keep", "mlp_expansion_factor"):
-        settings.take(key, None)  # which the class does not read
+MIXER = f"{MEMBER}.mamba2"
+
+
+def _read_factors(settings: LibrarySettings, values: keys.Values) -> None:
+    """Read the multipliers. Raises UserError for one that is 0."""
     factors = {name: settings.number(f"{name}_multiplier", 1.0) for name in ONES}
     gate, down = _numbers(settings, "mlp_multipliers", 2)
     of_parts = [each * factors["ssm_in"] for each in _numbers(settings, "ssm_multipliers", 5)]
     if not all((*factors.values(), gate, down, *of_parts)):
         raise UserError(f"{settings.name}: a multiplier is 0")
-    heads, inner = settings.integer("mamba_n_heads", 128), _inner(settings, sizes.dim)
+    values |= {"factors": factors, "gate": gate, "down": down, "parts": of_parts}
+
+
+def _read_mamba(settings: LibrarySettings, values: keys.Values) -> list[str]:
+    """Read the heads and the norm of Mamba-2, whose usual values ours has as null."""
+    heads, inner = settings.integer("mamba_n_heads", 128), _inner(settings, values["model.dim"])
     width = inner // heads
     if settings.take("mamba_d_head", "auto") not in ("auto", width) or inner % heads:
         raise UserError(f"{settings.name}: mamba_d_head: expected {inner} / {heads}, the channels of a head")
-    groups, state = settings.integer("mamba_n_groups", 1), settings.integer("mamba_d_state", 256)
     before = settings.flag("mamba_norm_before_gate", True)
     norm = ("before_gate" if before else "after_gate") if settings.flag("mamba_rms_norm", False) else "none"
-    eps, mamba = sizes.eps(1e-5), f"{MEMBER}.mamba2"
-    is_tied = settings.is_tied(False)
+    values |= {"inner": inner, "mamba_heads": heads}
+    usual = 2 * (values["model.dim"] // values["model.heads"])
+    options = {
+        "norm": norm,
+        "num_heads": None if heads == values["model.heads"] else heads,
+        "value_dim": None if width == usual else width,
+    }
+    return [to_override(f"{MIXER}.{option}", value) for option, value in options.items()]
+
+
+def _written_mamba(run: Trained) -> LibraryConfig:
+    mamba = run.option(MIXER) or {}
+    heads, width = (
+        mamba.get("num_heads") or run.ctx.heads,
+        mamba.get("value_dim") or 2 * run.ctx.dim // run.ctx.heads,
+    )
+    norm = mamba.get("norm") or "after_gate"
+    return {
+        "mamba_d_ssm": heads * width,
+        "mamba_n_heads": heads,
+        "mamba_d_head": width,
+        "mamba_rms_norm": norm != "none",
+        "mamba_norm_before_gate": norm != "after_gate",
+    }
+
+
+def _read_tied(settings: LibrarySettings, values: keys.Values) -> list[str]:
+    """Read whether there is one table: where its factors differ for the table and the head, ours are two."""
+    is_tied, factors = settings.is_tied(False), values["factors"]
     one_table = is_tied and factors["embedding"] == factors["lm_head"] == 1.0
-    overrides = [
-        *(*sizes.gated(), eps, f"{mamba}.{eps.partition('.')[2]}", f"{mamba}.norm={norm}"),
-        f"{mamba}.num_heads={'null' if heads == sizes.heads else heads}",
-        f"{mamba}.value_dim={'null' if width == 2 * (sizes.dim // sizes.heads) else width}",
-        *(f"{mamba}.groups={groups}", f"{mamba}.state={state}", f"{mamba}.conv={settings.integer('mamba_d_conv', 4)}"),
-        f"{mamba}.chunk={settings.integer('mamba_chunk_size', 256, is_dimension=False)}",
-        f"head.tied={boolean(one_table)}",
-    ]
-    keys = sizes.kv_heads * sizes.head_dim
+    values |= {"is_tied": is_tied, "one_table": one_table}
+    return [to_override("head.tied", one_table)]
+
+
+def _rules(values: keys.Values) -> list[ConversionRule]:
+    factors, gate, inner = values["factors"], values["gate"], values["inner"]
     of_inputs = [factors["attention_in"] * each for each in (1.0, factors["key"], 1.0)]
     names = [f"{THEIRS}.self_attn.{each}_proj.weight" for each in "qkv"]
     mlp = [f"{THEIRS}.feed_forward.{each}_proj.weight" for each in ("gate", "up")]
-    widths = [sizes.heads * sizes.head_dim, keys, keys]
-    rules = [
-        stacked(f"{ATTENTION}.proj_in.weight", names, widths, [_times(each) for each in of_inputs]),
+    own_keys = values["kv_heads"] * values["head_dim"]
+    widths = [values["model.heads"] * values["head_dim"], own_keys, own_keys]
+    state = values[f"{MIXER}.groups"] * values[f"{MIXER}.state"]
+    of_mamba = [inner, inner, state, state, values["mamba_heads"]]
+    return [
+        stacked(f"{ATTENTION}.proj_in.weight", names, [_times(each) for each in of_inputs], widths),
         scaled(f"{ATTENTION}.proj_out.weight", f"{THEIRS}.self_attn.o_proj.weight", factors["attention_out"]),
-        *_mamba_rules([inner, inner, groups * state, groups * state, heads], of_parts, factors["ssm_out"]),
-        stacked("blocks.{n}.channel_mixer.proj_in.weight", mlp, [sizes.hidden] * 2, [_times(gate), _times(1.0)]),
-        scaled("blocks.{n}.channel_mixer.proj_out.weight", f"{THEIRS}.feed_forward.down_proj.weight", down),
+        *_mamba_rules(of_mamba, values["parts"], factors["ssm_out"]),
+        stacked("blocks.{n}.channel_mixer.proj_in.weight", mlp, [_times(gate), _times(1.0)]),
+        scaled("blocks.{n}.channel_mixer.proj_out.weight", f"{THEIRS}.feed_forward.down_proj.weight", values["down"]),
         *modules(NORMS),
         same("final_norm.weight", "model.final_layernorm.weight"),
-        *_table_rules(is_tied, one_table, factors["embedding"], factors["lm_head"]),
+        *_table_rules(values["is_tied"], values["one_table"], factors["embedding"], factors["lm_head"]),
     ]
-    return sizes.foreign(overrides, rules)
 
 
 def _numbers(settings: LibrarySettings, key: str, count: int) -> list[float]:
@@ -142,26 +165,29 @@ def _table_rules(is_tied: bool, one_table: bool, table: float, head: float) -> l
     return [replace(both, aliases=(own_head,))]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """Falcon-H1's config of a model of ours."""
-    attention, mamba = (run.option(f"{MEMBER}.{name}") or {} for name in ("attention", "mamba2"))
-    heads, width = mamba.get("num_heads") or run.ctx.heads, mamba.get("value_dim") or 2 * run.ctx.dim // run.ctx.heads
-    norm = mamba.get("norm") or "after_gate"
-    return shared(run) | {
-        "num_key_value_heads": attention.get("num_kv_heads") or run.ctx.heads,
-        "head_dim": attention.get("key_dim") or run.ctx.dim // run.ctx.heads,
-        "mamba_d_ssm": heads * width,
-        "mamba_n_heads": heads,
-        "mamba_d_head": width,
-        "mamba_n_groups": mamba.get("groups") or 1,
-        "mamba_d_state": mamba.get("state") or 64,
-        "mamba_d_conv": mamba.get("conv") or 4,
-        "mamba_chunk_size": mamba.get("chunk") or 32,
-        "mamba_rms_norm": norm != "none",
-        "mamba_norm_before_gate": norm != "after_gate",
-        "mamba_conv_bias": True,
-        **dict.fromkeys(PLAIN_BIASES, False),
-    }
-
-
-CONVERTER = Converter("falcon_h1", "transformers", "FalconH1ForCausalLM", read, write, model_type="falcon_h1")
+CONVERTER = llama.decoder(
+    "falcon_h1",
+    "FalconH1ForCausalLM",
+    [
+        *llama.sizes(llama.heads(f"{MEMBER}.attention")),
+        *(llama.positions(), llama.GATED, keys.Key(_read_factors)),
+        keys.number("rms_norm_eps", f"norm.eps {MIXER}.eps", 1e-5),
+        keys.Key(_read_mamba, _written_mamba),
+        keys.whole("mamba_n_groups", f"{MIXER}.groups", 1),
+        keys.whole("mamba_d_state", f"{MIXER}.state", 256),
+        keys.whole("mamba_d_conv", f"{MIXER}.conv", 4),
+        keys.whole("mamba_chunk_size", f"{MIXER}.chunk", 256, is_dimension=False),
+        keys.Key(_read_tied, lambda run: {"tie_word_embeddings": bool(run.option("head.tied"))}),
+        keys.stated("attention_bias", False),
+        keys.stated("mlp_bias", False),
+        keys.stated("mamba_proj_bias", False),
+        keys.stated("projectors_bias", False),
+        keys.stated("mamba_conv_bias", True),
+        keys.fixed("hidden_act", "silu", "swish"),
+        keys.fixed("time_step_limit", *INFINITE),
+        keys.fixed("attn_layer_indices", None),
+        keys.fixed("mamba_use_mlp", True),
+        keys.ignored("num_logits_to_keep mlp_expansion_factor"),  # which the class does not read
+    ],
+    _rules,
+)

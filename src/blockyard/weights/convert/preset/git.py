@@ -5,45 +5,54 @@ Reference: transformers GitForCausalLM
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from blockyard.contracts import DataSpec
-from blockyard.weights.convert.converter import Converter, Foreign
-from blockyard.weights.convert.preset.bert import LAYER, EncoderSizes, layers
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.preset.bert import HEADS, LAYER, encoder, layers
 from blockyard.weights.convert.rules import modules, same
 from blockyard.weights.convert.settings import LibrarySettings
 
 PARTLY = "transformers' GIT reads the features of a Vision Transformer of its own; the preset reads patches"
+EMBEDDINGS = "git.embeddings"
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """The sizes of the blocks over both as overrides."""
-    sizes = EncoderSizes(settings)
-    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
-    settings.must("position_embedding_type", "absolute")
-    settings.must("tie_word_embeddings", False)
-    settings.must("num_image_with_embedding", None)
+def _read_images(settings: LibrarySettings, values: keys.Values) -> Iterable[str]:
     vision = LibrarySettings(settings.mapping("vision_config"), f"{settings.name}: vision_config")
-    side, patch = vision.integer("image_size", 224), vision.integer("patch_size", 16)
-    vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 1024)
-    embeddings = "git.embeddings"
-    rules = layers(LAYER, "git.encoder.layer", sizes.depth, sizes.dim) + modules(
-        {"blocks.0.first_norm": f"{embeddings}.LayerNorm", "head.proj": "output"}
-    )
-    rules += [
-        same("embedder.symbols.weight", f"{embeddings}.word_embeddings.weight"),
-        same("position.table", f"{embeddings}.position_embeddings.weight"),
-    ]
-    image = DataSpec("image", (3, side, side))
-    return Foreign(
-        [*overrides, f"source_tokenizer.size={patch}"],
-        rules,
-        DataSpec("text", (positions,), variable=True, source=image),
-        vocabulary,
-        vocabulary,
-        ignored=lambda name: (
-            name.startswith(("git.image_encoder.", "git.visual_projection.", "git.img_temporal"))
-            or name.endswith("position_ids")
+    values["side"] = vision.integer("image_size", 224)
+    return [f"source_tokenizer.size={vision.integer('patch_size', 16)}"]
+
+
+def _captions(values: keys.Values) -> DataSpec:
+    image = DataSpec("image", (3, values["side"], values["side"]))
+    return DataSpec("text", (values["positions"],), variable=True, source=image)
+
+
+CONVERTER = keys.declared(
+    "git",
+    "GitForCausalLM",
+    [
+        *(
+            *encoder(),
+            HEADS,
+            keys.vocabulary(30522),
+            keys.positions("max_position_embeddings", 1024),
+            keys.Key(_read_images),
         ),
-    )
-
-
-CONVERTER = Converter("git", "transformers", "GitForCausalLM", read, model_type="git", partly=PARTLY)
+        keys.fixed("position_embedding_type", "absolute"),
+        keys.fixed("tie_word_embeddings", False),
+        keys.fixed("num_image_with_embedding", None),
+    ],
+    lambda _: [
+        *layers(LAYER, "git.encoder.layer"),
+        *modules({"blocks.0.first_norm": f"{EMBEDDINGS}.LayerNorm", "head.proj": "output"}),
+        same("embedder.symbols.weight", f"{EMBEDDINGS}.word_embeddings.weight"),
+        same("position.table", f"{EMBEDDINGS}.position_embeddings.weight"),
+    ],
+    _captions,
+    skipped=lambda name: (
+        name.startswith(("git.image_encoder.", "git.visual_projection.", "git.img_temporal"))
+        or name.endswith("position_ids")
+    ),
+    partly=PARTLY,
+)

@@ -1,5 +1,7 @@
 """Image GPT: GPT-2 over the levels of pixels, with norms that have no bias.
 
+Its last token id is the start of an image, which is never predicted.
+
 Reference: transformers ImageGPTForCausalImageModeling
 """
 
@@ -9,47 +11,40 @@ import math
 
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
-from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
-from blockyard.weights.convert.preset.gpt2 import ACTIVATIONS, blocks, is_buffer, shared, sizes
-from blockyard.weights.convert.rules import same
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import MODEL
+from blockyard.weights.convert.preset.gpt2 import blocks, is_buffer, table
+from blockyard.weights.convert.rules import table_and_head
+from blockyard.weights.convert.settings import LibrarySettings
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """Image GPT's config as overrides. Its last token id is the start of an image, which is never predicted."""
-    overrides, positions, depth = sizes(settings, 512, 24, 8)
-    vocabulary = settings.integer("vocab_size", 513)
-    settings.must("tie_word_embeddings", False)
-    activation = settings.one_of("activation_function", ACTIVATIONS, "quick_gelu")
-    side = math.isqrt(positions)
-    if side * side != positions:
-        raise UserError(f"{settings.name}: n_positions={positions} is not a square number; images are squares here")
-    rules = [
-        *blocks(depth, ("weight",)),
-        same("embedder.symbols.weight", "transformer.wte.weight"),
-        same("head.proj.weight", "lm_head.weight"),
-    ]
-    return Foreign(
-        [*overrides, f"channel_mixer.activation={activation}"],
-        rules,
-        DataSpec("image", (1, side, side), target="class", classes=2, levels=vocabulary - 1),
-        vocabulary,
-        vocabulary - 1,
-        ignored=is_buffer,
-    )
+def read_levels(settings: LibrarySettings, values: keys.Values) -> None:
+    """Read the number of token ids, and the side of an image. Raises UserError for an image that is not a square."""
+    values["vocabulary"] = settings.integer("vocab_size", 513)
+    values["outputs"] = values["vocabulary"] - 1
+    values["side"] = math.isqrt(values["positions"])
+    if values["side"] ** 2 != values["positions"]:
+        raise UserError(
+            f"{settings.name}: n_positions={values['positions']} is not a square number; images are squares here"
+        )
 
 
-def write(run: Trained) -> LibraryConfig:
-    """Image GPT's config of a model of ours."""
-    return {"vocab_size": run.ctx.tokens.vocabulary, "tie_word_embeddings": False} | shared(run)
+def images(values: keys.Values) -> DataSpec:
+    """Return gray images of as many levels as can be predicted."""
+    shape = (1, values["side"], values["side"])
+    return DataSpec("image", shape, target="class", classes=2, levels=values["outputs"])
 
 
-CONVERTER = Converter(
+CONVERTER = keys.declared(
     "imagegpt",
-    "transformers",
     "ImageGPTForCausalImageModeling",
-    read,
-    write,
-    model_type="imagegpt",
+    [
+        *table(512, 24, 8, "quick_gelu"),
+        keys.Key(read_levels, lambda run: {"vocab_size": run.ctx.tokens.vocabulary}),
+        keys.stated("tie_word_embeddings", False),
+    ],
+    lambda _: [*blocks(("weight",)), *table_and_head("transformer.wte.weight", is_tied=False)],
+    images,
+    skipped=is_buffer,
     families=("tokenizer", *MODEL),
 )

@@ -14,55 +14,13 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.llama_family import CONTEXT
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, per_block, same, table_and_head
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, table_and_head
 
 OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
-# How initial weights are drawn, and how it is computed.
-_ELSEWHERE = (
-    "expand",
-    "time_step_min",
-    "time_step_max",
-    "time_step_floor",
-    "time_step_rank",
-    "rescale_prenorm_residual",
-    "residual_in_fp32",
-)
 INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], (0.0, math.inf))  # of steps, in each way of writing it
-
-
-def read(settings: LibrarySettings) -> Foreign:
-    """Mamba-2's config as overrides."""
-    dim, depth = settings.integer("hidden_size", 4096), settings.integer("num_hidden_layers", 64)
-    heads, width = settings.integer("num_heads", 128), settings.integer("head_dim", 64)
-    groups, state = settings.integer("n_groups", 8, is_dimension=False), settings.integer("state_size", 128)
-    vocabulary, eps = settings.integer("vocab_size", 32768), settings.number("layer_norm_epsilon", 1e-5)
-    has_bias, is_tied = settings.flag("use_bias", False), settings.is_tied(False)
-    settings.must("use_conv_bias", True)
-    settings.must("hidden_act", "silu", "swish")
-    settings.must("time_step_limit", *INFINITE)
-    for key in _ELSEWHERE:
-        settings.take(key, None)
-    overrides = [
-        *(f"model.dim={dim}", f"model.depth={depth}", "model.heads=1"),
-        *(f"token_mixer.num_heads={heads}", f"token_mixer.value_dim={width}", f"token_mixer.state={state}"),
-        *(f"token_mixer.groups={groups}", f"token_mixer.conv={settings.integer('conv_kernel', 4)}"),
-        *(f"token_mixer.bias={boolean(has_bias)}", f"token_mixer.eps={eps!r}", f"norm.eps={eps!r}"),
-        f"token_mixer.chunk={settings.integer('chunk_size', 256, is_dimension=False)}",
-        f"head.tied={boolean(is_tied)}",
-    ]
-    rules = per_block(_of_block(has_bias, heads), depth)
-    rules += table_and_head("backbone.embeddings.weight", is_tied=is_tied)
-    return Foreign(
-        overrides,
-        [*rules, same("final_norm.weight", "backbone.norm_f.weight")],
-        DataSpec("text", (CONTEXT,)),
-        vocabulary,
-        vocabulary,
-        text=["data=code", f"data.context={CONTEXT}"],
-    )
 
 
 def mixer_rules(ours: str, theirs: str) -> list[ConversionRule]:
@@ -102,34 +60,49 @@ def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     ]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """Mamba-2's config of a model of ours."""
-    heads = (run.shape("blocks.0.token_mixer.decay.rate") or (1,))[0]
-    inner = (run.shape("blocks.0.token_mixer.proj_out.weight") or (0, 2 * run.ctx.dim))[1]
-    return {
-        "vocab_size": run.ctx.outputs,
-        "hidden_size": run.ctx.dim,
-        "num_hidden_layers": run.ctx.depth,
-        "num_heads": heads,
-        "head_dim": inner // heads,
-        "expand": inner / run.ctx.dim if inner % run.ctx.dim else inner // run.ctx.dim,
-        "state_size": run.option("token_mixer.state"),
-        "n_groups": run.option("token_mixer.groups"),
-        "conv_kernel": run.option("token_mixer.conv"),
-        "chunk_size": run.option("token_mixer.chunk"),
-        "use_bias": bool(run.option("token_mixer.bias")),
-        "use_conv_bias": True,
-        "hidden_act": "silu",
-        "layer_norm_epsilon": run.option("norm.eps"),
-        "tie_word_embeddings": bool(run.option("head.tied")),
-        "pad_token_id": None,
-        "bos_token_id": run.ctx.tokens.start,
-        "eos_token_id": run.ctx.tokens.end,
-    }
+def _heads(run: Trained) -> int:
+    return (run.shape("blocks.0.token_mixer.decay.rate") or (1,))[0]
 
 
-# What the shapes of the weights say.
-UNCOMPARED = frozenset({"model.heads", "token_mixer.num_heads", "token_mixer.value_dim"})
-CONVERTER = Converter(
-    "mamba2", "transformers", "Mamba2ForCausalLM", read, write, model_type="mamba2", uncompared=UNCOMPARED
+def _inner(run: Trained) -> int:
+    return (run.shape("blocks.0.token_mixer.proj_out.weight") or (0, 2 * run.ctx.dim))[1]
+
+
+def _expand(run: Trained) -> float:
+    inner, dim = _inner(run), run.ctx.dim
+    return inner / dim if inner % dim else inner // dim
+
+
+CONVERTER = keys.declared(
+    "mamba2",
+    "Mamba2ForCausalLM",
+    [
+        keys.whole("hidden_size", "model.dim", 4096),
+        keys.whole("num_hidden_layers", "model.depth", 64),
+        keys.overrides("model.heads=1"),
+        keys.whole("num_heads", "token_mixer.num_heads", 128, _heads),
+        keys.whole("head_dim", "token_mixer.value_dim", 64, lambda run: _inner(run) // _heads(run)),
+        keys.whole("n_groups", "token_mixer.groups", 8, is_dimension=False),
+        keys.whole("state_size", "token_mixer.state", 128),
+        keys.whole("conv_kernel", "token_mixer.conv", 4),
+        keys.whole("chunk_size", "token_mixer.chunk", 256, is_dimension=False),
+        keys.flag("use_bias", "token_mixer.bias", False),
+        keys.number("layer_norm_epsilon", "norm.eps token_mixer.eps", 1e-5),
+        *(keys.vocabulary(32768), keys.tied(False), keys.SPECIAL_TOKENS),
+        keys.stated("use_conv_bias", True),
+        keys.stated("hidden_act", "silu", "swish"),
+        keys.fixed("time_step_limit", *INFINITE),
+        # How initial weights are drawn, and how it is computed.
+        keys.ignored("expand time_step_min time_step_max time_step_floor time_step_rank rescale_prenorm_residual"),
+        keys.ignored("residual_in_fp32"),
+        keys.written(pad_token_id=None, expand=_expand),
+    ],
+    lambda values: [
+        *_of_block(values["token_mixer.bias"], values["token_mixer.num_heads"]),
+        *table_and_head("backbone.embeddings.weight", is_tied=values["head.tied"]),
+        same("final_norm.weight", "backbone.norm_f.weight"),
+    ],
+    lambda _: DataSpec("text", (CONTEXT,)),
+    # What the shapes of the weights say.
+    uncompared=frozenset({"model.heads", "token_mixer.num_heads", "token_mixer.value_dim"}),
 )

@@ -5,37 +5,24 @@ Reference: transformers MistralForCausalLM
 
 from __future__ import annotations
 
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.llama_family import (
-    NORMS,
-    DecoderSizes,
-    attention_rules,
-    gated_rules,
-    shared,
-    table_rules,
-)
+from blockyard.weights.convert import keys
+from blockyard.weights.convert import llama_family as llama
 from blockyard.weights.convert.rules import modules
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert.settings import LibrarySettings
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """Mistral's config as overrides."""
-    sizes = DecoderSizes(settings)
-    window = sizes.window(4096)
-    mixer = ["token_mixer=attention"] if window is None else [f"token_mixer.window={window}"]
-    is_tied = settings.is_tied(False)
-    overrides = [
-        *(*mixer, *sizes.gated()),
-        sizes.eps(1e-6),
-        f"head.tied={boolean(is_tied)}",
-    ]
-    rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules)
+def _read_window(settings: LibrarySettings, _: keys.Values) -> list[str]:
+    tokens = llama.window(settings, 4096)
+    return ["token_mixer=attention"] if tokens is None else [f"token_mixer.window={tokens}"]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """Mistral's config of a model of ours."""
-    return shared(run) | {"sliding_window": run.option("token_mixer.window")}
-
-
-CONVERTER = Converter("mistral", "transformers", "MistralForCausalLM", read, write, model_type="mistral")
+CONVERTER = llama.decoder(
+    "mistral",
+    "MistralForCausalLM",
+    [
+        *llama.sizes(),
+        *(llama.positions(), llama.GATED, llama.eps(1e-6), keys.tied(False)),
+        keys.Key(_read_window, lambda run: {"sliding_window": run.option("token_mixer.window")}),
+    ],
+    lambda values: [*llama.llama_rules(values), *modules(llama.NORMS)],
+)

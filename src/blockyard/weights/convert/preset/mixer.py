@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
-from blockyard.weights.convert.preset.vit import head, images, patches, square
-from blockyard.weights.convert.rules import modules, per_block
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.config.override_grammar import to_override
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import Converter
+from blockyard.weights.convert.preset import vit
+from blockyard.weights.convert.rules import block_modules
+from blockyard.weights.convert.settings import LibrarySettings
 
 _LAYER = {
     "token_norm": "norm1",
@@ -22,57 +24,30 @@ _LAYER = {
 }
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """A Mixer's sizes as overrides."""
-    dim, hidden = settings.integer("embed_dim"), settings.integer("hidden")
-    tokens = f"token_mixer.expansion={settings.integer('token_hidden') / dim!r}"
-    return mlp_mixer(settings, _LAYER, [tokens, expansion(hidden, dim)])
+def inner(name: str, weight: str) -> keys.Key:
+    """Return the key of the outputs of a map of the token mixer, a weight of the first block."""
+
+    def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
+        return [to_override("token_mixer.expansion", settings.integer(name) / values["model.dim"])]
+
+    return keys.Key(read, lambda run: {name: (run.shape(f"blocks.0.token_mixer.{weight}.weight") or (1,))[0]})
 
 
-def mlp_mixer(settings: LibrarySettings, layer: Mapping[str, str], expansions: Sequence[str]) -> Foreign:
-    """A model of timm's class MlpMixer.
+def mlp_mixer(preset: str, layer: Mapping[str, str], widths: Sequence[keys.Key]) -> Converter:
+    """Return the converter of a preset in timm's class MlpMixer.
 
-    layer: the modules of a block, ours and theirs; expansions: the overrides that give the widths of its MLPs
+    layer: the modules of a block, ours and theirs; widths: the keys of the hidden widths of its MLPs
     """
-    dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
-    settings.must("act", "GELU")
-    settings.must("global_pool", "avg")
-    overrides = [
-        f"model.dim={dim}",
-        f"model.depth={depth}",
-        f"tokenizer.size={settings.integer('patch_size')}",
-        *expansions,
-        f"norm.eps={settings.number('eps')!r}",
-    ]
-    rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in layer.items()}), depth)
-    last, partly = head(settings)
-    return Foreign(
-        overrides, [*rules, *last, *patches(settings, data, "stem")], data, outputs=data.classes, partly=partly
+    return keys.declared(
+        preset,
+        "MlpMixer",
+        [*vit.IMAGES, keys.stated("global_pool", "avg"), *widths],
+        lambda values: [*block_modules(layer, "blocks.{n}"), *vit.around(values, "stem")],
+        vit.images,
+        library="timm",
+        families=vit.FAMILIES,
+        uncompared=frozenset({"model.heads"}),  # it has no heads
     )
 
 
-def write(run: Trained) -> LibraryConfig:
-    """What `describe` would read off the library's model."""
-    token_hidden = (run.shape("blocks.0.token_mixer.expand.weight") or (1,))[0]
-    return mlp_mixer_settings(run) | {"token_hidden": token_hidden, "hidden": run.hidden}
-
-
-def mlp_mixer_settings(run: Trained) -> LibraryConfig:
-    """The settings of a model of timm's class MlpMixer, without the widths of its MLPs."""
-    return square(run) | {
-        "depth": run.ctx.depth,
-        "eps": run.option("norm.eps") or 1e-6,
-        "act": "GELU",
-        "global_pool": "avg",
-    }
-
-
-CONVERTER = Converter(
-    "mixer",
-    "timm",
-    "MlpMixer",
-    read,
-    write,
-    families=("tokenizer", *MODEL),
-    uncompared=frozenset({"model.heads"}),  # it has no heads
-)
+CONVERTER = mlp_mixer("mixer", _LAYER, [inner("token_hidden", "expand"), keys.hidden("hidden")])

@@ -6,47 +6,31 @@ Reference: transformers SmolLM3ForCausalLM
 from __future__ import annotations
 
 from blockyard.errors import UserError, quoted
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
-from blockyard.weights.convert.llama_family import (
-    NORMS,
-    DecoderSizes,
-    LayerFacts,
-    attention_rules,
-    gated_rules,
-    shared,
-    table_rules,
-    written_types,
-)
-from blockyard.weights.convert.rotary import FULL, SLIDING
+from blockyard.weights.convert import keys
+from blockyard.weights.convert import llama_family as llama
+from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 NO_POSITIONS = "blockyard.position.none.NoPosition"
-EVERY = 4  # layers of which one has no positions
+EVERY = 4  # llama.layers of which one has no llama.positions
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """SmolLM3's config as overrides."""
-    sizes = DecoderSizes(settings, theta=2e6)
-    sizes.attention += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
-    window, rotated = sizes.window(None, has_switch=True), _rotated(settings, sizes.depth)
-    settings.take("max_window_layers", None)  # which the class does not read
-    default = [SLIDING if window is not None and not each else FULL for each in rotated]
-    types = sizes.layer_types(default)
-    layers = [LayerFacts(window if kind == SLIDING else None, each) for kind, each in zip(types, rotated, strict=True)]
-    is_tied = settings.is_tied(True)
-    overrides = [
-        *sizes.gated(),
-        f"channel_mixer.bias={boolean(settings.flag('mlp_bias', False))}",
-        sizes.eps(1e-6),
-        f"head.tied={boolean(is_tied)}",
-    ]
-    rules = [*attention_rules(sizes), *gated_rules(sizes.hidden), *modules(NORMS), *table_rules(is_tied)]
-    return sizes.foreign(overrides, rules, layers)
+def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
+    """Read the llama.layers with a window: of those without llama.positions, where a config does not name them."""
+    tokens, rotated = llama.window(settings, None, has_switch=True), _rotated(settings, values)
+    types = llama.layer_types(settings, values, lambda layer: tokens is not None and not rotated[layer])
+    return [llama.LayerFacts(tokens if near else None, each) for near, each in zip(types, rotated, strict=True)]
 
 
-def _rotated(settings: LibrarySettings, depth: int) -> list[bool]:
-    """Whether each layer has positions. Raises UserError for anything else."""
+def _written_layers(run: Trained) -> LibraryConfig:
+    rotated = [layer["position"]["_target_"] != NO_POSITIONS for layer in run.layers]
+    return llama.switched_types(run) | {"no_rope_layers": [*map(int, rotated)], "no_rope_layer_interval": EVERY}
+
+
+def _rotated(settings: LibrarySettings, values: keys.Values) -> list[bool]:
+    """Whether each layer has llama.positions. Raises UserError for anything else."""
+    depth = values["model.depth"]
     every = settings.integer("no_rope_layer_interval", EVERY, is_dimension=False)
     layers = settings.take("no_rope_layers", None)
     if layers is None:
@@ -56,17 +40,21 @@ def _rotated(settings: LibrarySettings, depth: int) -> list[bool]:
     return [bool(each) for each in layers]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """SmolLM3's config of a model of ours."""
-    rotated = [layer["position"]["_target_"] != NO_POSITIONS for layer in run.layers]
-    biases = {"attention_bias": run.option("token_mixer.bias"), "mlp_bias": run.option("channel_mixer.bias")}
-    return {
-        **shared(run),
-        **written_types(run),
-        **{key: bool(value) for key, value in biases.items()},
-        "no_rope_layers": [int(each) for each in rotated],
-        "no_rope_layer_interval": EVERY,
-    }
-
-
-CONVERTER = Converter("smollm3", "transformers", "SmolLM3ForCausalLM", read, write, model_type="smollm3")
+CONVERTER = llama.decoder(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    [
+        *(
+            *llama.sizes(),
+            llama.positions(2e6),
+            llama.GATED,
+            llama.eps(1e-6),
+            keys.tied(True),
+            llama.ATTENTION_BIAS,
+            llama.MLP_BIAS,
+        ),
+        llama.layers(_read_layers, _written_layers),
+        keys.ignored("max_window_layers"),  # which the class does not read
+    ],
+    lambda values: [*llama.llama_rules(values), *modules(llama.NORMS)],
+)

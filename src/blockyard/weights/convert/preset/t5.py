@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from blockyard.config.override_grammar import to_override
 from blockyard.contracts import DataSpec
 from blockyard.errors import quoted
-from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import Trained, expansion
 from blockyard.weights.convert.rules import (
     AS_IS,
     ConversionRule,
+    block_modules,
     mapped,
-    modules,
     per_block,
     same,
     scaled,
@@ -29,60 +31,59 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 LENGTH = 512  # tokens of each side; the biases have no limit of their own
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """T5's config as overrides."""
-    dim, heads = settings.integer("d_model", 512), settings.integer("num_heads", 8)
-    width, hidden = settings.integer("d_kv", 64), settings.integer("d_ff", 2048)
-    depth = settings.integer("num_layers", 6)
-    below = settings.optional_integer("num_decoder_layers") or depth
-    buckets = settings.integer("relative_attention_num_buckets", 32)
-    far = settings.integer("relative_attention_max_distance", 128, is_dimension=False)
-    act = settings.take("feed_forward_proj", "relu")
+def _read_decoder(settings: LibrarySettings, values: keys.Values) -> list[str]:
+    """Read the number of blocks of the decoder, and widths of heads that do not divide the width."""
+    values["model.depth"] = settings.optional_integer("num_decoder_layers") or values["model.encoder_depth"]
+    width = values["head_dim"]
+    texts = [to_override("model.depth", values["model.depth"])]
+    if width * values["model.heads"] != values["model.dim"]:
+        texts += [f"{at}.{name}_dim={width}" for at in ("token_mixer", "model.cross") for name in ("key", "value")]
+    return texts
+
+
+def _read_mixer(settings: LibrarySettings, values: keys.Values) -> list[str]:
+    """Read the channel mixer: an MLP, or one with gates."""
+    act, hidden, dim = settings.take("feed_forward_proj", "relu"), settings.integer("d_ff", 2048), values["model.dim"]
     if act not in ("relu", "gated-gelu"):
         settings.problems.append(f"feed_forward_proj={quoted(act)}: expected 'relu' or 'gated-gelu'")
-    gated = act == "gated-gelu"
+    gated = values["gated"] = act == "gated-gelu"
     settings.must("dense_act_fn", "gelu_new" if gated else "relu", why="feed_forward_proj says so")
     settings.must("is_gated_act", gated, why="feed_forward_proj says so")
-    if gated and hidden % 8:
+    if not gated:
+        return [expansion(hidden, dim)]
+    if hidden % 8:
         settings.problems.append(f"d_ff={hidden}: expected a multiple of 8")
-    is_tied = settings.is_tied(True)
+    ratio = to_override("channel_mixer.expansion", hidden / dim)
+    return ["channel_mixer=glu", "channel_mixer.activation=gelu_tanh", "channel_mixer.bias=false", ratio]
+
+
+def _written_mixer(run: Trained) -> LibraryConfig:
+    gated = str(run.option("channel_mixer._target_")).endswith(".GLU")
+    return {"d_ff": run.hidden, "feed_forward_proj": "gated-gelu" if gated else "relu"}
+
+
+def _read_scale(settings: LibrarySettings, values: keys.Values) -> None:
     # Files of version 1.1 say that nothing is tied, or, as transformers 5 saves them, that all is and nothing scaled.
-    divides = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
-    vocabulary = settings.integer("vocab_size", 32128)
-    overrides = [
-        f"model.dim={dim}",
-        f"model.depth={below}",
-        f"model.encoder_depth={depth}",
-        f"model.heads={heads}",
-        f"position.buckets={buckets}",
-        f"position.far={far}",
-        *(["channel_mixer=glu", "channel_mixer.activation=gelu_tanh", "channel_mixer.bias=false"] if gated else []),
-        f"channel_mixer.expansion={hidden / dim!r}" if gated else expansion(hidden, dim),
-        f"norm.eps={settings.number('layer_norm_epsilon', 1e-6)!r}",
-        f"head.tied={boolean(is_tied)}",
-    ]
-    if width * heads != dim:
-        overrides += [f"{at}.{each}_dim={width}" for at in ("token_mixer", "model.cross") for each in ("key", "value")]
-    rules = _stack("encoder", "encoder.", depth, heads * width, width, hidden, gated)
-    rules += _stack("decoder", "", below, heads * width, width, hidden, gated)
-    factor = dim**-0.5 if divides else 1.0
-    rules.append(scaled("final_norm.weight", "decoder.final_layer_norm.weight", factor))
-    table, *head = table_and_head("shared.weight", is_tied=is_tied)
+    values["divides"] = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
+
+
+def _rules(values: keys.Values) -> list[ConversionRule]:
     stacks = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # in older files, which hold copies
-    rules += [replace(table, aliases=(*table.aliases, *stacks)), *head]
-    return Foreign(
-        overrides,
-        rules,
-        DataSpec("text", (LENGTH,), variable=True, source=DataSpec("text", (LENGTH,), variable=True)),
-        vocabulary,
-        vocabulary,
-        ignored=lambda name: name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-    )
+    table, *head = table_and_head("shared.weight", is_tied=values["head.tied"])
+    factor = values["model.dim"] ** -0.5 if values["divides"] else 1.0
+    width, gated = values["head_dim"], values["gated"]
+    return [
+        *per_block(_stack("encoder", "encoder.", width, gated=gated), values["model.encoder_depth"]),
+        *_stack("decoder", "", width, gated=gated),
+        same("encoder.final_norm.weight", "encoder.final_layer_norm.weight"),
+        scaled("final_norm.weight", "decoder.final_layer_norm.weight", factor),
+        *(replace(table, aliases=(*table.aliases, *stacks)), *head),
+    ]
 
 
-def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int, gated: bool) -> list[ConversionRule]:
-    """Rules of one stack. inner: of all heads together."""
-    layer, root = f"{stack}.block.{{n}}.layer", width**0.5
+def _stack(stack: str, to: str, width: int, *, gated: bool) -> list[ConversionRule]:
+    """Rules of one stack. width: of a head"""
+    layer, block, root = f"{stack}.block.{{n}}.layer", f"{to}blocks.{{n}}", width**0.5
     queries = (lambda x: x * root, lambda x: x / root)
     names = {"token_norm": "0.layer_norm", "token_mixer.proj_out": "0.SelfAttention.o"}
     attention = {"token_mixer": "0.SelfAttention"}
@@ -91,44 +92,44 @@ def _stack(stack: str, to: str, depth: int, inner: int, width: int, hidden: int,
         names |= {"cross_norm": "1.layer_norm", "cross_mixer.proj_out": "1.EncDecAttention.o"}
         attention["cross_mixer"], last = "1.EncDecAttention", 2
     names |= {"channel_norm": f"{last}.layer_norm", "channel_mixer.proj_out": f"{last}.DenseReluDense.wo"}
-    rules = modules({f"{to}blocks.{{n}}.{ours}": f"{layer}.{theirs}" for ours, theirs in names.items()}, ["weight"])
+    rules = block_modules(names, layer, ["weight"], block)
     for ours, theirs in attention.items():
-        parts, maps = [f"{layer}.{theirs}.{each}" for each in "qkv"], (queries, AS_IS, AS_IS)
-        rules += stacked_modules(f"{to}blocks.{{n}}.{ours}.proj_in", parts, [inner] * 3, maps, ["weight"])
-    first, inside = f"{to}blocks.{{n}}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
+        parts, maps = [f"{layer}.{theirs}.{part}" for part in "qkv"], (queries, AS_IS, AS_IS)
+        rules += stacked_modules(f"{block}.{ours}.proj_in", parts, maps, kinds=["weight"])
+    first, inside = f"{block}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
     rules.append(
-        stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"], [hidden] * 2)
-        if gated
-        else same(first, f"{inside}.weight")
+        stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"]) if gated else same(first, f"{inside}.weight")
     )
     bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    rules = [*per_block(rules, depth), mapped(f"{to}position.table", bias, lambda x: x.T[None], lambda x: x[0].T)]
-    return rules if to == "" else [*rules, same(f"{to}final_norm.weight", f"{stack}.final_layer_norm.weight")]
+    return [*rules, mapped(f"{to}position.table", bias, lambda x: x.T[None], lambda x: x[0].T)]
 
 
-def write(run: Trained) -> LibraryConfig:
-    """T5's config of a model of ours."""
-    gated = str(run.option("channel_mixer._target_")).endswith(".GLU")
-    is_tied = bool(run.option("head.tied"))
-    start = run.ctx.tokens.start
-    return {
-        "vocab_size": run.ctx.outputs,
-        "d_model": run.ctx.dim,
-        "d_kv": run.head_dim,
-        "d_ff": run.hidden,
-        "num_layers": run.option("model.encoder_depth") or run.ctx.depth,
-        "num_decoder_layers": run.ctx.depth,
-        "num_heads": run.ctx.heads,
-        "relative_attention_num_buckets": run.option("position.buckets") or 32,
-        "relative_attention_max_distance": run.option("position.far") or 128,
-        "layer_norm_epsilon": run.option("norm.eps") or 1e-6,
-        "feed_forward_proj": "gated-gelu" if gated else "relu",
-        "tie_word_embeddings": is_tied,
-        "scale_decoder_outputs": is_tied,
-        "pad_token_id": start,
-        "decoder_start_token_id": start,
-        "eos_token_id": run.ctx.tokens.end,
-    }
-
-
-CONVERTER = Converter("t5", "transformers", "T5ForConditionalGeneration", read, write, model_type="t5")
+SIDE = DataSpec("text", (LENGTH,), variable=True)
+CONVERTER = keys.declared(
+    "t5",
+    "T5ForConditionalGeneration",
+    [
+        keys.whole("d_model", "model.dim", 512),
+        keys.whole("num_heads", "model.heads", 8),
+        keys.whole("d_kv", "head_dim", 64, lambda run: run.head_dim),
+        keys.whole(
+            "num_layers", "model.encoder_depth", 6, lambda run: run.option("model.encoder_depth") or run.ctx.depth
+        ),
+        keys.Key(_read_decoder, lambda run: {"num_decoder_layers": run.ctx.depth}),
+        keys.whole("relative_attention_num_buckets", "position.buckets", 32),
+        keys.whole("relative_attention_max_distance", "position.far", 128, is_dimension=False),
+        keys.Key(_read_mixer, _written_mixer),
+        keys.number("layer_norm_epsilon", "norm.eps", 1e-6),
+        keys.tied(True),
+        keys.Key(_read_scale, lambda run: {"scale_decoder_outputs": bool(run.option("head.tied"))}),
+        keys.vocabulary(32128),
+        keys.written(
+            pad_token_id=lambda run: run.ctx.tokens.start,
+            decoder_start_token_id=lambda run: run.ctx.tokens.start,
+            eos_token_id=lambda run: run.ctx.tokens.end,
+        ),
+    ],
+    _rules,
+    lambda _: replace(SIDE, source=SIDE),
+    skipped=lambda name: name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+)

@@ -6,10 +6,9 @@ Reference: transformers ViltModel
 from __future__ import annotations
 
 from blockyard.contracts import DataSpec
-from blockyard.weights.convert.converter import Converter, Foreign
-from blockyard.weights.convert.preset.bert import EncoderSizes, layers
-from blockyard.weights.convert.rules import mapped, modules, reshaped, same
-from blockyard.weights.convert.settings import LibrarySettings
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.preset.bert import HEADS, encoder, layers
+from blockyard.weights.convert.rules import ConversionRule, mapped, modules, reshaped, same
 
 PARTLY = "transformers' ViLT normalises its words before the blocks, which the preset does not"
 LAYER = {
@@ -19,42 +18,45 @@ LAYER = {
     "channel_mixer.proj_in": "intermediate.dense",
     "channel_mixer.proj_out": "output.dense",
 }
+PATCHES = "embeddings.patch_embeddings.projection"
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """The sizes of the blocks as overrides."""
-    sizes = EncoderSizes(settings)
-    overrides = [*sizes.overrides, f"model.heads={settings.integer('num_attention_heads', 12)}"]
-    settings.must("qkv_bias", True)
-    settings.must("max_image_length", -1)
-    settings.must("modality_type_vocab_size", 2, 3)
-    settings.must("num_images", -1)
-    for key in ("type_vocab_size", "tie_word_embeddings"):
-        settings.take(key, None)
-    side, patch = settings.integer("image_size", 384, is_dimension=False), settings.integer("patch_size", 32)
-    channels = settings.integer("num_channels", 3)
-    vocabulary, word_table = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 40)
-    rules = layers(LAYER, "encoder.layer", sizes.depth, sizes.dim, "attention.attention") + modules(
-        {"final_norm": "layernorm"}
-    )
-    patches, shape = "embeddings.patch_embeddings.projection", (sizes.dim, channels, patch, patch)
-    rules += [
-        reshaped("source.embedder.proj.weight", f"{patches}.weight", shape, (sizes.dim, channels * patch * patch)),
-        same("source.embedder.proj.bias", f"{patches}.bias"),
+def _rules(values: keys.Values) -> list[ConversionRule]:
+    dim, channels, patch = values["model.dim"], values["channels"], values["source_tokenizer.size"]
+    shape = (dim, channels, patch, patch)
+    return [
+        *layers(LAYER, "encoder.layer", "attention.attention"),
+        *modules({"final_norm": "layernorm"}),
+        reshaped("source.embedder.proj.weight", f"{PATCHES}.weight", shape, (dim, channels * patch * patch)),
+        same("source.embedder.proj.bias", f"{PATCHES}.bias"),
         mapped(
             "types.vectors", "embeddings.token_type_embeddings.weight", lambda x: x[:2].flip(0), lambda x: x.flip(0)
         ),
     ]
-    kept = {name for rule in rules for name in rule.theirs}
-    image = DataSpec("image", (channels, side, side))
-    return Foreign(
-        [*overrides, f"source_tokenizer.size={patch}"],
-        rules,
-        DataSpec("text", (word_table - 1,), variable=True, target="class", classes=2, source=image),
-        vocabulary,
-        2,
-        ignored=lambda name: name not in kept,
-    )
 
 
-CONVERTER = Converter("vilt", "transformers", "ViltModel", read, model_type="vilt", partly=PARTLY)
+def _questions(values: keys.Values) -> DataSpec:
+    image = DataSpec("image", (values["channels"], values["side"], values["side"]))
+    words = values["positions"] - 1
+    return DataSpec("text", (words,), variable=True, target="class", classes=2, source=image)
+
+
+CONVERTER = keys.declared(
+    "vilt",
+    "ViltModel",
+    [
+        *(*encoder(), HEADS, keys.vocabulary(30522), keys.whole("max_position_embeddings", "positions", 40)),
+        keys.whole("image_size", "side", 384, is_dimension=False),
+        keys.whole("patch_size", "source_tokenizer.size", 32),
+        keys.whole("num_channels", "channels", 3),
+        keys.fixed("qkv_bias", True),
+        keys.fixed("max_image_length", -1),
+        keys.fixed("modality_type_vocab_size", 2, 3),
+        keys.fixed("num_images", -1),
+        keys.ignored("type_vocab_size tie_word_embeddings"),
+    ],
+    _rules,
+    _questions,
+    skipped=lambda _: True,
+    partly=PARTLY,
+)

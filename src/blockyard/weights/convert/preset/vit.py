@@ -5,17 +5,18 @@ Reference: timm models/vision_transformer.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import DataSpec
-from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, boolean, expansion
-from blockyard.weights.convert.rules import ConversionRule, modules, per_block, reshaped, same
-from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
+from blockyard.weights.convert import keys
+from blockyard.weights.convert.converter import MODEL, Trained
+from blockyard.weights.convert.rules import ConversionRule, block_modules, modules, reshaped, same
+from blockyard.weights.convert.settings import LibrarySettings
 
-_LAYER = {
+LAYER = {
     "token_norm": "norm1",
     "channel_norm": "norm2",
     "token_mixer.proj_in": "attn.qkv",
@@ -25,60 +26,78 @@ _LAYER = {
 }
 
 
-def images(settings: LibrarySettings) -> DataSpec:
-    """The images and classes that a model of timm is for."""
-    side = settings.integer("img_size", is_dimension=False)
-    shape = (settings.integer("in_chans"), side, side)
-    return DataSpec("image", shape, target="class", classes=settings.integer("num_classes", least=0) or 2)
+def _read_classes(settings: LibrarySettings, values: keys.Values) -> None:
+    """Read the number of classes. A model without a head is only a part of ours."""
+    values["classes"] = settings.integer("num_classes", least=0)
+    if not values["classes"]:
+        values["partly"] = "num_classes=0: it has no head"
 
 
-def head(settings: LibrarySettings) -> tuple[list[ConversionRule], str]:
-    """The rules of the last norm and the head, and why the model is only a part of ours where it has no classes."""
-    names, partly = {"final_norm": "norm", "head.proj": "head"}, ""
-    if not settings.integer("num_classes", least=0):
-        del names["head.proj"]
-        partly = "num_classes=0: it has no head"
-    return modules(names), partly
+# The keys that every model of images has.
+IMAGES = [
+    keys.whole("img_size", "side", write=lambda run: run.ctx.data.shape[-1], is_dimension=False),
+    keys.whole("in_chans", "channels", write=lambda run: run.ctx.data.shape[0]),
+    keys.Key(_read_classes, lambda run: {"num_classes": run.ctx.outputs}),
+    keys.whole("patch_size", "tokenizer.size", write=lambda run: run.option("tokenizer.size") or 1),
+    keys.whole("embed_dim", "model.dim"),
+    keys.whole("depth", "model.depth"),
+    keys.number("eps", "norm.eps", write=lambda run: run.option("norm.eps") or 1e-6),
+    keys.stated("act", "GELU"),
+]
 
 
-def patches(settings: LibrarySettings, data: DataSpec, module: str) -> list[ConversionRule]:
-    """Rules of the projection of patches, a convolution of theirs."""
-    size, dim = settings.integer("patch_size"), settings.integer("embed_dim")
-    channels = data.shape[0]
-    weight = reshaped(
-        "embedder.proj.weight", f"{module}.proj.weight", (dim, channels, size, size), (dim, channels * size * size)
-    )
-    return [weight, same("embedder.proj.bias", f"{module}.proj.bias")]
+def images(values: keys.Values) -> DataSpec:
+    """Return the images and classes that a model of timm is for."""
+    shape = (values["channels"], values["side"], values["side"])
+    return DataSpec("image", shape, target="class", classes=values["classes"] or 2)
 
 
-def read(settings: LibrarySettings) -> Foreign:
-    """A Vision Transformer's sizes as overrides."""
-    dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
-    settings.must("act", "GELU")
-    registers, has_class = settings.integer("reg_tokens", least=0), settings.flag("class_token")
-    pool = settings.take("global_pool")
+def around(values: keys.Values, module: str) -> list[ConversionRule]:
+    """Return the rules of the last norm, the head, and the projection of patches, a convolution of theirs."""
+    size, dim, channels = values["tokenizer.size"], values["model.dim"], values["channels"]
+    shape = (dim, channels, size, size)
+    return [
+        *modules({"final_norm": "norm"} | ({"head.proj": "head"} if values["classes"] else {})),
+        reshaped("embedder.proj.weight", f"{module}.proj.weight", shape, (dim, channels * size * size)),
+        same("embedder.proj.bias", f"{module}.proj.bias"),
+    ]
+
+
+def _read_pool(settings: LibrarySettings, values: keys.Values) -> Iterable[str]:
+    pool, has_class = settings.take("global_pool"), values["model.prefix.class_token"]
     if pool not in ("token", "avg") or (pool == "avg") is has_class:
         settings.problems.append(
             f"global_pool={pool!r}, class_token={has_class}: expected the class token, or the mean"
         )
-    settings.must("pos_embed", True)
-    settings.must("qkv_bias", True)
-    overrides = [
-        f"model.dim={dim}",
-        f"model.depth={depth}",
-        f"model.heads={settings.integer('num_heads')}",
-        f"model.prefix.class_token={boolean(has_class)}",
-        f"model.prefix.registers={registers}",
-        f"tokenizer.size={settings.integer('patch_size')}",
-        expansion(settings.integer("hidden"), dim),
-        f"norm.eps={settings.number('eps')!r}",
-        *([] if has_class else ["head=mean_pool"]),
+    values["bare"] = settings.take("no_embed_class")
+    return () if has_class else ("head=mean_pool",)
+
+
+def _has_class(run: Trained) -> bool:
+    return bool(run.shape("prefix.class_token"))
+
+
+KEYS = [
+    *IMAGES,
+    keys.whole("num_heads", "model.heads"),
+    keys.hidden("hidden"),
+    keys.key("class_token", "model.prefix.class_token", lambda settings, _: settings.flag("class_token"), _has_class),
+    keys.whole(
+        "reg_tokens", "model.prefix.registers", write=lambda run: (run.shape("prefix.registers") or (0,))[0], least=0
+    ),
+    keys.Key(_read_pool, lambda run: {"global_pool": "token" if _has_class(run) else "avg", "no_embed_class": True}),
+    keys.stated("qkv_bias", True),
+    keys.stated("pos_embed", True),
+]
+
+
+def rules(values: keys.Values) -> list[ConversionRule]:
+    """Return the rules of a Vision Transformer."""
+    has_class, registers = values["model.prefix.class_token"], values["model.prefix.registers"]
+    return [
+        *(*block_modules(LAYER, "blocks.{n}"), *around(values, "patch_embed")),
+        _prefix(values["bare"], has_class, registers),
     ]
-    rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in _LAYER.items()}), depth)
-    last, partly = head(settings)
-    rules += [*last, *patches(settings, data, "patch_embed")]
-    rules.append(_prefix(settings.take("no_embed_class"), has_class, registers))
-    return Foreign(overrides, rules, data, outputs=data.classes, partly=partly)
 
 
 def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
@@ -102,34 +121,5 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     return ConversionRule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
 
 
-def write(run: Trained) -> LibraryConfig:
-    """What `describe` would read off the library's model."""
-    has_class = bool(run.shape("prefix.class_token"))
-    return square(run) | {
-        "depth": run.ctx.depth,
-        "num_heads": run.ctx.heads,
-        "hidden": run.hidden,
-        "eps": run.option("norm.eps") or 1e-6,
-        "act": "GELU",
-        "qkv_bias": True,
-        "class_token": has_class,
-        "reg_tokens": (run.shape("prefix.registers") or (0,))[0],
-        "no_embed_class": True,
-        "global_pool": "token" if has_class else "avg",
-        "pos_embed": True,
-    }
-
-
-def square(run: Trained) -> LibraryConfig:
-    """The keys that every model of images has."""
-    channels, side = run.ctx.data.shape[0], run.ctx.data.shape[-1]
-    return {
-        "img_size": side,
-        "in_chans": channels,
-        "patch_size": run.option("tokenizer.size") or 1,
-        "num_classes": run.ctx.outputs,
-        "embed_dim": run.ctx.dim,
-    }
-
-
-CONVERTER = Converter("vit", "timm", "VisionTransformer", read, write, families=("tokenizer", *MODEL))
+FAMILIES = ("tokenizer", *MODEL)
+CONVERTER = keys.declared("vit", "VisionTransformer", KEYS, rules, images, library="timm", families=FAMILIES)
