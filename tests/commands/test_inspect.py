@@ -10,7 +10,7 @@ from PIL import Image
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.cli import main
-from blockyard.inspect.figures import _canvas
+from blockyard.inspect import _canvas
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
 from tests.support import engine_runs

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
-from blockyard.inspect.kinds.attention import _more_cells, _more_columns
+from blockyard.inspect.attention_weights import attention_layers, query_weights
+from blockyard.inspect.kinds.attention import table_row
 from blockyard.inspect.kinds.mixing import LayerMixing
 from tests.inspect.small_models import build_model
 from tests.support.every import every
@@ -56,13 +56,9 @@ def test_a_sink_is_one_more_key(tmp_path: Path) -> None:
         torch.testing.assert_close(layer.entropy, (keys + 1).log().mean().expand(2))
         torch.testing.assert_close(layer.share, torch.ones(2))
         torch.testing.assert_close(layer.sink, (1 / (keys + 1)).mean().expand(2))
-    assert every(row[-1].endswith("%") for row in rows_of(attention_layers(model, samples)))
-
-
-def rows_of(layers: list[LayerAttention]) -> list[tuple[str, ...]]:
-    """The cells that a sink adds."""
-    assert _more_columns(layers) == ("on the sink",)
-    return [_more_cells(layers, layer, 0) for layer in layers]
+        row = table_row(layer, 0)
+        assert (row["on the sink"] or "").endswith("%")
+        assert row["on what is asked"] is None
 
 
 def test_the_weights_and_name_of_one_query(tmp_path: Path) -> None:

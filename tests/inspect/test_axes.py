@@ -107,8 +107,8 @@ def test_columns_are_labelled_unless_those_below_are_the_same(
 ) -> None:
     drawn: list[list[str]] = []
     monkeypatch.setattr(
-        "blockyard.inspect.kinds.attention.label_ticks",
-        lambda panel, labels, side, which: drawn.append(labels) if which == "x" else None,
+        "blockyard.inspect.panels.label_ticks",
+        lambda panel, labels, side, which: drawn.append(labels) if which == "x" and panel.get_title() else None,
     )
     layers = inspect_run(translation, "attention", "samples=1", "heads=0")["layers"]
     keys = [layer["keys"] for layer in layers]

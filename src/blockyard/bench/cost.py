@@ -27,7 +27,7 @@ from blockyard.config.compose import compose
 from blockyard.config.tree import Node
 from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import canvas, plain_ticks, save
+from blockyard.inspect._canvas import canvas, plain_ticks, save
 from blockyard.ops import kernel
 from blockyard.ops.flops import counter
 from blockyard.ops.kernel import Kernel, attention_kernel

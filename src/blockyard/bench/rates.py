@@ -23,7 +23,7 @@ import pytorch_lightning as pl
 
 from blockyard.atomic_files import write_text
 from blockyard.errors import UserError, fold
-from blockyard.inspect.figures._canvas import canvas, plain_ticks, save
+from blockyard.inspect._canvas import canvas, plain_ticks, save
 from blockyard.model._part_names import is_in, unknown_part
 from blockyard.optimizer._param_groups import rate_factors
 from blockyard.terminal import table

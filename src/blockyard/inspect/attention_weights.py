@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.evaluate.inside import region_patches, region_share, source_keys, trained_slots
-from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect.labels import InLayer, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.ops import maps
 
 
 @dataclass
-class LayerAttention:
+class LayerAttention(InLayer):
     """The selected heads of one layer: `weights` of the first sample, entropies averaged over queries and samples.
 
     weights: (H, N, M), without padding; heads: their indices
@@ -55,11 +55,6 @@ class LayerAttention:
     source_grid: tuple[int, ...] = ()
     region: Tensor | None = None
     region_patches: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The readable name of the layer."""
-        return layer_name(self.path)
 
 
 def attention_layers(

@@ -46,6 +46,17 @@ def _prefix_labels(model: nn.Module, count: int) -> list[str]:
     return [*class_label, *registers, *(f"source {i}" for i in range(count - learned))]
 
 
+class InLayer:
+    """A result of the module at `path`."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The readable name of the layer."""
+        return layer_name(self.path).removesuffix(" channel")
+
+
 def layer_name(path: str) -> str:
     """Return a module's path as a readable name: decoder.blocks.1.cross_mixer is decoder block 1 cross."""
     name = path.replace("blocks", "block").replace("token_mixer", "").replace("_mixer", "").replace(".", " ")

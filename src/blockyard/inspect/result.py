@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from blockyard.inspect.panels import Page
+
+JSON_SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
 _DIGITS = 5
 
 
@@ -18,16 +20,20 @@ class InspectionResult:
     """The result of one kind of inspection.
 
     numbers: the content of the JSON file
-    columns, rows: the table for the terminal
-    figures: paths of the PNG files; each is drawn as the iterable reaches it
+    rows: the table for the terminal, by the names of the columns; a column of None alone is left out
+    pages: the figures; each is drawn as the iteration reaches it
     summary: one line below the table
     """
 
     numbers: Mapping[str, object]
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    figures: Iterable[Path]
+    rows: Sequence[Mapping[str, str | None]]
+    pages: Iterable[Page]
     summary: str
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that have a cell in some row."""
+        return [name for name in self.rows[0] if any(row[name] is not None for row in self.rows)]
 
 
 def to_json(tensor: Tensor) -> Any:

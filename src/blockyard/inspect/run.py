@@ -16,6 +16,7 @@ from blockyard.engine.loggers import RunLogger, run_loggers
 from blockyard.engine.loggers._wandb import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import draw
 from blockyard.inspect.result import InspectionResult
 from blockyard.runs.load import load
 from blockyard.runs.redact import redact_text
@@ -65,13 +66,13 @@ def inspect(
 
 def _inspect_kind(loaded: Loaded, kind: str, options: Options, folder: Path) -> dict[str, Path]:
     try:
-        result: InspectionResult = import_module(f"blockyard.inspect.kinds.{kind}").inspect(loaded, options, folder)
+        result: InspectionResult = import_module(f"blockyard.inspect.kinds.{kind}").inspect(loaded, options)
     except ValueError as error:  # the user's input: a prompt that cannot be encoded, a token that does not exist
         raise UserError(str(error)) from error
     path = folder / f"{kind}.json"
     try:
         _remove_previous_figures(path)
-        figures = [figure.resolve() for figure in result.figures]
+        figures = [figure.resolve() for figure in draw(result.pages, folder)]
         header = {
             "run": loaded.folder.name,
             "checkpoint": loaded.weights,
@@ -100,7 +101,7 @@ def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: P
     title = f"{kind} of {loaded.folder.name}, {loaded.weights}, step {loaded.step:,}"
     printed = table(title, *result.columns)
     for row in result.rows:
-        printed.add_row(*row)
+        printed.add_row(*(row[name] or "" for name in result.columns))
     screen.print(printed)
     screen.print(result.summary)
     screen.print(f"{folder}: {', '.join(figure.name for figure in figures)}, {kind}.json")

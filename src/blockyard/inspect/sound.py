@@ -45,6 +45,11 @@ class Sound:
         """The number of tokens."""
         return len(self.edges) - 1
 
+    @property
+    def seconds(self) -> float:
+        """The duration."""
+        return len(self.samples) / self.rate
+
 
 def is_sound(inputs: Tensor) -> bool:
     """Whether inputs are samples of sound (B, T): floats, or whole numbers of 16 bits; token ids have 64."""

@@ -1,44 +1,53 @@
-"""Shared by the figures of attention: pages of layers and heads, colour scales."""
+"""Shared by the figures of attention: pages of layers and heads, and the ends of colour scales."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from blockyard.inspect.attention_weights import LayerAttention
-from blockyard.inspect.figures._canvas import SEQUENTIAL, ZERO_COLOUR, add_colorbar, split_pages
+from blockyard.inspect._canvas import split_pages
+from blockyard.inspect.attention_weights import LayerAttention, query_weights
+from blockyard.inspect.panels import Panel
 
 _ROWS, _COLUMNS = 6, 8  # panels of a page
 _MANY = 2000  # entries, from which on a quantile ends the colour scale
 
 
-def head_pages(layers: list[LayerAttention]) -> Iterator[tuple[int, list[LayerAttention], range]]:
-    """Yield the number, layers and heads of each page; heads as indices of `LayerAttention.heads`."""
-    page = 0
+def head_pages(layers: list[LayerAttention]) -> Iterator[tuple[list[LayerAttention], range]]:
+    """Yield the layers and heads of each page; heads as indices of `LayerAttention.heads`."""
     for part in split_pages(len(layers), _ROWS):
         page_layers = [layers[i] for i in part]
         for heads in split_pages(max(len(layer.heads) for layer in page_layers), _COLUMNS):
-            yield page, page_layers, heads
-            page += 1
+            yield page_layers, heads
+
+
+def query_rows(
+    layers: list[LayerAttention], query: str | int | None, panel: Callable[[LayerAttention, Tensor, int, float], Panel]
+) -> Iterator[tuple[list[tuple[LayerAttention, list[Panel | None]]], int]]:
+    """Yield the rows of each page, a layer with a panel for each head, and the number of heads.
+
+    panel: draws the weights (M,) of one query in a layer, for one of its heads, on a scale that has this end
+    """
+    for page_layers, heads in head_pages(layers):
+        tables = [query_weights(layer, query)[0] for layer in page_layers]
+        end = scale_end([table[:, layer.prefix :] for table, layer in zip(tables, page_layers, strict=True)])
+        rows = []
+        for layer, table in zip(page_layers, tables, strict=True):
+            present = range(len(layer.heads))
+            rows.append((layer, [panel(layer, table[head], head, end) if head in present else None for head in heads]))
+        yield rows, len(heads)
+
+
+def prefix_share(layer: LayerAttention, weights: Tensor) -> str:
+    """Return the share of the weights (M,) that lies on class and register tokens, for a title; empty without any."""
+    return f", {float(weights[: layer.prefix].sum()):.0%} on prefix" if layer.prefix else ""
 
 
 def scale_end(tables: list[Any]) -> float:
     """Return the upper end of a colour scale that a few extreme entries do not stretch."""
     values = torch.cat([table.flatten() for table in tables]).abs()
     return max(float(values.max()) if values.numel() < _MANY else float(np.quantile(values.numpy(), 0.998)), 1e-6)
-
-
-def sequential_colours() -> Any:
-    """Return the sequential colour map, with grey for masked zeros."""
-    import matplotlib
-
-    return matplotlib.colormaps[SEQUENTIAL].with_extremes(bad=ZERO_COLOUR)
-
-
-def page_colorbar(figure: Any, image: Any, axes: Any, label: str) -> None:
-    """Add one colour bar for all panels of a page; none where nothing was drawn."""
-    if image is not None:
-        add_colorbar(figure, image, [panel for row in axes for panel in row], label, fraction=0.03, pad=0.01, aspect=30)

@@ -1,108 +1,79 @@
-"""The attention weights of one query over an image, over tokens as strips or on a graph, or those of each word."""
+"""The attention weights of one query over an image, tokens or a graph, and the weights of each word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from blockyard.inspect._canvas import (
+    HIGHLIGHT,
+    INK,
+    SEQUENTIAL,
+    ZERO_COLOUR,
+    panel_side,
+    printable,
+    split_pages,
+)
 from blockyard.inspect.attention_weights import LayerAttention, query_weights
-from blockyard.inspect.figures._attention_panels import head_pages, page_colorbar, scale_end, sequential_colours
-from blockyard.inspect.figures._canvas import HIGHLIGHT, canvas, panel_side, printable, save, split_pages
+from blockyard.inspect.figures._attention_panels import prefix_share, query_rows, scale_end
+from blockyard.inspect.panels import OVERLAY, Heat, Mark, Page, Panel, box, mark, picture, text
 from blockyard.inspect.samples import Sample
 
 _TOKENS = 96  # most tokens of a strip
 _STRIPS = 36  # most strips of a page
+_WORDS = 14  # panels of a row
+_LAYERS = 6  # rows of a page
+_LABELLED = 40  # most nodes that are numbered
 
 
 def attends_image(layer: LayerAttention, sample: Sample) -> bool:
-    """Whether the keys are the patches of the sample's image."""
+    """Return whether the keys are the patches of the sample's image."""
     if sample.image is None or layer.cross or layer.grid is None or len(layer.grid) != 2:
         return False
     return layer.grid[0] * layer.grid[1] == len(layer.keys) - layer.prefix
 
 
-def draw_on_image(
-    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path
-) -> Iterator[Path]:
-    """Draw the weights of one query over the image, a row of panels for each layer."""
+def pages_on_image(layers: list[LayerAttention], sample: Sample, query: str | int | None) -> Iterator[Page]:
+    """Yield the weights of one query over the image, a row of panels for each layer."""
     assert sample.image is not None
-    pixels = sample.image.numpy()
+    pixels = sample.image
     _, name = query_weights(layers[0], query)
-    for page, page_layers, heads in head_pages(layers):
-        tables = [query_weights(layer, query)[0] for layer in page_layers]
-        end = scale_end([table[:, layer.prefix :] for table, layer in zip(tables, page_layers, strict=True)])
-        side = panel_side(len(heads) + 1, 16)
+
+    def over_image(layer: LayerAttention, weights: Tensor, head: int, end: float) -> Panel:
+        assert layer.grid is not None
+        marks = over_picture(pixels, weights[layer.prefix :].reshape(layer.grid), end)
+        return Panel(marks, f"head {layer.heads[head]}{prefix_share(layer, weights)}")
+
+    for rows, heads in query_rows(layers, query, over_image):
+        cells = [[_framed_image(pixels, layer, name), *panels] for layer, panels in rows]
+        side = panel_side(heads + 1, 16)
         title = f"Attention of {name} on {sample.name}"
-        with canvas(len(page_layers), len(heads) + 1, (side, side + 0.15), title) as (figure, axes):
-            image = None
-            for row, layer, table in zip(axes, page_layers, tables, strict=True):
-                _draw_image(row[0], pixels, layer, name)
-                for head, panel in zip(heads, row[1:], strict=True):
-                    if head >= len(layer.heads):
-                        panel.set_axis_off()
-                        continue
-                    image = _draw_overlay(panel, pixels, layer, table[head], head, end)
-            page_colorbar(figure, image, axes, "attention weight of a patch")
-            yield save(figure, folder, "attention_picture", page)
+        yield Page("attention_picture", title, cells, (side, side + 0.15), bar="attention weight of a patch")
 
 
-def _draw_image(panel: Any, pixels: Any, layer: LayerAttention, name: str) -> None:
-    """Draw the image, with a frame around the query's patch."""
-    from matplotlib.patches import Rectangle
-
-    panel.imshow(pixels, cmap="gray", vmin=0, vmax=1)
-    panel.set_title(layer.name, pad=2)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    if not name.startswith("token") or layer.grid is None:
-        return
-    height, width = (side / cells for side, cells in zip(pixels.shape, layer.grid, strict=False))
-    row, column = divmod(int(name.split()[1]), layer.grid[1])
-    corner = (column * width - 0.5, row * height - 0.5)
-    panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=HIGHLIGHT, linewidth=2))
+def _framed_image(pixels: Tensor, layer: LayerAttention, name: str) -> Panel:
+    """Return the image, with a frame around the query's patch."""
+    panel = Panel([picture(pixels)], layer.name)
+    if name.startswith("token") and layer.grid is not None:
+        height, width = (side / cells for side, cells in zip(pixels.shape, layer.grid, strict=False))
+        row, column = divmod(int(name.split()[1]), layer.grid[1])
+        panel.marks = [*panel.marks, box(row * height, column * width, height, width)]
+    return panel
 
 
-def _draw_overlay(panel: Any, pixels: Any, layer: LayerAttention, weights: Any, head: int, end: float) -> Any:
-    assert layer.grid is not None
-    image = draw_weights(panel, pixels, weights[layer.prefix :].reshape(layer.grid), end)
-    on_prefix = float(weights[: layer.prefix].sum())
-    panel.set_title(f"head {layer.heads[head]}" + (f", {on_prefix:.0%} on prefix" if layer.prefix else ""), pad=2)
-    return image
-
-
-def draw_weights(panel: Any, pixels: Any, weights: Any, end: float) -> Any:
-    """Draw the weights of patches, in their grid, over an image."""
+def over_picture(pixels: Tensor, weights: Tensor, end: float) -> list[Heat]:
+    """Return an image, and over it the weights of its patches in their grid."""
     height, width = pixels.shape[:2]
-    panel.imshow(0.25 + 0.6 * pixels, cmap="gray", vmin=0, vmax=1)  # neither black nor white, so that both take colour
-    image = panel.imshow(
-        weights.numpy(),
-        cmap=transparent_to_orange(),
-        vmin=0,
-        vmax=end,
-        extent=(-0.5, width - 0.5, height - 0.5, -0.5),
-        interpolation="nearest",
-    )
-    panel.set_xticks([])
-    panel.set_yticks([])
-    return image
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    return [picture(pixels, faint=True), Heat(weights, end, colours=OVERLAY, extent=extent)]
 
 
-def transparent_to_orange() -> Any:
-    """Return a colour map that covers what is below it more, the larger a weight is."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("overlay", [(1.0, 0.45, 0.0, 0.0), (1.0, 0.45, 0.0, 0.9)])
-
-
-def draw_strips(
-    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path, page_numbers: Iterator[int]
-) -> Iterator[Path]:
-    """Draw the weights of one query over the tokens, a strip for each layer and head; the layers have equal keys."""
+def strip_pages(layers: list[LayerAttention], sample: Sample, query: str | int | None) -> Iterator[Page]:
+    """Yield the weights of one query over the tokens, a strip for each layer and head; the layers have equal keys."""
     heads = [(layer, head) for layer in layers for head in range(len(layer.heads))]
     _, name = query_weights(layers[0], query)
     keys = layers[0].keys
@@ -110,127 +81,103 @@ def draw_strips(
         strips = [heads[i] for i in part]
         tables = torch.stack([query_weights(layer, query)[0][head] for layer, head in strips])
         start = _densest_window(tables.sum(0).abs(), _TOKENS)
-        window = range(start, min(start + _TOKENS, len(keys)))
+        stop = min(start + _TOKENS, len(keys))
+        shown = tables[:, start:stop]
         title = f"Attention of {name} on {sample.name}"
-        if len(window) < len(keys):
-            outside = 1 - float(tables[:, start : window.stop].sum() / tables.sum())
-            title += f"; tokens {start} to {window.stop - 1} of {len(keys)}, {outside:.0%} of the weight lies outside"
-        with canvas(1, 1, (len(window) * 0.15 + 1.6, 0.2 * len(part) + 0.7), title) as (figure, axes):
-            panel = axes[0][0]
-            table = np.ma.masked_equal(tables[:, start : window.stop].numpy(), 0.0)
-            image = panel.imshow(table, cmap=sequential_colours(), vmin=0, vmax=scale_end([tables]), aspect="auto")
-            names = [f"{layer.name} head {layer.heads[head]}" for layer, head in strips]
-            panel.set_yticks(range(len(part)), names, fontsize=7)
-            labels = [printable(keys[i]) for i in window]
-            rotation = 90 if max(map(len, labels), default=0) > 2 else 0
-            panel.set_xticks(range(len(window)), labels, fontsize=7, rotation=rotation)
-            panel.tick_params(length=0, pad=2)
-            page_colorbar(figure, image, axes, "attention weight")
-            yield save(figure, folder, "attention_tokens", next(page_numbers))
+        if stop - start < len(keys):
+            outside = 1 - float(shown.sum() / tables.sum())
+            title += f"; tokens {start} to {stop - 1} of {len(keys)}, {outside:.0%} of the weight lies outside"
+        heat = Heat(without_zeros(shown), scale_end([tables]), missing=ZERO_COLOUR, stretched=True)
+        names = [f"{layer.name} head {layer.heads[head]}" for layer, head in strips]
+        panel = Panel([heat], x_tokens=keys[start:stop], y_names=names)
+        size = ((stop - start) * 0.15 + 1.6, 0.2 * len(part) + 0.7)
+        yield Page("attention_tokens", title, [[panel]], size, bar="attention weight")
 
 
-def _densest_window(mass: torch.Tensor, width: int) -> int:
+def without_zeros(table: Tensor) -> Tensor:
+    """Return a table with NaN for zero."""
+    return table.masked_fill(table == 0, torch.nan)
+
+
+def _densest_window(mass: Tensor, width: int) -> int:
     """Return the first index of the `width` neighbours with the largest sum."""
     if len(mass) <= width:
         return 0
     return int(mass.unfold(0, width, 1).sum(1).argmax())
 
 
-_WORDS = 14  # panels of a row
-_LAYERS = 6  # rows of a page
-
-
 def attends_source(layer: LayerAttention, sample: Sample) -> bool:
-    """Whether keys of the layer are the patches of the sample's source."""
+    """Return whether keys of the layer are the patches of the sample's source."""
     return sample.source_image is not None and layer.source is not None
 
 
-def draw_words(layers: list[LayerAttention], sample: Sample, folder: Path) -> Iterator[Path]:
-    """Draw what each word, or the class token, attends to: the mean over the heads that are shown."""
+def word_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
+    """Yield what each word, or the class token, attends to: the mean over the heads that are shown."""
     assert sample.source_image is not None
-    pixels = sample.source_image.numpy()
-    tables = [_on_source(layer) for layer in layers]  # each (words, M)
-    names = [[layer.queries[i] for i in _shown(layer)] for layer in layers]
-    page = 0
-    for rows in split_pages(len(layers), _LAYERS):
-        for columns in split_pages(max(len(names[row]) for row in rows), _WORDS):
-            end = scale_end([tables[row] for row in rows])
-            side = panel_side(len(columns) + 1, 12)
-            title = f"Attention of each token over the source of {sample.name}, mean of the heads"
-            with canvas(len(rows), len(columns) + 1, (side, side + 0.15), title) as (figure, axes):
-                drawn = None
-                for panels, row in zip(axes, rows, strict=True):
-                    _draw_picture(panels[0], pixels, layers[row].name)
-                    for panel, column in zip(panels[1:], columns, strict=True):
-                        if column >= len(names[row]):
-                            panel.set_axis_off()
-                            continue
-                        drawn = draw_weights(panel, pixels, tables[row][column].reshape(layers[row].source_grid), end)
-                        panel.set_title(printable(names[row][column]), pad=2)
-                page_colorbar(figure, drawn, axes, "attention weight of a patch")
-                yield save(figure, folder, "attention_words", page)
-            page += 1
+    pixels = sample.source_image
+    title = f"Attention of each token over the source of {sample.name}, mean of the heads"
+    for part in split_pages(len(layers), _LAYERS):
+        page_layers = [layers[index] for index in part]
+        tables = [_on_source(layer) for layer in page_layers]  # each (words, M)
+        end = scale_end(tables)
+        for words in split_pages(max(len(table) for table in tables), _WORDS):
+            rows = []
+            for layer, table in zip(page_layers, tables, strict=True):
+                row: list[Panel | None] = [Panel([picture(pixels)], layer.name)]
+                names = [layer.queries[index] for index in _word_queries(layer)]
+                for word in range(words.start, min(words.stop, len(names))):
+                    marks = over_picture(pixels, table[word].reshape(layer.source_grid), end)
+                    row.append(Panel(marks, printable(names[word])))
+                rows.append(row)
+            side = panel_side(len(words) + 1, 12)
+            yield Page("attention_words", title, rows, (side, side + 0.15), bar="attention weight of a patch")
 
 
-def _shown(layer: LayerAttention) -> list[int]:
-    """The queries that are shown: the class token, and the tokens of the sequence itself."""
+def _word_queries(layer: LayerAttention) -> list[int]:
+    """Return the queries that are shown: the class token, and the tokens of the sequence itself."""
     first = [0] if layer.queries and layer.queries[0] == "class" else []
     return [*first, *range(layer.query_prefix, len(layer.queries))]
 
 
 def _on_source(layer: LayerAttention) -> Tensor:
-    """The weights of the shown queries on the source's patches, mean of the heads: (words, M)."""
+    """Return the weights of the shown queries on the source's patches, mean of the heads: (words, M)."""
     assert layer.source is not None
     start, count = layer.source
-    return layer.weights.mean(0)[_shown(layer), start : start + count]
-
-
-def _draw_picture(panel: Any, pixels: Any, name: str) -> None:
-    panel.imshow(pixels, cmap="gray", vmin=0, vmax=1)
-    panel.set_title(name, pad=2)
-    panel.set_xticks([])
-    panel.set_yticks([])
-
-
-_LABELLED = 40  # most nodes that are numbered
+    return layer.weights.mean(0)[_word_queries(layer), start : start + count]
 
 
 def attends_graph(layer: LayerAttention, sample: Sample) -> bool:
-    """Whether the keys are the nodes of the sample's graph."""
+    """Return whether the keys are the nodes of the sample's graph."""
     return sample.edges is not None and not layer.cross and len(layer.keys) - layer.prefix == sample.nodes
 
 
-def draw_on_graph(
-    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path
-) -> Iterator[Path]:
-    """Draw the weights of one query as colours of nodes, a row of panels for each layer."""
+def pages_on_graph(layers: list[LayerAttention], sample: Sample, query: str | int | None) -> Iterator[Page]:
+    """Yield the weights of one query as colours of nodes, a row of panels for each layer."""
     assert sample.edges is not None
-    layout = _layout(sample.nodes, sample.edges)
+    edges = sample.edges
+    layout = _layout(sample.nodes, edges)
     _, name = query_weights(layers[0], query)
-    for page, page_layers, heads in head_pages(layers):
-        tables = [query_weights(layer, query)[0] for layer in page_layers]
-        end = scale_end([table[:, layer.prefix :] for table, layer in zip(tables, page_layers, strict=True)])
-        side = panel_side(len(heads), 16)
+    ends = np.array([[*layout[[i, j]], [np.nan, np.nan]] for i, j in edges]).reshape(-1, 2)  # NaN between the edges
+    edge_lines = mark("plot", *ends.T, color="#808080", linewidth=0.8)
+
+    def on_nodes(layer: LayerAttention, weights: Tensor, head: int, end: float) -> Panel:
+        marks = [edge_lines, *_nodes(layout, weights[layer.prefix :], end)]
+        if name.startswith("token"):
+            x, y = layout[int(name.split()[1])]
+            ring: dict[str, Any] = {"facecolors": "none", "edgecolors": HIGHLIGHT, "linewidths": 1.5}
+            marks.append(mark("scatter", x, y, s=220, **ring))
+        title = f"{layer.name}, head {layer.heads[head]}{prefix_share(layer, weights)}"
+        return Panel(marks, title, margin=0.12)
+
+    for rows, heads in query_rows(layers, query, on_nodes):
+        side = panel_side(heads, 16)
         title = f"Attention of {name} on {sample.name}"
-        with canvas(len(page_layers), len(heads), (side, side + 0.15), title) as (figure, axes):
-            drawn = None
-            for row, layer, table in zip(axes, page_layers, tables, strict=True):
-                for head, panel in zip(heads, row, strict=True):
-                    if head >= len(layer.heads):
-                        panel.set_axis_off()
-                        continue
-                    drawn = _draw_nodes(panel, layout, sample.edges, table[head, layer.prefix :].numpy(), end)
-                    on_prefix = float(table[head, : layer.prefix].sum())
-                    share = f", {on_prefix:.0%} on prefix" if layer.prefix else ""
-                    panel.set_title(f"{layer.name}, head {layer.heads[head]}{share}", pad=2)
-                    if name.startswith("token"):
-                        _mark(panel, layout[int(name.split()[1])])
-            page_colorbar(figure, drawn, axes, "attention weight of a node")
-            yield save(figure, folder, "attention_graph", page)
+        cells = [panels for _, panels in rows]
+        yield Page("attention_graph", title, cells, (side, side + 0.15), bar="attention weight of a node")
 
 
 def _layout(nodes: int, edges: list[tuple[int, int]]) -> np.ndarray:
-    """A place for each node (N, 2), the same at every call: springs for edges, nodes push each other away."""
+    """Return a position for each node (N, 2), the same at every call: edges are springs, and nodes repel each other."""
     import networkx
 
     graph = networkx.empty_graph(nodes)
@@ -239,24 +186,13 @@ def _layout(nodes: int, edges: list[tuple[int, int]]) -> np.ndarray:
     return np.array([layout[node] for node in range(nodes)])
 
 
-def _draw_nodes(panel: Any, layout: np.ndarray, edges: list[tuple[int, int]], weights: np.ndarray, end: float) -> Any:
-    from matplotlib.collections import LineCollection
-
-    panel.add_collection(LineCollection([layout[[i, j]] for i, j in edges], colors="#808080", linewidths=0.8, zorder=1))
+def _nodes(layout: np.ndarray, weights: Tensor, end: float) -> list[Mark]:
     size = max(25.0, min(160.0, 3000.0 / len(layout)))
-    points = panel.scatter(
-        *layout.T, c=weights, s=size, cmap=sequential_colours(), vmin=0, vmax=end, edgecolors="#404040", linewidths=0.5
-    )
+    edge: dict[str, Any] = {"edgecolors": "#404040", "linewidths": 0.5}
+    scale: dict[str, Any] = {"c": weights.numpy(), "cmap": SEQUENTIAL, "vmin": 0, "vmax": end}
+    marks = [mark("scatter", *layout.T, s=size, scaled=True, **scale, **edge)]
     if len(layout) <= _LABELLED:
         for node, (x, y) in enumerate(layout):
-            dark = weights[node] < 0.55 * end
-            panel.text(x, y, str(node), ha="center", va="center", fontsize=5, color="white" if dark else "#1a1a1a")
-    panel.margins(0.12)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    return points
-
-
-def _mark(panel: Any, place: np.ndarray) -> None:
-    """A ring around the query's node."""
-    panel.scatter(*place[:, None], s=220, facecolors="none", edgecolors=HIGHLIGHT, linewidths=1.5)
+            colour = "white" if weights[node] < 0.55 * end else INK
+            marks.append(text(x, y, str(node), 5, colour))
+    return marks

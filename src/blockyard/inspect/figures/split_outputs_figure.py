@@ -1,13 +1,11 @@
-"""What a model drew or spoke for the first sources of a split, beside the true image or sound, and what a judge reads.
+"""Images or sounds that a model writes for the first sources of a split, beside the true ones and what a judge reads.
 
 Of sounds there are spectrograms, and WAV files beside the figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,14 +13,15 @@ from torch import Tensor
 from blockyard.contracts import SoundTokenizer
 from blockyard.data.files.sounds import write_wav
 from blockyard.evaluate.written import Written
-from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, canvas, printable, save, wrap
-from blockyard.inspect.figures.sound_figure import draw_spectrogram
-from blockyard.inspect.figures.written_sounds_figure import save_few_colours
+from blockyard.inspect._canvas import HIGHLIGHT, INK, printable, wrap
+from blockyard.inspect.figures.sound_figure import spectrogram_panel
+from blockyard.inspect.panels import Heat, Page, Panel, draw, grid, mark, picture
 from blockyard.inspect.sound import Sound
 from blockyard.runs.load import Loaded
 from blockyard.runs.result_files import result_stem
 
 ACROSS = 4  # pairs of images in a row of the figure
+EXAMPLES = 4  # sounds of the figure
 _LINE = 26  # characters of a source above its images
 
 
@@ -39,30 +38,21 @@ def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path 
         f"{loaded.folder.name}, {loaded.weights}: the first of the {written.part} split, true and drawn; "
         f"{right} of {len(written.texts)} are read as asked for"
     )
-    rows = -(-len(written.outputs) // ACROSS)
-    with canvas(rows, 2 * ACROSS, (1.15, 1.6), title) as (figure, axes):
-        panels = [axes[row][column : column + 2] for row in range(rows) for column in range(0, 2 * ACROSS, 2)]
-        for pair, images, text in zip(panels, written.outputs, written.texts, strict=False):
-            _draw(pair, images, text, levels)
-        for panel in (panel for row in axes for panel in row):
-            panel.set_axis_off()
-        return save(figure, folder, result_stem(loaded, "drawn", written.part, written.searched))
+    panels: list[Panel] = []
+    for (true, drawn), (source, reference, reading) in zip(written.outputs, written.texts, strict=False):
+        colour = INK if reading == reference else HIGHLIGHT
+        below = mark("annotate", wrap(f"read: {reading}", _LINE), (0, -0.04), xycoords="axes fraction")
+        below.options |= {"fontsize": 6, "va": "top", "color": colour, "annotation_clip": False}
+        panels.append(Panel([_image(true, levels)], wrap(source, _LINE), left=True, title_size=6, frame=False))
+        panels.append(Panel([_image(drawn, levels), below], "drawn", left=True, title_size=6, frame=False))
+    stem = result_stem(loaded, "drawn", written.part, written.searched)
+    (path,) = draw([Page(stem, title, grid(panels, 2 * ACROSS), (1.15, 1.6))], folder)
+    return path
 
 
-def _draw(panels: Sequence[Any], images: tuple[Tensor, Tensor], text: tuple[str, str, str], levels: int) -> None:
-    """A true image and a drawing side by side. text: source, reference, and what is read in the drawing."""
-    source, reference, reading = text
-    for panel, image in zip(panels, images, strict=True):
-        pixels = image.movedim(0, -1).float() / (levels - 1)  # (height, width, C)
-        panel.imshow(pixels.expand(*pixels.shape[:2], 3).numpy(), vmin=0, vmax=1, interpolation="nearest")
-    panels[0].set_title(wrap(source, _LINE), loc="left", pad=2, fontsize=6)
-    panels[1].set_title("drawn", loc="left", pad=2, fontsize=6)
-    colour = INK if reading == reference else HIGHLIGHT
-    below = {"transform": panels[1].transAxes, "fontsize": 6, "va": "top", "color": colour}
-    panels[1].text(0, -0.04, wrap(f"read: {reading}", _LINE), **below)
-
-
-EXAMPLES = 4
+def _image(image: Tensor, levels: int) -> Heat:
+    pixels = image.movedim(0, -1).float() / (levels - 1)  # (height, width, C)
+    return picture(pixels.expand(*pixels.shape[:2], 3))
 
 
 def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
@@ -79,19 +69,26 @@ def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
         f"CER {written.scores['cer']:.3f} of {len(written.texts)}"
     )
     seconds = max(len(sound) for pair in shown for sound in pair) / tokenizer.rate
-    with canvas(len(shown), 2, (5.0, 1.5), title) as (figure, axes):
-        for panels, sounds, (source, reference, heard) in zip(axes, shown, written.texts, strict=False):
-            for panel, sound in zip(panels, sounds, strict=True):
-                if len(sound):
-                    draw_spectrogram(panel, _sound(sound, tokenizer.rate))
-                panel.set_xlim(0, seconds)
-            panels[0].set_ylabel("hertz")
-            panels[0].set_title(f"true: {printable(source)}", loc="left", pad=2)
-            colour = INK if heard == reference else HIGHLIGHT
-            panels[1].set_title(f"written, heard as: {printable(heard)}", loc="left", pad=2, color=colour)
-        for panel in axes[-1]:
-            panel.set_xlabel("seconds")
-        return save_few_colours(figure, folder / f"{_stem(loaded, written)}.png")
+    rows = []
+    for (true, spoken), (source, reference, heard) in zip(shown, written.texts, strict=False):
+        left = _sound_panel(true, tokenizer.rate, f"true: {printable(source)}")
+        left.ylabel = "hertz"
+        right = _sound_panel(spoken, tokenizer.rate, f"written, heard as: {printable(heard)}")
+        right.title_colour = INK if heard == reference else HIGHLIGHT
+        rows.append([left, right])
+    for panel in rows[-1]:
+        panel.xlabel = "seconds"
+    for panel in (panel for row in rows for panel in row):
+        panel.xlim = (0, seconds)
+        panel.left = True
+    (path,) = draw([Page(_stem(loaded, written), title, rows, (5.0, 1.5), few_colours=True)], folder)
+    return path
+
+
+def _sound_panel(samples: Tensor, rate: int, title: str) -> Panel:
+    if not len(samples):
+        return Panel([], title, numbers=True)
+    return spectrogram_panel(Sound(samples.float() / 32768, rate, torch.zeros(1)), title)
 
 
 def write_spoken(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
@@ -108,7 +105,3 @@ def write_spoken(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
 
 def _stem(loaded: Loaded, written: Written) -> str:
     return result_stem(loaded, "spoken", written.part, written.searched)
-
-
-def _sound(samples: Tensor, rate: int) -> Sound:
-    return Sound(samples.float() / 32768, rate, torch.zeros(1))

@@ -1,26 +1,22 @@
-"""What a model wrote for the first recordings of a split, beside their spectrograms and what it attended to."""
+"""Texts that a model writes for the first recordings of a split, their spectrograms, and the attention to them."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from blockyard.atomic_files import replacing
 from blockyard.data.splits.order import take
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers
 from blockyard.inspect.figures._attention_panels import scale_end
-from blockyard.inspect.figures._canvas import canvas
-from blockyard.inspect.figures.sound_figure import attends_sound, draw_over_time, draw_spectrogram, overlay
+from blockyard.inspect.figures.sound_figure import attends_sound, over_time, overlay, spectrogram_panel
+from blockyard.inspect.panels import Page, Panel, draw
 from blockyard.inspect.samples import Sample, sample_of
 from blockyard.runs.load import Loaded, splits_of
 
 EXAMPLES = 4
-_DPI, _COLOURS = 80, 96  # a page holds one such picture for each arm
 _LONGEST = 90  # characters of a text above its spectrogram
 
 
@@ -43,55 +39,44 @@ def draw_written_sounds(
     indices = range(min(EXAMPLES, len(texts)))
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
     attended = [_last_layer(loaded, sample) for sample in samples]
-    across = any(layer is not None and layer.cross for layer in attended)
-    height = len(samples) * (2 if across else 1)
+    panels: list[Panel] = []
+    for sample, layer, (_, reference, written) in zip(samples, attended, texts, strict=False):
+        title = f"reference: {_short(reference)}\nwritten: {_short(written)}"
+        panels += _panels(sample, layer, title)
+    panels[-1].xlabel = "seconds"
     title = f"{loaded.folder.name}, {loaded.weights}: the first recordings of the {part} split"
-    with canvas(height, 1, (8.0, 1.5), title) as (figure, axes):
-        for number, (sample, layer) in enumerate(zip(samples, attended, strict=True)):
-            panels = [row[0] for row in axes[number * height // len(samples) : (number + 1) * height // len(samples)]]
-            _, reference, written = texts[number]
-            _draw(panels, sample, layer, f"reference: {_short(reference)}\nwritten: {_short(written)}")
-        axes[-1][0].set_xlabel("seconds")
-        return save_few_colours(figure, folder / f"{name}.png")
+    page = Page(name, title, [[panel] for panel in panels], (8.0, 1.5), few_colours=True)
+    (path,) = draw([page], folder)
+    return path
 
 
 def _last_layer(loaded: Loaded, sample: Sample) -> LayerAttention | None:
-    """The last layer that attends to the sound, across if there is one that does; None without any."""
-    layers = [each for each in attention_layers(loaded.model, [sample]) if attends_sound(each, sample)]
+    """Return the last layer that attends to the sound, cross-attention if there is any; None without such a layer."""
+    layers = [layer for layer in attention_layers(loaded.model, [sample]) if attends_sound(layer, sample)]
     across = [layer for layer in layers if layer.cross]
     chosen = across or layers
     return chosen[-1] if chosen else None
 
 
-def _draw(panels: list[Any], sample: Sample, layer: LayerAttention | None, title: str) -> None:
+def _panels(sample: Sample, layer: LayerAttention | None, title: str) -> list[Panel]:
+    """Return the spectrogram with the attention over it, or below it if that is cross-attention."""
     sound = sample.sound or sample.source_sound
     assert sound is not None
-    draw_spectrogram(panels[0], sound)
-    panels[0].set_title(title, loc="left", pad=2)
-    panels[0].set_ylabel("hertz")
+    first = spectrogram_panel(sound, title)
+    first.left = True
+    first.ylabel = "hertz"
     if layer is None:
-        for panel in panels[1:]:
-            panel.set_axis_off()
-        return
+        return [first]
     weights: Tensor = layer.weights.mean(0)[layer.query_prefix :, layer.prefix :]  # (queries, N)
     if not layer.cross:
-        over_time = weights.mean(0)  # (N,)
-        overlay(panels[0], sound, over_time, 2 * scale_end([over_time]))  # the sound stays visible
-        return
-    draw_over_time(panels[1], sound, layer, weights, scale_end([weights]), fontsize=5)
-    panels[1].set_title(f"{layer.name}, each token of the reference, mean of the heads", loc="left", pad=2)
+        by_token = weights.mean(0)  # (N,)
+        first.marks = [*first.marks, overlay(sound, by_token, 2 * scale_end([by_token]))]  # the sound stays visible
+        return [first]
+    below = over_time(sound, layer, weights, scale_end([weights]))
+    below.title = f"{layer.name}, each token of the reference, mean of the heads"
+    below.left = True
+    return [first, below]
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def save_few_colours(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG of few colours; never a partial file."""
-    from PIL import Image
-
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
-    with Image.open(content, formats=("PNG",)) as picture, replacing(path) as temporary:
-        picture.convert("RGB").quantize(_COLOURS).save(temporary, format="PNG", optimize=True)
-    return path

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import count
-from pathlib import Path
-from typing import Any
 
-import numpy as np
+import torch
 
 from blockyard.errors import UserError
+from blockyard.inspect._canvas import DIVERGING, INK, ZERO_COLOUR, panel_side
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
-from blockyard.inspect.figures._attention_panels import head_pages, page_colorbar, scale_end, sequential_colours
-from blockyard.inspect.figures._canvas import DIVERGING, INK, canvas, label_ticks, panel_side, save
+from blockyard.inspect.figures._attention_panels import head_pages, scale_end
 from blockyard.inspect.figures.query_figure import (
     attends_graph,
     attends_image,
     attends_source,
-    draw_on_graph,
-    draw_on_image,
-    draw_strips,
-    draw_words,
+    pages_on_graph,
+    pages_on_image,
+    strip_pages,
+    without_zeros,
+    word_pages,
 )
-from blockyard.inspect.figures.sound_figure import attends_sound, draw_on_sound
+from blockyard.inspect.figures.sound_figure import attends_sound, pages_on_sound
 from blockyard.inspect.options import Options
-from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.panels import Heat, Mark, Page, Panel, text
+from blockyard.inspect.result import JSON_SIDE, InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.ops.maps import smaller
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("layers", "heads", "sample", "samples", "prompt", "query")
 
+_SIDE = 512  # most rows and columns of a map that is drawn
+_MANY = 1000  # entries, from which on most weights are small
 
-SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
 
-
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the attention of each selected layer and head. Raises UserError where no layer attends."""
     samples = load_samples(loaded, options)
     layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads, query=options.query)
@@ -44,22 +43,20 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
         raise UserError(f"{loaded.folder.name} has no attention layer; `blockyard inspect mixing` works for any mixer")
     for layer in layers:
         query_weights(layer, options.query)  # refuses a query that does not exist before anything is written
-    heads = [(layer, index) for layer in layers for index in range(len(layer.heads))]
     return InspectionResult(
         numbers={
             "samples": [sample.index for sample in samples],
             "layers": [_numbers(layer) for layer in layers],
             **_sound(samples[0]),
         },
-        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_more_columns(layers)),
-        rows=[_row(layer, index) + _more_cells(layers, layer, index) for layer, index in heads],
-        figures=draw_attention(layers, samples[0], options.query, folder),
+        rows=[table_row(layer, index) for layer in layers for index in range(len(layer.heads))],
+        pages=pages(layers, samples[0], options.query),
         summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
     )
 
 
 def _sound(sample: Sample) -> dict[str, object]:
-    """The times of the tokens of a sound, in seconds, and of the labels that CTC hears; empty for other inputs."""
+    """Return the times of a sound's tokens, in seconds, and of the labels that CTC hears; empty for other inputs."""
     sound = sample.sound or sample.source_sound
     if sound is None:
         return {}
@@ -71,154 +68,114 @@ def _sound(sample: Sample) -> dict[str, object]:
 
 
 def _numbers(layer: LayerAttention) -> dict[str, object]:
+    sink = {} if layer.sink is None else {"sink": to_json(layer.sink)}
+    region = {}
+    if layer.region is not None:
+        region = {"asked": to_json(layer.region), "asked_patches": layer.region_patches}
     return {
         "path": layer.path,
         "heads": layer.heads,
         "entropy": to_json(layer.entropy),
         "entropy_share": to_json(layer.share),
-        **({} if layer.sink is None else {"sink": to_json(layer.sink)}),
+        **sink,
         "prefix": layer.prefix,
         "grid": layer.grid,
         "queries": layer.queries,
         "keys": layer.keys,
-        **({} if layer.region is None else {"asked": to_json(layer.region), "asked_patches": layer.region_patches}),
-        "weights": to_json(smaller(layer.weights, SIDE)),
+        **region,
+        "weights": to_json(smaller(layer.weights, JSON_SIDE)),
     }
 
 
-def _more_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
-    """The columns of what some layer has: a sink, a part of the source that is asked for."""
-    sinks = any(layer.sink is not None for layer in layers)
-    return (*(["on the sink"] if sinks else []), *_region_columns(layers))
-
-
-def _more_cells(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
-    """The cells of these columns, empty in layers that have none."""
-    if all(each.sink is None for each in layers):
-        return _region_cells(layers, layer, index)
-    of_sink = "" if layer.sink is None else f"{float(layer.sink[index]):.1%}"
-    return (of_sink, *_region_cells(layers, layer, index))
-
-
-def _region_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
-    return ("on what is asked", "of the patches") if any(layer.region is not None for layer in layers) else ()
-
-
-def _region_cells(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
-    """Attention to the part of the source that is asked for, and its share of the patches; empty in other layers."""
-    if not _region_columns(layers):
-        return ()
-    return ("", "") if layer.region is None else (f"{float(layer.region[index]):.1%}", f"{layer.region_patches:.1%}")
-
-
-def _row(layer: LayerAttention, index: int) -> tuple[str, ...]:
+def table_row(layer: LayerAttention, index: int) -> dict[str, str | None]:
+    """Return the cells of one head; None for what its layer lacks: a sink, a part of the source that is asked for."""
     entropy, share = float(layer.entropy[index]), float(layer.share[index])
-    return (
-        layer.name,
-        str(layer.heads[index]),
-        "" if math.isnan(entropy) else f"{entropy:.3f}",
-        "" if math.isnan(share) else f"{share:.1%}",
-        f"{float(layer.weights[index].max()):.3f}",
-    )
+    return {
+        "layer": layer.name,
+        "head": str(layer.heads[index]),
+        "entropy, nats": "" if math.isnan(entropy) else f"{entropy:.3f}",
+        "of maximum": "" if math.isnan(share) else f"{share:.1%}",
+        "largest weight": f"{float(layer.weights[index].max()):.3f}",
+        "on the sink": None if layer.sink is None else f"{float(layer.sink[index]):.1%}",
+        "on what is asked": None if layer.region is None else f"{float(layer.region[index]):.1%}",
+        "of the patches": None if layer.region is None else f"{layer.region_patches:.1%}",
+    }
 
 
-# The figures of attention: whole maps, the weights of one query, entropies.
-
-
-_SIDE = 512  # most rows and columns of a map that is drawn
-_MANY = 1000  # entries, from which on most weights are small
-
-
-def draw_attention(
-    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path
-) -> Iterator[Path]:
-    """Draw every figure of these layers. Raises ValueError for a query that the sequence does not have."""
-    yield from _draw_maps(layers, sample, folder)
+def pages(layers: list[LayerAttention], sample: Sample, query: str | int | None) -> Iterator[Page]:
+    """Yield every figure of these layers. Raises ValueError for a query that the sequence does not have."""
+    yield from _map_pages(layers, sample)
     on_image = [layer for layer in layers if attends_image(layer, sample)]
     if on_image:
-        yield from draw_on_image(on_image, sample, query, folder)
+        yield from pages_on_image(on_image, sample, query)
     on_source = [layer for layer in layers if attends_source(layer, sample)]
     if on_source:
-        yield from draw_words(on_source, sample, folder)
+        yield from word_pages(on_source, sample)
     on_graph = [layer for layer in layers if attends_graph(layer, sample)]
     if on_graph:
-        yield from draw_on_graph(on_graph, sample, query, folder)
+        yield from pages_on_graph(on_graph, sample, query)
     on_sound = [layer for layer in layers if attends_sound(layer, sample)]
     if on_sound:
-        yield from draw_on_sound(on_sound, sample, query, folder)
-    groups: dict[Any, list[LayerAttention]] = {}  # the layers of one strip figure have the same keys and queries
+        yield from pages_on_sound(on_sound, sample, query)
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[LayerAttention]] = {}
     for layer in layers:
         if not any(attends(layer, sample) for attends in (attends_image, attends_graph, attends_sound)):
-            groups.setdefault((*layer.keys, None, *layer.queries), []).append(layer)
-    pages = count()
-    for group in groups.values():
-        yield from draw_strips(group, sample, query, folder, pages)
-    yield _draw_entropy(layers, folder)
+            groups.setdefault((tuple(layer.keys), tuple(layer.queries)), []).append(layer)
+    for group in groups.values():  # strips of one figure have the same keys and queries
+        yield from strip_pages(group, sample, query)
+    yield _entropy_page(layers)
 
 
-def _draw_maps(layers: list[LayerAttention], sample: Sample, folder: Path) -> Iterator[Path]:
-    for page, page_layers, heads in head_pages(layers):
+def _map_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
+    title = f"Attention weights on {sample.name}; rows are queries, columns are keys; grey is exactly zero"
+    for page_layers, heads in head_pages(layers):
+        end = scale_end([layer.weights for layer in page_layers])
+        rows = []
+        for layer, below in zip(page_layers, [*page_layers[1:], None], strict=True):
+            row = [_map(layer, head, end) for head in heads if head < len(layer.heads)]
+            fits = max(layer.weights.shape[1:]) <= _SIDE
+            label_keys = below is None or below.keys != layer.keys or len(below.heads) < len(layer.heads)
+            if fits and row:
+                row[0].y_tokens = layer.queries
+            if fits and label_keys:
+                for panel in row:
+                    panel.x_tokens = layer.keys
+            rows.append(row)
         longest = max(max(len(layer.queries), len(layer.keys)) for layer in page_layers)
         side = panel_side(len(heads), longest)
-        end = scale_end([layer.weights for layer in page_layers])
-        title = f"Attention weights on {sample.name}; rows are queries, columns are keys; grey is exactly zero"
-        with canvas(len(page_layers), len(heads), (side, side), title) as (figure, axes):
-            image = None
-            for row, layer, below in zip(axes, page_layers, [*page_layers[1:], None], strict=True):
-                label_keys = below is None or below.keys != layer.keys or len(below.heads) < len(layer.heads)
-                for head, panel in zip(heads, row, strict=True):
-                    if head >= len(layer.heads):
-                        panel.set_axis_off()
-                        continue
-                    image = _draw_map(panel, layer, head, end)
-                    if max(layer.weights.shape[1:]) <= _SIDE:
-                        if label_keys:
-                            label_ticks(panel, layer.keys, side, "x")
-                        if panel is row[0]:
-                            label_ticks(panel, layer.queries, side, "y")
-            page_colorbar(figure, image, axes, "attention weight")
-            yield save(figure, folder, "attention_maps", page)
+        yield Page("attention_maps", title, rows, (side, side), bar="attention weight")
 
 
-def _draw_map(panel: Any, layer: LayerAttention, head: int, end: float) -> Any:
-    weights = smaller(layer.weights[head], _SIDE)
-    signed = float(weights.min()) < -1e-6  # a mixer whose weights do not sum to one
-    table = weights.numpy() if signed else np.ma.masked_equal(weights.numpy(), 0.0)
-    colours, low = (DIVERGING, -end) if signed else (sequential_colours(), 0.0)
-    image = panel.imshow(table, cmap=colours, norm=_colour_norm(low, end, table.size), interpolation="nearest")
-    panel.set_title(f"{layer.name}, head {layer.heads[head]}", pad=2)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    return image
+def _map(layer: LayerAttention, head: int, end: float) -> Panel:
+    table = smaller(layer.weights[head], _SIDE)
+    if float(table.min()) < -1e-6:  # a mixer whose weights do not sum to one
+        heat = Heat(table, end, -end, DIVERGING)
+    else:
+        power = 0.5 if table.numel() > _MANY else 1.0  # resolves small weights
+        heat = Heat(without_zeros(table), end, power=power, missing=ZERO_COLOUR)
+    return Panel([heat], f"{layer.name}, head {layer.heads[head]}")
 
 
-def _draw_entropy(layers: list[LayerAttention], folder: Path) -> Path:
+def _entropy_page(layers: list[LayerAttention]) -> Page:
     columns = max(max(layer.heads) for layer in layers) + 1
-    table = np.full((len(layers), columns), math.nan)
+    table = torch.full((len(layers), columns), math.nan)
+    cells = []
     for row, layer in enumerate(layers):
-        table[row, layer.heads] = layer.share.numpy()
+        table[row, layer.heads] = layer.share
+        cells += [_entropy_cell(layer, index, row) for index in range(len(layer.heads))]
+    panel = Panel(
+        [Heat(table, missing=ZERO_COLOUR, stretched=True), *cells],
+        x_names=[f"head {head}" for head in range(columns)],
+        y_names=[layer.name for layer in layers],
+    )
     title = "Entropy of attention: in nats, and as a share of the maximum, the logarithm of the number of visible keys"
-    with canvas(1, 1, (max(3.5, 0.75 * columns + 1.2), 0.32 * len(layers) + 0.5), title) as (figure, axes):
-        panel = axes[0][0]
-        image = panel.imshow(np.ma.masked_invalid(table), cmap=sequential_colours(), vmin=0, vmax=1, aspect="auto")
-        for row, layer in enumerate(layers):
-            for head, nats, share in zip(layer.heads, layer.entropy.tolist(), layer.share.tolist(), strict=True):
-                text = "none" if math.isnan(nats) else f"{nats:.2f}" + ("" if math.isnan(share) else f"  {share:.0%}")
-                panel.text(head, row, text, ha="center", va="center", fontsize=7, color=_text_colour(share))
-        panel.set_yticks(range(len(layers)), [layer.name for layer in layers])
-        panel.set_xticks(range(columns), [f"head {head}" for head in range(columns)])
-        panel.tick_params(length=0)
-        page_colorbar(figure, image, axes, "share of the maximum")
-        return save(figure, folder, "attention_entropy")
+    size = (max(3.5, 0.75 * columns + 1.2), 0.32 * len(layers) + 0.5)
+    return Page("attention_entropy", title, [[panel]], size, bar="share of the maximum")
 
 
-def _text_colour(share: float) -> str:
-    """Return a readable text colour: dark on bright cells, white on dark ones."""
-    return "white" if share < 0.55 else INK
-
-
-def _colour_norm(low: float, end: float, entries: int) -> Any:
-    """Return a linear colour norm, or one that resolves small weights where a map has many entries."""
-    from matplotlib.colors import Normalize, PowerNorm
-
-    return PowerNorm(0.5, 0.0, end) if low == 0.0 and entries > _MANY else Normalize(low, end)
+def _entropy_cell(layer: LayerAttention, index: int, row: int) -> Mark:
+    nats, share = float(layer.entropy[index]), float(layer.share[index])
+    content = "none" if math.isnan(nats) else f"{nats:.2f}"
+    if not math.isnan(nats) and not math.isnan(share):
+        content += f"  {share:.0%}"
+    return text(layer.heads[index], row, content, colour="white" if share < 0.55 else INK)

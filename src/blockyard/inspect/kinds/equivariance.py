@@ -17,8 +17,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +25,9 @@ from torch import Tensor, nn
 from blockyard.contracts import Batch, Position, Seq
 from blockyard.data.splits.order import mix
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, panel_side, save, split_pages
+from blockyard.inspect._canvas import panel_side, split_pages
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Page, Panel, picture
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.model._record import Record
@@ -38,6 +38,9 @@ OPTIONS = ("sample", "samples", "permute")
 
 
 PREDICTION = "prediction"
+EXACT = 1e-10  # in float64; rounding leaves about 1e-15
+_BLOCKS = 8  # columns of a page
+_NAMES = {"patches": "a random order of the tokens", "shift": "all tokens one place on"}
 
 
 @dataclass(frozen=True)
@@ -186,83 +189,63 @@ def _positions(model: Any, read: bool) -> Iterator[None]:
             model.positions = of_kinds
 
 
-_BLOCKS = 8  # columns of a page
-
-
-def draw_equivariance(result: Permuted, sample: Sample, permute: str, folder: Path) -> Iterator[Path]:
-    """Draw equivariance.png, rows with and without positions and a column for each block; first x and P x."""
-    arms = list(result.stages)
-    stages = {arm: [stage for stage in result.stages[arm] if stage.tokens is not None] for arm in arms}
+def pages(result: Permuted, sample: Sample, permute: str) -> Iterator[Page]:
+    """Yield equivariance.png, rows with and without positions and a column for each block; first x and P x."""
+    token_stages = {
+        arm: [stage for stage in stages if stage.tokens is not None] for arm, stages in result.stages.items()
+    }
     grid = _grid(result)
+    height = 0.9 if grid[0] == 1 else None
+    pictures = _pictures(result, sample, grid)
     title = f"|f(Px) - Pf(x)| of each token of {sample.name}, P: {_NAMES[permute]}; one scale"
-    image = _cells(sample.image, grid) if sample.image is not None and len(grid) == 2 else None
-    first = 0 if image is None else 2
-    for page, part in enumerate(split_pages(len(stages[arms[0]]), _BLOCKS)):
-        columns = first + len(part)
-        tables = [stages[arm][index].tokens for arm in arms for index in part]
-        end = max(float(torch.cat([table for table in tables if table is not None]).max()), 1e-12)
-        side = panel_side(columns, 12)
-        with canvas(len(arms), columns, (side, side if len(grid) == 2 else 0.9), title) as (figure, axes):
-            drawn = None
-            for row, arm in zip(axes, arms, strict=True):
-                if image is not None:
-                    _draw_image(row[0], image, torch.arange(len(result.order)), grid, "x")
-                    _draw_image(row[1], image, result.order, grid, "P x")
-                row[0].set_ylabel(f"{arm} positions")
-                for panel, index in zip(row[first:], part, strict=True):
-                    stage = stages[arm][index]
-                    assert stage.tokens is not None
-                    table = _laid_out(stage.tokens, grid)
-                    drawn = panel.imshow(table.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=end, aspect=_aspect(grid))
-                    panel.set_title(f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|", pad=3)
-                for panel in row:
-                    panel.set_xticks([])
-                    panel.set_yticks([])
-            add_colorbar(figure, drawn, [panel for row in axes for panel in row[first:]], "|f(Px) - Pf(x)|")
-            yield save(figure, folder, "equivariance", page)
+    for part in split_pages(len(next(iter(token_stages.values()))), _BLOCKS):
+        shown = {arm: [stages[index] for index in part] for arm, stages in token_stages.items()}
+        tables = [stage.tokens for stages in shown.values() for stage in stages if stage.tokens is not None]
+        end = max(float(torch.cat(tables).max()), 1e-12)
+        rows = []
+        for arm, stages in shown.items():
+            panels = [Panel([image], name) for name, image in pictures.items()]
+            panels += [_panel(stage, grid, end) for stage in stages]
+            panels[0].ylabel = f"{arm} positions"
+            rows.append(panels)
+        side = panel_side(len(rows[0]), 12)
+        yield Page("equivariance", title, rows, (side, height or side), bar="|f(Px) - Pf(x)|")
 
 
-_NAMES = {"patches": "a random order of the tokens", "shift": "all tokens one place on"}
+def _grid(result: Permuted) -> tuple[int, int]:
+    """Return the layout of the tokens: an image's patches if they fill one, else one row."""
+    grid = result.grid
+    tokens = len(result.order)
+    if grid is not None and len(grid) == 2 and grid[0] * grid[1] == tokens:
+        return grid[0], grid[1]
+    return 1, tokens
 
 
-def _grid(result: Permuted) -> tuple[int, ...]:
-    """The layout of the tokens: that of an image's patches where they fill one, else a line."""
-    grid, count = result.grid, len(result.order)
-    return grid if grid is not None and len(grid) == 2 and grid[0] * grid[1] == count else (count,)
+def _panel(stage: PermutedStage, grid: tuple[int, int], end: float) -> Panel:
+    assert stage.tokens is not None
+    table = Heat(stage.tokens.view(grid), end, stretched=grid[0] == 1)
+    return Panel([table], f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|")
 
 
-def _aspect(grid: tuple[int, ...]) -> Literal["equal", "auto"]:
-    return "equal" if len(grid) == 2 else "auto"
+def _pictures(result: Permuted, sample: Sample, grid: tuple[int, int]) -> dict[str, Heat]:
+    """Return the sample's image, and its patches in the other order; empty if it has none or the grid does not fit."""
+    image = sample.image
+    rows, columns = grid
+    if image is None or rows == 1 or image.shape[0] % rows or image.shape[1] % columns:
+        return {}
+    cells = image.unflatten(0, (rows, -1)).unflatten(2, (columns, -1)).transpose(1, 2).flatten(0, 1)
+    permuted_cells = cells[result.order].unflatten(0, grid).transpose(1, 2)  # (rows, h, columns, w[, 3])
+    return {"x": picture(image), "P x": picture(permuted_cells.flatten(0, 1).flatten(1, 2))}
 
 
-def _laid_out(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
-    return tokens.view(grid) if len(grid) == 2 else tokens[None]
-
-
-def _cells(image: Tensor, grid: tuple[int, ...]) -> Tensor | None:
-    """The patches of an image (N, height, width[, 3]), row by row; None where the grid does not divide it."""
-    (rows, columns), (height, width) = grid, image.shape[:2]
-    if height % rows or width % columns:
-        return None
-    cells = image.unflatten(0, (rows, height // rows)).unflatten(2, (columns, width // columns))
-    return cells.transpose(1, 2).flatten(0, 1)
-
-
-def _draw_image(panel: Any, cells: Tensor, order: Tensor, grid: tuple[int, ...], name: str) -> None:
-    squares = cells[order].unflatten(0, grid).transpose(1, 2)  # (rows, h, columns, w[, 3])
-    panel.imshow(squares.flatten(0, 1).flatten(1, 2).numpy(), cmap="gray", vmin=0, vmax=1)
-    panel.set_title(name, pad=3)
-
-
-EXACT = 1e-10  # in float64; rounding leaves about 1e-15
-
-
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Returns |f(P x) - P f(x)| / |f(x)| after each block."""
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
+    """Return |f(P x) - P f(x)| / |f(x)| after each block."""
     samples = load_samples(loaded, options)
     result = permuted(loaded.model, samples, options.permute)
-    arms = tuple(result.stages)
-    pairs = zip(*result.stages.values(), strict=True)
+    rows = []
+    for stages in zip(*result.stages.values(), strict=True):
+        values = {f"{arm} positions": _shown(stage) for arm, stage in zip(result.stages, stages, strict=True)}
+        rows.append({"after": stages[0].name.replace(".", " "), **values})
     return InspectionResult(
         numbers={
             "samples": [sample.index for sample in samples],
@@ -270,9 +253,8 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
             "order": result.order.tolist(),
             **{f"{arm}_positions": [_numbers(stage) for stage in stages] for arm, stages in result.stages.items()},
         },
-        columns=("after", *(f"{arm} positions" for arm in arms)),
-        rows=[(row[0].name.replace(".", " "), *(_shown(stage) for stage in row)) for row in pairs],
-        figures=draw_equivariance(result, samples[0], options.permute, folder),
+        rows=rows,
+        pages=pages(result, samples[0], options.permute),
         summary=f"|f(Px) - Pf(x)| / |f(x)| of {samples_name(samples)}, 0 below {EXACT:g}; {_verdict(result)}",
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,10 @@ from torch import Tensor, nn
 from blockyard.channel_mixer.experts import Experts
 from blockyard.contracts import Seq
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, save, split_pages
-from blockyard.inspect.labels import layer_name
+from blockyard.inspect._canvas import INK, split_pages
+from blockyard.inspect.labels import InLayer
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Mark, Page, Panel, text
 from blockyard.inspect.recorded_calls import forward_once
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name, select_layers
@@ -26,9 +26,12 @@ from blockyard.runs.load import Loaded
 
 OPTIONS = ("layers", "sample", "samples")
 
+_LAYERS = 24  # of a page
+_NUMBERED = 32  # most experts whose cells are numbered
+
 
 @dataclass(frozen=True)
-class LayerLoads:
+class LayerLoads(InLayer):
     """One layer. loads: (E,), the tokens that each expert was sent, class and register tokens among them.
 
     scores: (E,), the mean score of each expert over all tokens; tokens: how many those are
@@ -38,11 +41,6 @@ class LayerLoads:
     loads: Tensor
     scores: Tensor
     tokens: int
-
-    @property
-    def name(self) -> str:
-        """The readable name of the layer."""
-        return layer_name(self.path).removesuffix(" channel")
 
     @property
     def relative(self) -> Tensor:
@@ -87,42 +85,36 @@ def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...
     ]
 
 
-_LAYERS = 24  # of a page
-
-
-def draw_loads(layers: list[LayerLoads], of: str, folder: Path) -> Iterator[Path]:
-    """Draw experts.png: a row for each layer, a cell for each expert, the most loaded one first."""
-    title = f"Tokens that each expert is sent over an equal share, the most first, of {of}"
+def pages(layers: list[LayerLoads], samples: str) -> Iterator[Page]:
+    """Yield experts.png: a row for each layer, a cell for each expert, the most loaded one first."""
+    title = f"Tokens that each expert is sent over an equal share, the most first, of {samples}"
     largest = max(float(layer.relative.max()) for layer in layers)
-    for page, part in enumerate(split_pages(len(layers), _LAYERS)):
+    for part in split_pages(len(layers), _LAYERS):
         shown = [layers[index] for index in part]
-        count = max(len(layer.loads) for layer in shown)
-        table = torch.full((len(shown), count), torch.nan)
+        experts = max(len(layer.loads) for layer in shown)
+        table = torch.full((len(shown), experts), torch.nan)
+        numbers = []
         for row, layer in enumerate(shown):
             table[row, : len(layer.loads)] = layer.relative.sort(descending=True).values
-        with canvas(1, 1, (max(4.0, min(12.0, 0.5 * count)), 0.3 * len(shown) + 0.8), title) as (figure, axes):
-            panel = axes[0][0]
-            image = panel.imshow(table.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=largest, aspect="auto")
-            for row, layer in enumerate(shown if count <= 32 else []):
-                for column, expert in enumerate(layer.loads.argsort(descending=True).tolist()):
-                    colour = "white" if float(table[row, column]) < 0.6 * largest else "black"
-                    panel.text(column, row, str(expert), ha="center", va="center", fontsize=6, color=colour)
-            panel.set_yticks(range(len(shown)), [layer.name for layer in shown])
-            panel.set_xticks([])
-            panel.set_xlabel("experts, by their number")
-            add_colorbar(figure, image, panel)
-            yield save(figure, folder, "experts", page)
+            for column, expert in enumerate(layer.loads.argsort(descending=True).tolist()):
+                colour = "white" if float(table[row, column]) < 0.6 * largest else INK
+                numbers.append(text(column, row, str(expert), 6, colour))
+        marks: list[Heat | Mark] = [Heat(table, largest, stretched=True)]
+        if experts <= _NUMBERED:
+            marks += numbers
+        panel = Panel(marks, y_names=[layer.name for layer in shown], xlabel="experts, by their number", bar=True)
+        size = (max(4.0, min(12.0, 0.5 * experts)), 0.3 * len(shown) + 0.8)
+        yield Page("experts", title, [[panel]], size)
 
 
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the loads of the experts over the selected samples."""
     samples = load_samples(loaded, options)
     layers = expert_loads(loaded.model, samples, options.layers)
     return InspectionResult(
         numbers={"samples": [sample.index for sample in samples], "layers": [_numbers(layer) for layer in layers]},
-        columns=("layer", "tokens", "largest load", "smallest", "without tokens", "entropy"),
         rows=[_row(layer) for layer in layers],
-        figures=draw_loads(layers, samples_name(samples), folder),
+        pages=pages(layers, samples_name(samples)),
         summary=f"Of {samples_name(samples)}. Loads are over an equal share; entropy is over that of equal loads",
     )
 
@@ -137,12 +129,12 @@ def _numbers(layer: LayerLoads) -> dict[str, object]:
     }
 
 
-def _row(layer: LayerLoads) -> tuple[str, ...]:
-    return (
-        layer.name,
-        f"{layer.tokens:,}",
-        f"{float(layer.relative.max()):.2f}x",
-        f"{float(layer.relative.min()):.2f}x",
-        f"{int((layer.loads == 0).sum())} of {len(layer.loads)}",
-        f"{layer.entropy:.3f}",
-    )
+def _row(layer: LayerLoads) -> dict[str, str]:
+    return {
+        "layer": layer.name,
+        "tokens": f"{layer.tokens:,}",
+        "largest load": f"{float(layer.relative.max()):.2f}x",
+        "smallest": f"{float(layer.relative.min()):.2f}x",
+        "without tokens": f"{int((layer.loads == 0).sum())} of {len(layer.loads)}",
+        "entropy": f"{layer.entropy:.3f}",
+    }

@@ -22,17 +22,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import SEQUENTIAL, add_colorbar, canvas, panel_side, save, split_pages
-from blockyard.inspect.labels import layer_name
+from blockyard.inspect._canvas import panel_side, split_pages
+from blockyard.inspect.labels import InLayer
 from blockyard.inspect.options import Options
-from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.panels import Heat, Page, Panel
+from blockyard.inspect.result import JSON_SIDE, InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name, select_heads, select_layers
 from blockyard.ops import maps, reference
 from blockyard.ops.mask import FULL
@@ -47,10 +47,12 @@ NAMES = {
     AFTER: "weights of zero after the softmax",
     ZEROED: "scores of zero before the softmax",
 }
+_LAYERS = 6  # of a page
+_SIDE = 256  # most rows and columns of a map
 
 
 @dataclass
-class LayerMasks:
+class LayerMasks(InLayer):
     """One layer under each way to mask, as means over its heads.
 
     weights, leaks: (N, M) of the first sample, by way
@@ -63,11 +65,6 @@ class LayerMasks:
     leaks: dict[str, Tensor]
     leak: dict[str, float]
     change: dict[str, float]
-
-    @property
-    def name(self) -> str:
-        """The readable name of the layer."""
-        return layer_name(self.path)
 
 
 @torch.no_grad()
@@ -147,76 +144,57 @@ def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> T
     return p if rule is None else p.masked_fill(~seen, 0.0)
 
 
-_COLUMNS = (
-    (RIGHT, "weights"),
-    (AFTER, "weights"),
-    (AFTER, "leak"),
-    (ZEROED, "weights"),
-    (ZEROED, "leak"),
-)
-_ROWS = 6  # layers of a page
-_SIDE = 256  # most rows and columns of a map
-
-
-def draw_masking(layers: list[LayerMasks], sample: Sample, folder: Path) -> Iterator[Path]:
-    """Draw masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
-    from matplotlib.colors import PowerNorm  # so that weights of a hundredth are seen
-
+def pages(layers: list[LayerMasks], sample: Sample) -> Iterator[Page]:
+    """Yield masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
     title = f"weights and leaks of later tokens of {sample.name}, means over heads; one scale"
-    for page, part in enumerate(split_pages(len(layers), _ROWS)):
-        side = panel_side(len(_COLUMNS), 12)
-        with canvas(len(part), len(_COLUMNS), (side, side), title) as (figure, axes):
-            drawn = None
-            for row, index in zip(axes, part, strict=True):
-                layer = layers[index]
-                row[0].set_ylabel(layer.name)
-                for panel, (rule, what) in zip(row, _COLUMNS, strict=True):
-                    table = (layer.weights if what == "weights" else layer.leaks)[rule]
-                    shown = maps.smaller(table, _SIDE).float().cpu().numpy()
-                    drawn = panel.imshow(shown, cmap=SEQUENTIAL, norm=PowerNorm(0.4, vmin=0, vmax=1))
-                    value = f" {layer.leak[rule]:.3f}" if what == "leak" else ""
-                    panel.set_title(f"{rule}: {what}{value}", pad=3)
-                    panel.set_xticks([])
-                    panel.set_yticks([])
-            add_colorbar(figure, drawn, [panel for row in axes for panel in row], "weight")
-            yield save(figure, folder, "masking", page)
+    for part in split_pages(len(layers), _LAYERS):
+        rows = [_panels(layers[index]) for index in part]
+        side = panel_side(len(rows[0]), 12)
+        yield Page("masking", title, rows, (side, side), bar="weight")
 
 
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def _panels(layer: LayerMasks) -> list[Panel]:
+    panels = [Panel([_heat(layer.weights[RIGHT])], f"{RIGHT}: weights", ylabel=layer.name)]
+    for rule in (AFTER, ZEROED):
+        panels.append(Panel([_heat(layer.weights[rule])], f"{rule}: weights"))
+        panels.append(Panel([_heat(layer.leaks[rule])], f"{rule}: leak {layer.leak[rule]:.3f}"))
+    return panels
+
+
+def _heat(table: Tensor) -> Heat:
+    return Heat(maps.smaller(table, _SIDE).float().cpu(), power=0.4)  # so that weights of a hundredth are seen
+
+
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
     samples = load_samples(loaded, options)
     layers = masked_layers(loaded.model, samples, options.layers, options.heads)
-    worst = {rule: max(layer.change[rule] for layer in layers) for rule in WAYS}
+    worst = {rule: _shown(max(layer.change[rule] for layer in layers)) for rule in WAYS}
     return InspectionResult(
         numbers={
             "samples": [sample.index for sample in samples],
             "ways": NAMES,
-            "layers": [
-                {
-                    "path": layer.path,
-                    "leak": layer.leak,
-                    "change": layer.change,
-                    "leaks": {rule: to_json(maps.smaller(layer.leaks[rule], 128)) for rule in WAYS},
-                }
-                for layer in layers
-            ],
+            "layers": [_numbers(layer) for layer in layers],
         },
-        columns=("layer", *(f"leak, {rule}" for rule in WAYS), *(f"change, {rule}" for rule in WAYS)),
-        rows=[
-            (
-                layer.name,
-                *(_shown(layer.leak[rule]) for rule in WAYS),
-                *(_shown(layer.change[rule]) for rule in WAYS),
-            )
-            for layer in layers
-        ],
-        figures=draw_masking(layers, samples[0], folder),
+        rows=[_row(layer) for layer in layers],
+        pages=pages(layers, samples[0]),
         summary=(
             f"of {samples_name(samples)}; right: {NAMES[RIGHT]}, after: {NAMES[AFTER]}, zeroed: {NAMES[ZEROED]}; other "
-            f"tokens in the second half change what the first reads by up to {_shown(worst[RIGHT])}, "
-            f"{_shown(worst[AFTER])} and {_shown(worst[ZEROED])} of its norm"
+            f"tokens in the second half change what the first reads by up to {worst[RIGHT]}, "
+            f"{worst[AFTER]} and {worst[ZEROED]} of its norm"
         ),
     )
+
+
+def _numbers(layer: LayerMasks) -> dict[str, object]:
+    leaks = {rule: to_json(maps.smaller(layer.leaks[rule], JSON_SIDE)) for rule in WAYS}
+    return {"path": layer.path, "leak": layer.leak, "change": layer.change, "leaks": leaks}
+
+
+def _row(layer: LayerMasks) -> dict[str, str]:
+    leaks = {f"leak, {rule}": _shown(layer.leak[rule]) for rule in WAYS}
+    changes = {f"change, {rule}": _shown(layer.change[rule]) for rule in WAYS}
+    return {"layer": layer.name, **leaks, **changes}
 
 
 def _shown(value: float) -> str:

@@ -1,10 +1,16 @@
-"""`blockyard inspect memory`: the training tokens that each key of an MLP or a memory answers to most, in context."""
+"""`blockyard inspect memory`: the training tokens that each key of an MLP or a memory answers to most, in context.
+
+Source: Geva et al. 2021, Transformer Feed-Forward Layers Are Key-Value Memories (arXiv 2012.14913), section 3.1: the
+    trigger examples of a key are the inputs with the largest memory coefficients
+Equation: m_i = f(x W_in)_i, the weight of value i: the activation of a hidden channel, or the softmax over keys
+
+Of each sample only its strongest token counts for a key, so that the examples come from different samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,18 +19,10 @@ from torch import Tensor, nn
 from blockyard.contracts import Batch, Block, ChannelMixer, Seq, Split
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import (
-    DIVERGING,
-    HIGHLIGHT,
-    INK,
-    add_colorbar,
-    canvas,
-    printable,
-    save,
-    split_pages,
-)
-from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect._canvas import DIVERGING, INK, printable, split_pages
+from blockyard.inspect.labels import InLayer, token_labels
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Mark, Page, Panel, box, picture, text
 from blockyard.inspect.recorded_calls import forward_once
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, sample_of, select_layers
@@ -32,9 +30,28 @@ from blockyard.runs.load import Loaded, splits_of
 
 OPTIONS = ("layers", "keys", "examples", "train_samples")
 
-
 SHOWN = 8  # keys of a layer, where none are named
 AT_ONCE = 16  # samples of a forward pass
+BEFORE = 20  # tokens of a context before the example; as many follow where the model reads them
+_CONTEXT = 12  # tokens before an example, in the table
+_KEYS = 8  # of a page
+_COLUMNS = 10  # images of a row
+
+
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
+    """Return the strongest training tokens of the keys of the selected layers."""
+    layers, shown, count = key_examples(loaded, options)
+    causal = bool(loaded.model.ctx.causal)
+    return InspectionResult(
+        numbers={
+            "train_samples": count,
+            "layers": [_numbers(layer) for layer in layers],
+            "shown": [_example_numbers(key, causal) for key in shown],
+        },
+        rows=[_row(key) for key in shown],
+        pages=pages(shown, causal=causal),
+        summary=f"Of {count:,} training samples, each of which counts once for a key; [ ] is the token",
+    )
 
 
 @dataclass(frozen=True)
@@ -124,112 +141,73 @@ def _shown(
     return ShownKey(layer, key, examples)
 
 
-BEFORE = 20  # tokens of a context before the example; as many follow where the model reads them
-_KEYS = 8  # of a page
-_COLUMNS = 10  # images of a row
-
-
 def window(example: Example, before: int, *, causal: bool) -> range:
     """Return the tokens that are shown around an example."""
     stop = example.token + 1 if causal else example.token + 1 + before
     return range(max(0, example.token - before), min(stop, len(example.labels)))
 
 
-def draw_keys(shown: list[ShownKey], folder: Path, *, causal: bool) -> Iterator[Path]:
-    """Draw memory.png: a row of images for each key, or a strip of tokens for each example."""
-    images = [each for each in shown if all(example.image is not None for example in each.examples)]
-    others = [each for each in shown if each not in images]
-    page = 0
-    for keys, draw in ((images, _draw_images), (others, _draw_strips)):
-        for part in split_pages(len(keys), _KEYS) if keys else ():
-            yield draw([keys[index] for index in part], folder, page, causal)
-            page += 1
+def pages(shown: list[ShownKey], *, causal: bool) -> Iterator[Page]:
+    """Yield memory.png: a row of images for each key, or a strip of tokens for each example."""
+    with_images = [key for key in shown if all(example.image is not None for example in key.examples)]
+    others = [key for key in shown if key not in with_images]
+    for part in split_pages(len(with_images), _KEYS) if with_images else ():
+        rows = [_image_row(with_images[index]) for index in part]
+        title = "Training patches with the largest coefficient of each key, the strongest first"
+        yield Page("memory", title, rows, (1.5, 1.5))
+    for part in split_pages(len(others), _KEYS) if others else ():
+        yield _strip_page([others[index] for index in part], causal)
 
 
-def _draw_images(keys: list[ShownKey], folder: Path, page: int, _: bool) -> Path:
-    from matplotlib.patches import Rectangle
-
-    columns = min(_COLUMNS, max(len(each.examples) for each in keys))
-    title = "Training patches with the largest coefficient of each key, the strongest first"
-    with canvas(len(keys), columns, (1.5, 1.5), title) as (figure, axes):
-        for row, each in zip(axes, keys, strict=True):
-            for panel in row:
-                panel.set_xticks([])
-                panel.set_yticks([])
-            for panel in row[len(each.examples) :]:
-                panel.set_axis_off()
-            row[0].set_ylabel(f"{each.layer.name}\nkey {each.key}")
-            for panel, example in zip(row, each.examples, strict=False):
-                assert example.image is not None
-                assert example.grid is not None
-                panel.imshow(example.image.numpy(), cmap="gray", vmin=0, vmax=1)
-                height, width = (side / n for side, n in zip(example.image.shape, example.grid, strict=False))
-                cell = divmod(example.token, example.grid[1])
-                corner = (cell[1] * width - 0.5, cell[0] * height - 0.5)
-                panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=HIGHLIGHT, linewidth=1.5))
-                panel.set_title(f"{float(example.coefficients[example.token]):.3g}", pad=2)
-        return save(figure, folder, "memory", page)
+def _image_row(key: ShownKey) -> list[Panel]:
+    panels = []
+    for example in key.examples[:_COLUMNS]:
+        assert example.image is not None
+        assert example.grid is not None
+        height, width = (side / cells for side, cells in zip(example.image.shape, example.grid, strict=False))
+        row, column = divmod(example.token, example.grid[1])
+        frame = box(row * height, column * width, height, width, line=1.5)
+        title = f"{float(example.coefficients[example.token]):.3g}"
+        panels.append(Panel([picture(example.image), frame], title))
+    panels[0].ylabel = f"{key.layer.name}\nkey {key.key}"
+    return panels
 
 
-def _draw_strips(keys: list[ShownKey], folder: Path, page: int, causal: bool) -> Path:
-    examples = [example for each in keys for example in each.examples]
-    parts = {id(example): window(example, BEFORE, causal=causal) for example in examples}
-    before = max(example.token - parts[id(example)].start for example in examples)
-    width = before + max(parts[id(example)].stop - example.token for example in examples)
-    most = max(len(each.examples) for each in keys)
-    shown = [each.labels[index] for each in examples for index in parts[id(each)]]
-    cell = 0.12 + 0.07 * min(12, max(map(len, shown)))
+def _strip_page(keys: list[ShownKey], causal: bool) -> Page:
+    examples = [example for key in keys for example in key.examples]
+    windows = [window(example, BEFORE, causal=causal) for example in examples]
+    before = max(example.token - part.start for example, part in zip(examples, windows, strict=True))
+    after = max(part.stop - example.token for example, part in zip(examples, windows, strict=True))
+    coefficients = [
+        example.coefficients[part.start : part.stop] for example, part in zip(examples, windows, strict=True)
+    ]
+    limit = float(torch.cat(coefficients).abs().max()) or 1.0
+    rows = [[_strip(key, before, after, limit, causal)] for key in keys]
+    longest = max(len(example.labels[index]) for example, part in zip(examples, windows, strict=True) for index in part)
+    cell = 0.12 + 0.07 * min(12, longest)
+    size = (cell * (before + after) + 1.6, 0.22 * max(len(key.examples) for key in keys) + 0.35)
     title = "Training tokens with the largest coefficient of each key (framed), and the key's coefficient around them"
-    with canvas(len(keys), 1, (cell * width + 1.6, 0.22 * most + 0.35), title) as (figure, axes):
-        values = [each.coefficients[parts[id(each)].start : parts[id(each)].stop] for each in examples]
-        limit = float(torch.cat(values).abs().max()) or 1.0
-        image = None
-        for (panel,), each in zip(axes, keys, strict=True):
-            image = _draw_strip(panel, each, parts, before, (most, width), limit)
-        add_colorbar(figure, image, [panel for row in axes for panel in row], "coefficient")
-        return save(figure, folder, "memory", page)
+    return Page("memory", title, rows, size, bar="coefficient")
 
 
-def _draw_strip(
-    panel: Any, shown: ShownKey, parts: dict[int, range], before: int, size: tuple[int, int], limit: float
-) -> Any:
-    from matplotlib.patches import Rectangle
-
-    table = torch.full(size, torch.nan)
-    for row, example in enumerate(shown.examples):
-        part = parts[id(example)]
-        start = before - (example.token - part.start)
-        table[row, start : start + len(part)] = example.coefficients[part.start : part.stop]
-        for column, index in enumerate(part, start):
-            value = abs(float(example.coefficients[index])) / limit
-            colour = "white" if value > 0.6 else INK
-            label = printable(example.labels[index])
-            panel.text(column, row, label, ha="center", va="center", fontsize=6, color=colour)
-        panel.add_patch(Rectangle((before - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=HIGHLIGHT, linewidth=1.2))
-    image = panel.imshow(table.numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
-    panel.set_title(f"{shown.layer.name}, key {shown.key}", pad=2, loc="left")
-    panel.set_yticks(range(len(shown.examples)), [f"sample {each.sample}" for each in shown.examples], fontsize=6)
-    panel.set_xticks([])
-    return image
-
-
-_CONTEXT = 12  # tokens before an example, in the table
-
-
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
-    """Return the strongest training tokens of the keys of the selected layers."""
-    layers, shown, count = key_examples(loaded, options)
-    causal = bool(loaded.model.ctx.causal)
-    return InspectionResult(
-        numbers={
-            "train_samples": count,
-            "layers": [_numbers(layer) for layer in layers],
-            "shown": [_examples(each, causal) for each in shown],
-        },
-        columns=("layer", "key", "coefficients", "strongest training tokens"),
-        rows=[_row(each) for each in shown],
-        figures=draw_keys(shown, folder, causal=causal),
-        summary=f"Of {count:,} training samples, each of which counts once for a key; [ ] is the token",
+def _strip(key: ShownKey, before: int, after: int, limit: float, causal: bool) -> Panel:
+    """Return a row of tokens for each example, which lies `before` tokens from the left; colours from -limit."""
+    table = torch.full((len(key.examples), before + after), torch.nan)
+    marks: list[Mark] = []
+    for row, example in enumerate(key.examples):
+        part = window(example, BEFORE, causal=causal)
+        first = before - (example.token - part.start)
+        table[row, first : first + len(part)] = example.coefficients[part.start : part.stop]
+        for column, index in enumerate(part, first):
+            share = abs(float(example.coefficients[index])) / limit
+            marks.append(text(column, row, printable(example.labels[index]), 6, "white" if share > 0.6 else INK))
+        marks.append(box(row, before, line=1.2))
+    return Panel(
+        [Heat(table, limit, -limit, DIVERGING, stretched=True), *marks],
+        f"{key.layer.name}, key {key.key}",
+        left=True,
+        y_names=[f"sample {example.sample}" for example in key.examples],
+        names_size=6,
     )
 
 
@@ -242,7 +220,7 @@ def _numbers(layer: LayerKeys) -> dict[str, object]:
     }
 
 
-def _examples(shown: ShownKey, causal: bool) -> dict[str, object]:
+def _example_numbers(shown: ShownKey, causal: bool) -> dict[str, object]:
     examples = []
     for example in shown.examples:
         part = window(example, BEFORE, causal=causal)
@@ -258,37 +236,30 @@ def _examples(shown: ShownKey, causal: bool) -> dict[str, object]:
     return {"path": shown.layer.path, "key": shown.key, "examples": examples}
 
 
-def _row(shown: ShownKey) -> tuple[str, ...]:
-    values = shown.layer.coefficients[shown.key]
-    return (
-        shown.layer.name,
-        str(shown.key),
-        f"{float(values[0]):.3g} to {float(values[-1]):.3g}",
-        "  ".join(_text(example) for example in shown.examples),
-    )
+def _row(key: ShownKey) -> dict[str, str]:
+    values = key.layer.coefficients[key.key]
+    return {
+        "layer": key.layer.name,
+        "key": str(key.key),
+        "coefficients": f"{float(values[0]):.3g} to {float(values[-1]):.3g}",
+        "strongest training tokens": "  ".join(_text(example) for example in key.examples),
+    }
 
 
 def _text(example: Example) -> str:
-    """The token in brackets behind those before it, or where it lies in its sample."""
+    """Return the token in brackets after its context, or its position in its sample."""
     label = example.labels[example.token]
     if example.grid is not None and len(example.grid) == 2:
         return f"sample {example.sample} at {label}"
     if label == str(example.token):  # not a text
         return f"sample {example.sample} token {label}"
     before = example.labels[max(0, example.token - _CONTEXT) : example.token]
-    joint = "" if all(len(each) == 1 for each in (*before, label)) else " "
+    joint = "" if all(len(token) == 1 for token in (*before, label)) else " "
     return joint.join([*before, f"[{label}]"])
 
 
-# The tokens of the training split that each key of an MLP or a key-value memory answers to most.
-# Source: Geva et al. 2021, Transformer Feed-Forward Layers Are Key-Value Memories (arXiv 2012.14913), section 3.1: the
-#     trigger examples of a key are the inputs with the largest memory coefficients
-# Equation: m_i = f(x W_in)_i, the weight of value i: the activation of a hidden channel, or the softmax over keys
-#     Of each sample only its strongest token counts for a key, so that the examples come from different samples.
-
-
 @dataclass
-class LayerKeys:
+class LayerKeys(InLayer):
     """The strongest tokens for each key of one layer, the strongest first, all (E, n).
 
     coefficients: m_i; samples: the sample of each, a number in its split; tokens: its index after the prefix
@@ -298,11 +269,6 @@ class LayerKeys:
     coefficients: Tensor
     samples: Tensor
     tokens: Tensor
-
-    @property
-    def name(self) -> str:
-        """The readable name of the layer."""
-        return layer_name(self.path).removesuffix(" channel")
 
 
 def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[str, tuple[str, Any]]:
@@ -321,7 +287,7 @@ def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[
 
 
 def _has_keys(mixer: Any) -> bool:
-    """Whether a channel of the first projection is a key, or of `keys`: a weight for each row, and column of the last.
+    """Return whether each row of the first projection, or of `keys`, is a key: a column of the last one is its value.
 
     A gated mixer has two rows a channel, and is left out.
     """
@@ -383,5 +349,6 @@ def _merged(old: LayerKeys | None, new: LayerKeys, count: int) -> LayerKeys:
     parts = [new] if old is None else [old, new]
     values = torch.cat([part.coefficients for part in parts], 1)
     order = values.argsort(dim=1, descending=True, stable=True)[:, :count]  # of equal ones the earlier sample
-    samples, tokens = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("samples", "tokens"))
+    samples = torch.cat([part.samples for part in parts], 1)
+    tokens = torch.cat([part.tokens for part in parts], 1)
     return LayerKeys(new.path, values.gather(1, order), samples.gather(1, order), tokens.gather(1, order))

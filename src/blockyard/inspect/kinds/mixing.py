@@ -7,41 +7,35 @@ Equation: M_ij = |dy_i/dx_j|_F / sqrt(D), the norms of the blocks of a mixer's J
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import TokenMixer
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import (
-    HIGHLIGHT,
-    SEQUENTIAL,
-    ZERO_COLOUR,
-    add_colorbar,
-    canvas,
-    label_ticks,
-    panel_side,
-    save,
-    split_pages,
-)
+from blockyard.inspect._canvas import ZERO_COLOUR, panel_side, split_pages
 from blockyard.inspect.jacobian import block_norms, effective_rank
-from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect.labels import InLayer, token_labels
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Page, Panel, box, grid
 from blockyard.inspect.recorded_calls import RecordedCall, mixing_modules, record_calls, repeat
-from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.result import JSON_SIDE, InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name, select_layers
 from blockyard.ops.maps import parts
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("layers", "sample", "samples", "prompt", "of", "probes")
 
-
+_MAX_ELEMENTS = 2**21  # of one activation
+_MAX_COPIES = 512
+_PANELS = 12  # of a page
+_COLUMNS = 4
+_DECADES = 3  # of a logarithmic colour scale
+_SIDE = 512  # most rows and columns of a table that is drawn
+_GRID_LABELS = 8  # the size of a panel without labels, as a number of labels
 VISIBLE = 1e-5  # relative to the largest entry: smaller entries count as zero
 ZERO = 1e-12  # relative to the largest entry: float64 leaves less of an exact zero
 EDGE = 1e-2  # relative to the largest entry: a drop from here to zero in one step is an edge
@@ -93,7 +87,7 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
 
 
 def _has_edge(norms: Tensor, beyond: Tensor, edge: Tensor) -> bool:
-    """Whether entries `beyond` are zero, or those at the `edge`, just inside of it, are large."""
+    """Return whether entries `beyond` are zero, or entries at the `edge`, just inside of it, are large."""
     outside, inside = norms[beyond], norms[edge]
     return not outside.numel() or bool(outside.max() <= ZERO) or bool(inside.max() >= EDGE)
 
@@ -102,12 +96,8 @@ def _share(nonzero: Tensor) -> str:
     return f"{float(nonzero.float().mean()):.0%} of all pairs"
 
 
-_MAX_ELEMENTS = 2**21  # of one activation
-_MAX_COPIES = 512
-
-
 @dataclass
-class LayerMixing:
+class LayerMixing(InLayer):
     """One layer: `norms` (N, M), the mean over samples of |dy_i/dx_j|_F / sqrt(D).
 
     variation: the standard deviation of the samples' norms, over the norm of their mean; None for one sample
@@ -128,11 +118,6 @@ class LayerMixing:
     grid: tuple[int, ...] | None
     rows: list[str]
     columns: list[str]
-
-    @property
-    def name(self) -> str:
-        """The readable name of the layer."""
-        return layer_name(self.path)
 
 
 def mixing_layers(
@@ -204,14 +189,8 @@ def _layer(
     )
 
 
-_COLUMNS, _PANELS = 4, 12
-_DECADES = 3
-_SIDE = 512  # most rows and columns of a table that is drawn
-_GRID_LABELS = 8  # the size of a panel without labels, as a number of labels
-
-
-def draw_mixing(layers: list[LayerMixing], averaged: str, folder: Path) -> Iterator[Path]:
-    """Draw mixing.png for all layers, and mixing_grid.png where tokens lie on a grid.
+def pages(layers: list[LayerMixing], averaged: str) -> Iterator[Page]:
+    """Yield mixing.png for all layers, and mixing_grid.png where tokens lie on a grid.
 
     averaged: the samples that were averaged, and how, for the title
     """
@@ -219,73 +198,46 @@ def draw_mixing(layers: list[LayerMixing], averaged: str, folder: Path) -> Itera
         f"|dy_i/dx_j| / sqrt(D): how strongly output i (row) depends on input j (column). {averaged}; "
         "grey is below 1e-6 of the maximum"
     )
-    for page, part in enumerate(split_pages(len(layers), _PANELS)):
-        page_layers = [layers[i] for i in part]
+    for part in split_pages(len(layers), _PANELS):
+        page_layers = [layers[index] for index in part]
         labels = max(max(layer.norms.shape) for layer in page_layers)
-        yield _draw_page(page_layers, title, labels, _draw_table, folder, "mixing", page)
+        yield _page("mixing", title, [_table(layer) for layer in page_layers], labels)
     on_grid = [layer for layer in layers if layer.grid is not None and len(layer.grid) == 2 and not layer.memory]
     title = "The same for the output of the middle token (framed), on the grid of inputs; grey is below 1e-6"
-    for page, part in enumerate(split_pages(len(on_grid), _PANELS) if on_grid else []):
-        page_layers = [on_grid[i] for i in part]
-        yield _draw_page(page_layers, title, _GRID_LABELS, _draw_middle, folder, "mixing_grid", page)
+    for part in split_pages(len(on_grid), _PANELS) if on_grid else []:
+        yield _page("mixing_grid", title, [_middle(on_grid[index]) for index in part], _GRID_LABELS)
 
 
-def _draw_page(
-    layers: list[LayerMixing],
-    title: str,
-    labels: int,
-    draw_panel: Callable[[Any, LayerMixing, float], Any],
-    folder: Path,
-    name: str,
-    page: int,
-) -> Path:
-    columns = min(_COLUMNS, len(layers))
-    rows = -(-len(layers) // columns)
-    side = panel_side(columns, labels)
-    with canvas(rows, columns, (side + 0.5, side), title) as (figure, axes):
-        panels = [panel for row in axes for panel in row]
-        for panel in panels[len(layers) :]:
-            panel.set_axis_off()
-        for panel, layer in zip(panels, layers, strict=False):
-            image = draw_panel(panel, layer, side)
-            panel.set_title(f"{layer.name}: {layer.mixer}", pad=3)
-            add_colorbar(figure, image, panel, fraction=0.046, pad=0.02)
-        return save(figure, folder, name, page)
+def _page(name: str, title: str, panels: list[Panel], labels: int) -> Page:
+    side = panel_side(min(_COLUMNS, len(panels)), labels)
+    return Page(name, title, grid(panels, _COLUMNS), (side + 0.5, side))
 
 
-def _draw_table(panel: Any, layer: LayerMixing, side: float) -> Any:
-    image = _draw_norms(panel, merge_neighbours(layer.norms, _SIDE).numpy())
-    for axis, labels in (("x", layer.columns), ("y", layer.rows)):
-        label_ticks(panel, labels if len(labels) <= _SIDE else [], side, axis)  # merged neighbours have no label
-    return image
+def _table(layer: LayerMixing) -> Panel:
+    panel = Panel([_heat(merge_neighbours(layer.norms, _SIDE))], f"{layer.name}: {layer.mixer}", bar=True)
+    panel.x_tokens = layer.columns if len(layer.columns) <= _SIDE else []  # merged neighbours have no label
+    panel.y_tokens = layer.rows if len(layer.rows) <= _SIDE else []
+    return panel
 
 
-def _draw_middle(panel: Any, layer: LayerMixing, _: float) -> Any:
-    from matplotlib.patches import Rectangle
-
+def _middle(layer: LayerMixing) -> Panel:
     assert layer.grid is not None
     rows, columns = layer.grid
     middle = layer.prefix + (rows // 2) * columns + columns // 2
-    image = _draw_norms(panel, layer.norms[middle, layer.prefix :].reshape(layer.grid).numpy())
-    corner = (columns // 2 - 0.5, rows // 2 - 0.5)
-    panel.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=HIGHLIGHT, linewidth=2))
-    panel.set_xticks([])
-    panel.set_yticks([])
-    return image
+    heat = _heat(layer.norms[middle, layer.prefix :].reshape(layer.grid))
+    return Panel([heat, box(rows // 2, columns // 2)], f"{layer.name}: {layer.mixer}", bar=True)
 
 
-def _draw_norms(panel: Any, table: Any) -> Any:
-    """Draw a table, on a logarithmic scale where the largest entries would hide the rest, and with grey for zero."""
-    import matplotlib
-    from matplotlib.colors import LogNorm, Normalize
-
+def _heat(table: Tensor) -> Heat:
+    """Return a table on a logarithmic scale where the largest entries would hide the rest; grey is zero."""
     end = max(float(table.max()), 1e-30)
-    masked = np.ma.masked_less_equal(table, end * 1e-6)
-    low = max(float(masked.min()), end * 10**-_DECADES) if masked.count() else end / 10
-    wide = masked.count() and float(np.ma.median(masked)) < end / 8
-    norm = LogNorm(low, end) if wide and low < end else Normalize(0, end)
-    colours = matplotlib.colormaps[SEQUENTIAL].with_extremes(bad=ZERO_COLOUR)
-    return panel.imshow(masked, cmap=colours, norm=norm, interpolation="nearest")
+    visible = table[table > end * 1e-6]
+    masked = table.masked_fill(table <= end * 1e-6, torch.nan)
+    low = max(float(visible.min()), end * 10**-_DECADES) if len(visible) else end / 10
+    wide = len(visible) > 0 and float(visible.quantile(0.5)) < end / 8
+    if wide and low < end:
+        return Heat(masked, end, low, log=True, missing=ZERO_COLOUR)
+    return Heat(masked, end, missing=ZERO_COLOUR)
 
 
 def merge_neighbours(norms: Tensor, side: int) -> Tensor:
@@ -296,10 +248,7 @@ def merge_neighbours(norms: Tensor, side: int) -> Tensor:
     return (rows @ norms.square() @ columns.T).sqrt()
 
 
-SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
-
-
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the token mixing of each selected layer."""
     model, samples = to_double(loaded.model, load_samples(loaded, options))
     layers = mixing_layers(model, samples, of=options.of, layers=options.layers, probes=options.probes)
@@ -311,11 +260,10 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
             "samples": [sample.index for sample in samples],
             "layers": [_numbers(layer) for layer in layers],
         },
-        columns=("layer", "mixer", "reads from", "gain", "from itself", "rank", "varies between samples"),
         rows=[_row(layer) for layer in layers],
-        figures=draw_mixing(layers, averaged, folder),
+        pages=pages(layers, averaged),
         summary=f"{averaged}. gain: |dy/dx|_F / sqrt(N D); from itself: the diagonal's share of the squared norm; "
-        f"rank: singular values above a thousandth of the largest, and effective rank",
+        "rank: singular values above a thousandth of the largest, and effective rank",
     )
 
 
@@ -346,20 +294,20 @@ def _numbers(layer: LayerMixing) -> dict[str, object]:
         "grid": layer.grid,
         "rows": layer.rows,
         "columns": layer.columns,
-        "norms": to_json(merge_neighbours(layer.norms, SIDE)),
+        "norms": to_json(merge_neighbours(layer.norms, JSON_SIDE)),
     }
 
 
-def _row(layer: LayerMixing) -> tuple[str, ...]:
-    return (
-        layer.name,
-        layer.mixer,
-        layer_pattern(layer),
-        f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
-        "" if layer.memory else f"{_diagonal_share(layer.norms):.0%}",
-        f"{rank(layer.norms)} ({effective_rank(torch.linalg.svdvals(layer.norms)):.1f})",
-        "" if layer.variation is None else f"{layer.variation:.1%}",
-    )
+def _row(layer: LayerMixing) -> dict[str, str]:
+    return {
+        "layer": layer.name,
+        "mixer": layer.mixer,
+        "reads from": layer_pattern(layer),
+        "gain": f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
+        "from itself": "" if layer.memory else f"{_diagonal_share(layer.norms):.0%}",
+        "rank": f"{rank(layer.norms)} ({effective_rank(torch.linalg.svdvals(layer.norms)):.1f})",
+        "varies between samples": "" if layer.variation is None else f"{layer.variation:.1%}",
+    }
 
 
 def rank(norms: Tensor) -> int:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.errors import UserError
 from blockyard.evaluate.inside import FACTOR, outlier_share, token_norms
-from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, canvas, save, split_pages
+from blockyard.inspect._canvas import HIGHLIGHT, INK, split_pages
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Page, Panel, grid, mark
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("sample", "samples")
+
+_PANELS = 12  # of a page
+_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -62,31 +65,28 @@ def layer_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
     return [LayerNorms(name, torch.cat(tokens[name]), torch.cat(prefix[name])) for name in tokens]
 
 
-_PANELS = 12  # of a page
-_BINS = 40
+def pages(layers: list[LayerNorms], samples: str) -> Iterator[Page]:
+    """Yield norms.png, a panel for the stream and for each block; the dashed line is where norms stand out."""
+    title = (
+        f"Norms of the tokens of {samples}; dashed: {FACTOR:g} times the median; marks below: class and register tokens"
+    )
+    for part in split_pages(len(layers), _PANELS):
+        panels = [_panel(layers[index]) for index in part]
+        yield Page("norms", title, grid(panels, 4), (2.8, 2.0))
 
 
-def draw_norms(layers: list[LayerNorms], of: str, folder: Path) -> Iterator[Path]:
-    """Draw norms.png, a panel for the stream and for each block; the dashed line is where norms stand out."""
-    title = f"Norms of the tokens of {of}; dashed: {FACTOR:g} times the median; marks below: class and register tokens"
-    for page, part in enumerate(split_pages(len(layers), _PANELS)):
-        shown = [layers[index] for index in part]
-        columns = min(4, len(shown))
-        with canvas(-(-len(shown) // columns), columns, (2.8, 2.0), title) as (figure, axes):
-            panels = [panel for row in axes for panel in row]
-            for panel, layer in zip(panels, shown, strict=False):
-                panel.hist(layer.tokens.numpy(), bins=_BINS, color=INK, log=True)
-                panel.yaxis.set_major_formatter(lambda count, _: f"{count:g}")
-                panel.axvline(FACTOR * layer.median, color=HIGHLIGHT, linestyle="--", linewidth=0.9)
-                edge = panel.get_xaxis_transform()
-                panel.plot(layer.prefix.numpy(), [0.02] * len(layer.prefix), "|", color=HIGHLIGHT, transform=edge)
-                panel.set_title(f"{layer.name.replace('.', ' ')}: {layer.outliers:.1%} stand out", pad=3)
-            for panel in panels[len(shown) :]:
-                panel.set_visible(False)
-            yield save(figure, folder, "norms", page)
+def _panel(layer: LayerNorms) -> Panel:
+    at_bottom = [0.02] * len(layer.prefix)
+    marks = [
+        mark("hist", layer.tokens.numpy(), bins=_BINS, color=INK, log=True),
+        mark("axvline", FACTOR * layer.median, color=HIGHLIGHT, linestyle="--", linewidth=0.9),
+        mark("plot", layer.prefix.numpy(), at_bottom, "|", color=HIGHLIGHT, at_edge=True),
+    ]
+    title = f"{layer.name.replace('.', ' ')}: {layer.outliers:.1%} stand out"
+    return Panel(marks, title, numbers=True)
 
 
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the norms of the tokens of the selected samples, block by block."""
     samples = load_samples(loaded, options)
     layers = layer_norms(loaded.model, samples)
@@ -96,9 +96,8 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
             "factor": FACTOR,
             "layers": [_numbers(layer) for layer in layers],
         },
-        columns=("after", "median norm", "largest", "stand out", "class and registers"),
         rows=[_row(layer) for layer in layers],
-        figures=draw_norms(layers, samples_name(samples), folder),
+        pages=pages(layers, samples_name(samples)),
         summary=f"Of {samples_name(samples)}. stand out: norms of more than {FACTOR:g} times the median",
     )
 
@@ -112,11 +111,11 @@ def _numbers(layer: LayerNorms) -> dict[str, object]:
     }
 
 
-def _row(layer: LayerNorms) -> tuple[str, ...]:
-    return (
-        layer.name.replace(".", " "),
-        f"{layer.median:.3g}",
-        f"{float(layer.tokens.max()):.3g}",
-        f"{layer.outliers:.2%}",
-        f"{float(layer.prefix.mean()):.3g}" if len(layer.prefix) else "",
-    )
+def _row(layer: LayerNorms) -> dict[str, str]:
+    return {
+        "after": layer.name.replace(".", " "),
+        "median norm": f"{layer.median:.3g}",
+        "largest": f"{float(layer.tokens.max()):.3g}",
+        "stand out": f"{layer.outliers:.2%}",
+        "class and registers": f"{float(layer.prefix.mean()):.3g}" if len(layer.prefix) else "",
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Position
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import DIVERGING, add_colorbar, canvas, save
+from blockyard.inspect._canvas import DIVERGING
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Page, Panel, grid
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import select_heads
 from blockyard.model._block_stack import BlockStack
@@ -109,67 +109,60 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
     return PositionCodes(name, grid, codes, tables)
 
 
-_MAPS = 8  # positions of a grid whose similarity to all others is drawn
-
-
-def draw_positions(codes: PositionCodes, heads: list[int], folder: Path) -> Iterator[Path]:
-    """Draw positions.png, codes by position beside the similarity of positions, and positions_NAME.png by head."""
+def pages(codes: PositionCodes, heads: list[int]) -> Iterator[Page]:
+    """Yield positions.png, codes by position beside the similarity of positions, and positions_NAME.png by head."""
     similarity = codes.similarity()
     if codes.codes is not None and similarity is not None:
         title = f"{codes.name}: codes by position, and the cosine of each pair (without the mean code)"
-        with canvas(1, 2, (5.0, 4.2), title) as (figure, axes):
-            limit = float(codes.codes.abs().max()) or 1.0
-            left = axes[0][0].imshow(codes.codes.numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
-            axes[0][0].set(xlabel="channel", ylabel="position")
-            add_colorbar(figure, left, axes[0][0])
-            right = axes[0][1].imshow(similarity.numpy(), cmap=DIVERGING, vmin=-1, vmax=1)
-            axes[0][1].set(xlabel="position", ylabel="position")
-            add_colorbar(figure, right, axes[0][1])
-            yield save(figure, folder, "positions")
+        limit = float(codes.codes.abs().max()) or 1.0
+        heat = Heat(codes.codes, limit, -limit, DIVERGING, stretched=True)
+        by_channel = Panel([heat], xlabel="channel", ylabel="position", numbers=True, whole="both", bar=True)
+        by_position = Panel(
+            [_cosine(similarity)], xlabel="position", ylabel="position", numbers=True, whole="both", bar=True
+        )
+        yield Page("positions", title, [[by_channel, by_position]], (5.0, 4.2))
         if len(codes.grid) == 2:
-            yield from _maps(codes, similarity, folder)
+            yield _map_page(codes, similarity)
     for name, table in codes.tables.items():
         title = f"{codes.name}: {name} by query (row) and key (column), head by head"
-        columns = min(4, len(heads))
-        with canvas(-(-len(heads) // columns), columns, (2.6, 2.4), title) as (figure, axes):
-            limit = float(table.abs().max()) or 1.0
-            panels = [panel for row in axes for panel in row]
-            for panel, head in zip(panels, heads, strict=False):
-                image = panel.imshow(table[head].numpy(), cmap=DIVERGING, vmin=-limit, vmax=limit)
-                panel.set_title(f"head {head}", pad=3)
-            for panel in panels[len(heads) :]:
-                panel.set_visible(False)
-            add_colorbar(figure, image, panels)
-            yield save(figure, folder, f"positions_{name}")
+        limit = float(table.abs().max()) or 1.0
+        panels = [_head_panel(head, table[head], limit) for head in heads]
+        yield Page(f"positions_{name}", title, grid(panels, 4), (2.6, 2.4), bar="")
 
 
-def _maps(codes: PositionCodes, similarity: Tensor, folder: Path) -> Iterator[Path]:
-    """Draw positions_maps.png: how alike all positions of the grid are to a few of them."""
+def _map_page(codes: PositionCodes, similarity: Tensor) -> Page:
+    """Return positions_maps.png: how alike all positions of the grid are to eight of them."""
     rows, columns = codes.grid
-    chosen = [(rows - 1) * r // 2 * columns + (columns - 1) * c // 3 for r in (0, 2) for c in range(4)][:_MAPS]
-    with canvas(2, 4, (2.2, 2.2), f"{codes.name}: cosine of the code of one position to all of the grid") as (
-        figure,
-        axes,
-    ):
-        for panel, position in zip([panel for row in axes for panel in row], chosen, strict=True):
-            image = panel.imshow(similarity[position].view(rows, columns).numpy(), cmap=DIVERGING, vmin=-1, vmax=1)
-            panel.set_title(f"{position // columns},{position % columns}", pad=3)
-        add_colorbar(figure, image, axes[0] + axes[1])
-        yield save(figure, folder, "positions_maps")
+    panels = []
+    for row in (0, rows - 1):
+        for quarter in range(4):
+            column = (columns - 1) * quarter // 3
+            cosine = similarity[row * columns + column].view(rows, columns)
+            panels.append(Panel([_cosine(cosine)], f"{row},{column}", numbers=True, whole="both"))
+    title = f"{codes.name}: cosine of the code of one position to all of the grid"
+    return Page("positions_maps", title, grid(panels, 4), (2.2, 2.2), bar="")
 
 
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def _cosine(table: Tensor) -> Heat:
+    return Heat(table, 1, -1, DIVERGING)
+
+
+def _head_panel(head: int, table: Tensor, limit: float) -> Panel:
+    return Panel([Heat(table, limit, -limit, DIVERGING)], f"head {head}", numbers=True, whole="both")
+
+
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the codes of a run's positions, and its tables of the selected heads."""
     codes = position_codes(loaded.model, options.layers)
-    size, others = " x ".join(map(str, codes.grid)), _others(loaded.model, options.layers)
     heads = select_heads(loaded.model.ctx.heads, options.heads)
+    rows = []
     similarity = codes.similarity()
-    rows = [] if similarity is None else [("codes", "cosine", *_by_distance(codes, similarity))]
-    rows += [
-        (name, f"head {head}", *_by_distance(codes, table[head]))
-        for name, table in codes.tables.items()
-        for head in heads
-    ]
+    if similarity is not None:
+        rows.append({"what": "codes", "of": "cosine", **_by_distance(codes, similarity)})
+    for name, table in codes.tables.items():
+        rows += [{"what": name, "of": f"head {head}", **_by_distance(codes, table[head])} for head in heads]
+    size = " x ".join(map(str, codes.grid))
+    others = _others(loaded.model, options.layers)
     return InspectionResult(
         numbers={
             "scheme": codes.name,
@@ -177,33 +170,32 @@ def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
             "codes": None if codes.codes is None else to_json(codes.codes),
             **{name: to_json(table[heads]) for name, table in codes.tables.items()},
         },
-        columns=("what", "of", "itself", "next", "half way", "farthest"),
         rows=rows,
-        figures=draw_positions(codes, heads, folder),
+        pages=pages(codes, heads),
         summary=f"{codes.name} on {size} positions: means over pairs by their distance{others}",
     )
 
 
 def _others(model: nn.Module, layers: tuple[int, ...] | None) -> str:
-    """Which layers have another scheme than the one that is shown, where none were named."""
+    """Return the layers that have another scheme than the one shown, as text; empty if layers were selected."""
     if layers is not None or not isinstance(model, BlockStack):
         return ""
     shown = scheme_of(model, None)
     by_scheme: dict[Position, list[int]] = {}
     for layer in range(len(model.blocks)):
         by_scheme.setdefault(model.position_of(layer), []).append(layer)
-    texts = [
-        f"{type(scheme).__name__} in layers {','.join(map(str, those))} (layers={those[0]})"
-        for scheme, those in by_scheme.items()
-        if scheme is not shown and scheme.acts_on
-    ]
+    texts = []
+    for scheme, scheme_layers in by_scheme.items():
+        if scheme is not shown and scheme.acts_on:
+            names = ",".join(map(str, scheme_layers))
+            texts.append(f"{type(scheme).__name__} in layers {names} (layers={scheme_layers[0]})")
     return f"; {' and '.join(texts)}" if texts else ""
 
 
-def _by_distance(codes: PositionCodes, table: Tensor) -> tuple[str, ...]:
-    """The mean entry (N, N) over pairs at distance 0, at distance 1, at half the largest and at the largest."""
+def _by_distance(codes: PositionCodes, table: Tensor) -> dict[str, str]:
+    """Return the mean entry of a table (N, N) over pairs of positions, by their distance along the axes."""
     coords = grid_coordinates(codes.grid)[1][0]
-    distance = (coords[:, None] - coords).abs().sum(-1)  # along the axes
+    distance = (coords[:, None] - coords).abs().sum(-1)
     largest = int(distance.max())
-    steps = (0, min(1, largest), largest // 2, largest)
-    return tuple(f"{float(table[torch.eq(distance, step)].mean()):.3g}" for step in steps)
+    steps = {"itself": 0, "next": min(1, largest), "half way": largest // 2, "farthest": largest}
+    return {name: f"{float(table[torch.eq(distance, step)].mean()):.3g}" for name, step in steps.items()}

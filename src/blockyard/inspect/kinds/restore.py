@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ from torch import Tensor
 from blockyard.contracts import Batch
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
-from blockyard.inspect.figures._canvas import HIGHLIGHT, INK, SEQUENTIAL, ZERO_COLOUR, canvas, save, split_pages
+from blockyard.inspect._canvas import HIGHLIGHT, INK, SEQUENTIAL, ZERO_COLOUR, split_pages
 from blockyard.inspect.options import Options
+from blockyard.inspect.panels import Heat, Mark, Page, Panel, mark
 from blockyard.inspect.result import InspectionResult
 from blockyard.inspect.samples import validation_samples
 from blockyard.objective._patches import floats, join
@@ -22,6 +22,10 @@ from blockyard.objective.restore import Restore, simple_predictions
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("sample", "samples")
+
+_ROWS = 8  # of a page
+_IMAGE = (1.5, 1.6)  # inches of a panel
+_SERIES = (4.2, 1.6)
 
 
 @dataclass
@@ -72,29 +76,30 @@ def _restoration(loaded: Loaded, task: Restore, raw: Batch, index: int) -> Resto
     )
 
 
-_ROWS = 8
-_IMAGE, _SERIES = (1.5, 1.6), (4.2, 1.6)  # inches of a panel
-
-
-def draw_restorations(samples: list[Restoration], folder: Path) -> Iterator[Path]:
-    """Draw restore.png, a row for each sample: what the model reads, what it makes of it, and the truth."""
+def pages(samples: list[Restoration]) -> Iterator[Page]:
+    """Yield restore.png, a row for each sample: what the model reads, what it makes of it, and the truth."""
     images = samples[0].true.ndim == 3
     title = "What the model reads (hidden patches are shaded), its output, and the true values"
-    for page, part in enumerate(split_pages(len(samples), _ROWS)):
-        shown = [samples[index] for index in part]
-        with canvas(len(shown), 3, _IMAGE if images else _SERIES, title) as (figure, axes):
-            for panels, sample in zip(axes, shown, strict=True):
-                draw = _draw_image if images else _draw_series
-                for panel, name in zip(panels, ("input", "output", "true"), strict=True):
-                    draw(panel, getattr(sample, name), sample, name)
-                panels[0].set_title(f"sample {sample.index}: input", pad=3)
-                panels[1].set_title(f"output, mse {sample.mse:.2g}", pad=3)
-                panels[2].set_title("true", pad=3)
-            yield save(figure, folder, "restore", page)
+    for part in split_pages(len(samples), _ROWS):
+        rows = [_panels(samples[index]) for index in part]
+        yield Page("restore", title, rows, _IMAGE if images else _SERIES)
 
 
-def _draw_image(panel: Any, pixels: Tensor, sample: Restoration, name: str) -> None:
-    """An image in the range of the true one; hidden patches of the input are grey."""
+def _panels(sample: Restoration) -> list[Panel]:
+    titles = {"input": f"sample {sample.index}: input", "output": f"output, mse {sample.mse:.2g}", "true": "true"}
+    panels = []
+    for name, title in titles.items():
+        values = getattr(sample, name)
+        if sample.true.ndim == 3:
+            panels.append(Panel([_image(values, sample, shaded=name == "input")], title))
+        else:
+            marks = _series(values, sample, highlighted=name == "output")
+            panels.append(Panel(marks, title, numbers=True, ylim=_value_range(sample)))
+    return panels
+
+
+def _image(pixels: Tensor, sample: Restoration, *, shaded: bool) -> Heat:
+    """Return an image in the range of the true one; hidden patches are blue if they are `shaded`."""
     import matplotlib
     from matplotlib.colors import to_rgb
 
@@ -102,53 +107,60 @@ def _draw_image(panel: Any, pixels: Tensor, sample: Restoration, name: str) -> N
     shown = ((pixels.float() - low) / (high - low).clamp_min(1e-12)).clamp(0, 1).permute(1, 2, 0)  # (height, width, C)
     if shown.shape[2] != 3:
         shown = shown.new_tensor(matplotlib.colormaps["gray"](shown[..., 0].numpy())[..., :3])
-    if name == "input":
+    if shaded:
         shown[sample.hidden[0]] = shown.new_tensor(to_rgb("#7f8fa9"))  # no grey level of the image itself
-    panel.imshow(shown.numpy(), interpolation="nearest")
-    panel.set_xticks([])
-    panel.set_yticks([])
+    return Heat(shown)
 
 
-def _draw_series(panel: Any, values: Tensor, sample: Restoration, name: str) -> None:
-    """The channels as lines, and what was hidden of them with a grey background; of the output it stands out."""
+def _series(values: Tensor, sample: Restoration, *, highlighted: bool) -> list[Mark]:
+    """Return the channels as lines over a grey background of the hidden steps, which are `highlighted` or not."""
     import matplotlib
 
-    hidden, count = sample.hidden[:, 0], values.shape[1]  # (steps,)
+    hidden = sample.hidden[:, 0]  # (steps,)
     steps = range(len(values))
-    for channel in range(count):
+    channels = values.shape[1]
+    shade: dict[str, Any] = {"where": hidden.numpy(), "step": "mid", "color": ZERO_COLOUR, "at_edge": True}
+    marks = [mark("fill_between", steps, 0, 1, **shade)]
+    for channel in range(channels):
         line = values[:, channel]
-        shade = INK if count == 1 else matplotlib.colormaps[SEQUENTIAL](0.9 * channel / (count - 1))
-        panel.plot(steps, line.numpy(), color=shade, linewidth=0.9)
-        if name == "output":
-            panel.plot(steps, line.masked_fill(~hidden, float("nan")).numpy(), color=HIGHLIGHT, linewidth=1.4)
+        colour = INK if channels == 1 else matplotlib.colormaps[SEQUENTIAL](0.9 * channel / (channels - 1))
+        marks.append(mark("plot", steps, line.numpy(), color=colour, linewidth=0.9))
+        if highlighted:
+            restored = line.masked_fill(~hidden, float("nan"))
+            marks.append(mark("plot", steps, restored.numpy(), color=HIGHLIGHT, linewidth=1.4))
+    return marks
+
+
+def _value_range(sample: Restoration) -> tuple[float, float]:
     observed = sample.true[~sample.true.isnan()]
-    room = 0.1 * float(observed.max() - observed.min()) or 1.0
-    panel.set_ylim(float(observed.min()) - room, float(observed.max()) + room)
-    background = panel.get_xaxis_transform()
-    panel.fill_between(steps, 0, 1, where=hidden.numpy(), step="mid", transform=background, color=ZERO_COLOUR)
+    low, high = float(observed.min()), float(observed.max())
+    margin = 0.1 * (high - low) or 1.0
+    return low - margin, high + margin
 
 
-def inspect(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the restoration of each selected sample."""
     samples = restorations(loaded, options)
-    names = tuple(samples[0].baselines)
     return InspectionResult(
-        numbers={
-            "samples": [
-                {"index": sample.index, "hidden": _share(sample), "mse": sample.mse, "baselines": sample.baselines}
-                for sample in samples
-            ]
-        },
-        columns=("validation sample", "hidden", "mse", *(f"mse of {name}" for name in names)),
+        numbers={"samples": [_numbers(sample) for sample in samples]},
         rows=[_row(sample) for sample in samples],
-        figures=draw_restorations(samples, folder),
+        pages=pages(samples),
         summary="mse: of the values that the model predicts, as the objective computes it",
     )
 
 
-def _row(sample: Restoration) -> tuple[str, ...]:
-    errors = (sample.mse, *sample.baselines.values())
-    return (str(sample.index), f"{_share(sample):.0%}", *(f"{error:.4g}" for error in errors))
+def _numbers(sample: Restoration) -> dict[str, object]:
+    return {"index": sample.index, "hidden": _share(sample), "mse": sample.mse, "baselines": sample.baselines}
+
+
+def _row(sample: Restoration) -> dict[str, str]:
+    baselines = {f"mse of {name}": f"{error:.4g}" for name, error in sample.baselines.items()}
+    return {
+        "validation sample": str(sample.index),
+        "hidden": f"{_share(sample):.0%}",
+        "mse": f"{sample.mse:.4g}",
+        **baselines,
+    }
 
 
 def _share(sample: Restoration) -> float:

@@ -1,4 +1,4 @@
-"""Shared by all figures: no display, dark text on white, colours that colour-blind readers can tell apart."""
+"""The style of all figures: no display, dark text on white, colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
