@@ -283,10 +283,10 @@ def test_seeds_of_the_command_line_hide_no_mistake_of_the_file(first: str, tmp_p
 
 def test_every_mistake_inside_a_mapping_is_said_with_its_path() -> None:
     search = "{trials: 0, sampler: tpee, space: {a.b: {low: 1, hgh: 2}, seed: [1], c.d: [], e.f: [1, 1]}}"
-    assert problems(f"claim: x\n{ARMS}\nsearch: {search}\nseeds: {{first: 1, untill: decided}}") == [
+    assert problems(f"claim: x\n{ARMS}\nsearch: {search}\nseeds: {{first: 1, untli: decided}}") == [
         "seeds.first: expected a number of seeds, 2 to 200, not 1",
         "seeds.until: missing; write decided, as in seeds: {first: 3, most: 20, until: decided}",
-        "seeds.untill: unknown key; did you mean until? (keys: first, most, until)",
+        "seeds.untli: unknown key; did you mean until? (keys: first, most, until)",
         "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
         'search.sampler: "tpee" is not one of random, tpe; did you mean tpe?',
         "search.space.a.b.high: missing; write a number, the highest value",
